@@ -1,0 +1,90 @@
+"""Errors of this package.
+
+::
+
+    RmqError                      everything we raise on purpose; one clear line as text
+    ├── FormatError               bytes that are not what the format says
+    │   ├── TruncatedError        the bytes end before the thing they began does
+    │   ├── MagicError            not a record's magic number
+    │   ├── LengthError           a length field outside its bounds, or that disagrees with another
+    │   ├── ChecksumError         a CRC that does not match
+    │   └── DecodeError           text, JSON or compressed bytes that do not decode
+    ├── StoreError                a store or file that cannot be used as asked
+    │   ├── StoreNotFoundError    no such directory or file
+    │   ├── StoreLockedError      a running broker has it
+    │   └── StoreSizeError        file sizes that do not fit the layout or each other
+    └── OptionError               an option or argument that is unknown or has a bad value
+"""
+
+from dataclasses import dataclass
+
+
+class RmqError(Exception):
+    """Base of every error that the project raises on purpose."""
+
+
+@dataclass
+class FormatError(RmqError):
+    """Bytes that do not follow the format.
+
+    Attributes:
+        reason: what is wrong, in words.
+        physical_offset: where it is, in bytes from the start of the log or file; None if unknown.
+        path: the file; None for bytes in memory.
+        expected: what the format demands there, if that can be said.
+        actual: what was found.
+    """
+
+    reason: str
+    physical_offset: int | None = None
+    path: str | None = None
+    expected: object = None
+    actual: object = None
+
+    def __str__(self) -> str:
+        where = "" if self.path is None else f"{self.path}: "
+        at = "" if self.physical_offset is None else f" at offset {self.physical_offset}"
+        detail = ""
+        if self.expected is not None or self.actual is not None:
+            detail = f" (expected {self.expected}, found {self.actual})"
+        return f"{where}{self.reason}{at}{detail}"
+
+
+class TruncatedError(FormatError):
+    """The bytes end too early."""
+
+
+class MagicError(FormatError):
+    """Not the magic number of a record."""
+
+
+class LengthError(FormatError):
+    """A length field out of bounds, or in disagreement with the lengths around it."""
+
+
+class ChecksumError(FormatError):
+    """A CRC that does not match its bytes."""
+
+
+class DecodeError(FormatError):
+    """Text, JSON or compressed bytes that do not decode."""
+
+
+class StoreError(RmqError):
+    """A store or file that cannot be used as asked."""
+
+
+class StoreNotFoundError(StoreError):
+    """No such store, directory or file."""
+
+
+class StoreLockedError(StoreError):
+    """A running broker holds the store's lock."""
+
+
+class StoreSizeError(StoreError):
+    """File sizes that do not fit the layout, or each other."""
+
+
+class OptionError(RmqError):
+    """An option or argument that is unknown, or whose value cannot be used."""

@@ -1,0 +1,249 @@
+"""What a record gives to its ConsumeQueue and to the Index: some fifty bytes of a thousand.
+
+Source: ``CommitLog#checkMessageAndReturnSize``, ``IndexService#buildIndex``. The plain-Python oracles
+are ``rmq_formats.consumequeue`` and ``rmq_formats.index``.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+
+from rmq_formats.kernels.bytes import read_i32, read_i64
+from rmq_formats.kernels.scan import (
+    CODE,
+    POSITION,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
+    SIZE,
+    SOUND,
+    TOPIC_AT,
+    TOPIC_BYTES,
+)
+from rmq_formats.kernels.text import DELAY, KEYS, TAGS, UNIQ_KEY, find_properties, java_hash, parse_decimal
+from rmq_formats.layout import (
+    FLAG_BORN_HOST_V6,
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_MASK,
+    FLAG_TRANSACTION_ROLLBACK,
+    RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
+    RECORD_SYS_FLAG_AT,
+    SCHEDULE_TOPIC,
+)
+
+# Columns of a unit table, int64[n, UNIT_COLUMNS].
+UNIT_QUEUE: Final = 0  # row in the queue table
+UNIT_QUEUE_OFFSET: Final = 1
+UNIT_PHYSICAL_OFFSET: Final = 2
+UNIT_SIZE: Final = 3
+UNIT_TAGS_CODE: Final = 4
+UNIT_STORE_TIMESTAMP: Final = 5
+UNIT_COLUMNS: Final = 6
+
+# Columns of a key table, int64[n, KEY_COLUMNS].
+KEY_HASH: Final = 0
+KEY_PHYSICAL_OFFSET: Final = 1
+KEY_STORE_TIMESTAMP: Final = 2
+KEY_QUEUE: Final = 3  # row in the queue table
+KEY_COLUMNS: Final = 4
+
+# Columns of a queue table, int64[capacity, QUEUE_COLUMNS]; the names stand in a byte pool beside it.
+QUEUE_TOPIC_AT: Final = 0
+QUEUE_TOPIC_BYTES: Final = 1
+QUEUE_ID: Final = 2
+QUEUE_TOPIC_HASH: Final = 3
+QUEUE_COLUMNS: Final = 4
+
+DONE: Final = 0
+QUEUES_FULL: Final = 1  # enlarge the queue table or its pool and go on at the frame in result[0]
+KEYS_FULL: Final = 2
+
+STORE_TIMESTAMP_AT: Final = 56  # behind an IPv4 born host; 12 more behind an IPv6 one
+_SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), dtype=np.uint8)
+_NO_QUEUE = -1
+
+
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True)
+def store_timestamp(data: Any, position: int, sys_flag: int) -> int:
+    """Store timestamp, in ms, of the record at ``position``."""
+    return read_i64(data, position + STORE_TIMESTAMP_AT + (12 if sys_flag & FLAG_BORN_HOST_V6 else 0))
+
+
+@njit(cache=True, nogil=True)  # no signature: numba types global arrays as read-only, arguments not
+def _same(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> bool:
+    for index in range(byte_count):
+        if data[at + index] != other[other_at + index]:
+            return False
+    return True
+
+
+@njit(
+    "int64(uint8[::1], int64, int64, uint32, int64, int64[:, ::1], int32[::1], uint8[::1], int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def find_queue(
+    data: Any,
+    topic_at: int,
+    topic_bytes: int,
+    topic_hash: int,
+    queue_id: int,
+    queues: Any,
+    slots: Any,
+    pool: Any,
+    used: Any,
+) -> int:
+    """Row of a queue in the queue table, added if it is new; -1 if there is no room.
+
+    Args:
+        data: uint8[n], holds the topic.
+        topic_at: where its name is.
+        topic_bytes: length of the name.
+        topic_hash: its ``java_hash``.
+        queue_id: the queue.
+        queues: int64[capacity, QUEUE_COLUMNS].
+        slots: int32[power of two], open addressing, -1 where empty; at least twice the capacity.
+        pool: uint8[n], topic names.
+        used: int64[2]: rows of ``queues`` and bytes of ``pool`` in use.
+    """
+    mask = len(slots) - 1
+    slot = np.int64((topic_hash * np.uint32(31) + np.uint32(queue_id)) * np.uint32(2654435769) >> np.uint32(7)) & mask
+    while slots[slot] >= 0:
+        row = np.int64(slots[slot])
+        if (
+            queues[row, QUEUE_ID] == queue_id
+            and queues[row, QUEUE_TOPIC_HASH] == np.int64(topic_hash)
+            and queues[row, QUEUE_TOPIC_BYTES] == topic_bytes
+            and _same(data, topic_at, pool, queues[row, QUEUE_TOPIC_AT], topic_bytes)
+        ):
+            return row
+        slot = (slot + 1) & mask
+    row = used[0]
+    if row == len(queues) or used[1] + topic_bytes > len(pool):
+        return _NO_QUEUE
+    for index in range(topic_bytes):
+        pool[used[1] + index] = data[topic_at + index]
+    queues[row, QUEUE_TOPIC_AT], queues[row, QUEUE_TOPIC_BYTES] = used[1], topic_bytes
+    queues[row, QUEUE_ID], queues[row, QUEUE_TOPIC_HASH] = queue_id, np.int64(topic_hash)
+    slots[slot] = row
+    used[0] += 1
+    used[1] += topic_bytes
+    return row
+
+
+@njit("int64(uint32)", cache=True, nogil=True)
+def index_hash(hashed: int) -> int:
+    """Key hash of an Index entry: the absolute value, and 0 for the one that has none."""
+    signed = np.int64(np.int32(hashed))
+    if signed == -2147483648:
+        return 0
+    return -signed if signed < 0 else signed
+
+
+@njit(
+    "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64[:, ::1], int32[::1], uint8[::1],"
+    " int64[::1], int64[:, ::1], int64[:, ::1], int64[::1])",
+    cache=True,
+    nogil=True,
+)
+def dispatch_frames(
+    data: Any,
+    physical_offset: int,
+    frames: Any,
+    start: int,
+    delay_levels_ms: Any,
+    queues: Any,
+    slots: Any,
+    pool: Any,
+    used: Any,
+    units: Any,
+    keys: Any,
+    result: Any,
+) -> int:
+    """Fill unit and key tables from the sound frames of a window, from row ``start`` on.
+
+    Args:
+        data: uint8[n], the window.
+        physical_offset: of ``data[0]``.
+        frames: int64[n, FRAME_COLUMNS]; rows whose CODE is not 0 give nothing.
+        start: first row to take.
+        delay_levels_ms: int64[levels], for tags codes of SCHEDULE_TOPIC_XXXX.
+        queues: see ``find_queue``, as are the next three.
+        slots: of the queue table.
+        pool: of the queue table.
+        used: of the queue table.
+        units: int64[>= n, UNIT_COLUMNS], rows from result[1] on are written.
+        keys: int64[capacity, KEY_COLUMNS], rows from result[2] on are written.
+        result: int64[3]: next frame row, unit count, key count; updated.
+
+    Returns:
+        DONE, QUEUES_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
+    """
+    unit_count, key_count = result[1], result[2]
+    found = np.empty((4, 2), dtype=np.int64)
+    for row in range(start, len(frames)):
+        result[0], result[1], result[2] = row, unit_count, key_count
+        if frames[row, CODE] != SOUND:
+            continue
+        position = frames[row, POSITION]
+        sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
+        transaction = sys_flag & FLAG_TRANSACTION_MASK
+        if transaction == FLAG_TRANSACTION_ROLLBACK:
+            continue
+        timestamp = store_timestamp(data, position, sys_flag)
+        topic_at, topic_bytes = frames[row, TOPIC_AT], frames[row, TOPIC_BYTES]
+        topic_hash = java_hash(data, topic_at, topic_at + topic_bytes, np.uint32(0))
+        properties_at = frames[row, PROPERTIES_AT]
+        find_properties(data, properties_at, properties_at + frames[row, PROPERTIES_BYTES], found)
+        # An upper bound for the keys of this record: each part of KEYS has a byte and a space.
+        if key_count + 2 + found[KEYS, 1] // 2 > len(keys):
+            return KEYS_FULL
+        queue_id = read_i32(data, position + RECORD_QUEUE_ID_AT)
+        queue = find_queue(data, topic_at, topic_bytes, topic_hash, queue_id, queues, slots, pool, used)
+        if queue < 0:
+            return QUEUES_FULL
+        if transaction == 0 or transaction == FLAG_TRANSACTION_COMMIT:
+            tags_at, tags_bytes = found[TAGS, 0], found[TAGS, 1]
+            code = np.int64(0)
+            if tags_bytes > 0:
+                code = np.int64(np.int32(java_hash(data, tags_at, tags_at + tags_bytes, np.uint32(0))))
+            if (
+                found[DELAY, 1] > 0
+                and topic_bytes == len(_SCHEDULE)
+                and len(delay_levels_ms) > 0
+                and _same(data, topic_at, _SCHEDULE, 0, topic_bytes)
+            ):
+                level = parse_decimal(data, found[DELAY, 0], found[DELAY, 1])
+                if level > 0:
+                    code = timestamp + delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
+            units[unit_count, UNIT_QUEUE] = queue
+            units[unit_count, UNIT_QUEUE_OFFSET] = read_i64(data, position + RECORD_QUEUE_OFFSET_AT)
+            units[unit_count, UNIT_PHYSICAL_OFFSET] = physical_offset + position
+            units[unit_count, UNIT_SIZE] = frames[row, SIZE]
+            units[unit_count, UNIT_TAGS_CODE] = code
+            units[unit_count, UNIT_STORE_TIMESTAMP] = timestamp
+            unit_count += 1
+        prefix = topic_hash * np.uint32(31) + np.uint32(35)  # the key is topic + '#' + key
+        if found[UNIQ_KEY, 1] > 0:
+            hashed = java_hash(data, found[UNIQ_KEY, 0], found[UNIQ_KEY, 0] + found[UNIQ_KEY, 1], prefix)
+            keys[key_count, KEY_HASH] = index_hash(hashed)
+            keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
+            keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
+            keys[key_count, KEY_QUEUE] = queue
+            key_count += 1
+        at, end = found[KEYS, 0], found[KEYS, 0] + found[KEYS, 1]
+        while 0 <= at < end:
+            part_end = at
+            while part_end < end and data[part_end] != 32:
+                part_end += 1
+            if part_end > at:
+                hashed = java_hash(data, at, part_end, prefix)
+                keys[key_count, KEY_HASH] = index_hash(hashed)
+                keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
+                keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
+                keys[key_count, KEY_QUEUE] = queue
+                key_count += 1
+            at = part_end + 1
+    result[0], result[1], result[2] = len(frames), unit_count, key_count
+    return DONE

@@ -1,0 +1,64 @@
+"""Cuts a CommitLog into splits: the unit of work of every job that reads a whole log."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.segment import Segment, Storage, opened
+
+DEFAULT_SPLIT_BYTES: Final = 128 << 20  # bounds a task's memory: the tiniest records give 1.4 M units
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of one segment: it owns the records that begin in ``[start, limit)`` of the file.
+
+    Attributes:
+        number: place in log order, from 0.
+        path: the segment's file.
+        file_offset: physical offset of the file's first byte.
+        file_bytes: size of the file when it was planned.
+        start: first byte, in the file.
+        limit: one past the last byte, in the file.
+        data_end: from here on the file is zero, or not to be read (the bound of a live store).
+    """
+
+    number: int
+    path: str
+    file_offset: int
+    file_bytes: int
+    start: int
+    limit: int
+    data_end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from start to limit."""
+        return self.limit - self.start
+
+
+def plan_splits(
+    storage: Storage, segments: list[Segment], split_bytes: int = DEFAULT_SPLIT_BYTES, min_splits: int = 1
+) -> list[Split]:
+    """Splits of all segments in log order; zeros at the end of a file are left out.
+
+    Args:
+        storage: where the segments are.
+        segments: in log order.
+        split_bytes: aimed size of a split.
+        min_splits: make splits smaller until there are about this many.
+    """
+    ends = []
+    for segment in segments:
+        with opened(storage, segment.path) as file:
+            ends.append(min(file.data_end(), segment.size_bytes))
+    split_bytes = max(1, min(split_bytes, -(-sum(ends) // max(1, min_splits))))
+    splits: list[Split] = []
+    for segment, end in zip(segments, ends, strict=True):
+        for start in range(0, max(end, 1), split_bytes):
+            limit = min(start + split_bytes, end)
+            # The last split of a file walks on to the BLANK record or the end of what is written.
+            limit = segment.size_bytes if limit >= end else limit
+            splits.append(
+                Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, end)
+            )
+    return splits

@@ -1,0 +1,362 @@
+"""The rebuild of a whole store: plan, two waves of tasks, publish, report."""
+
+import functools
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_formats import config_json, paths
+from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
+from rmq_formats.findings import DAMAGED_RECORD, MISSING_SEGMENT, WRONG_FILE_SIZE, Finding, damage_finding
+from rmq_formats.layout import UNIT_BYTES, index_file_bytes
+from rmq_formats.offline import rebuild as tasks
+from rmq_formats.offline.lock import store_lock
+from rmq_formats.offline.plan import Split, plan_splits
+from rmq_formats.offline.publish import finish_publishing, publish
+from rmq_formats.offline.rebuild import IndexTask, RebuildOptions, ScanResult, WriteResult
+from rmq_formats.offline.runner import Runner
+from rmq_formats.segment import Segment, Storage, commitlog_segments, list_segments, open_storage
+
+WORK_DIRECTORY: Final = ".rmq-rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What a rebuild did.
+
+    Attributes:
+        store: the store that was read.
+        out: where the files were published.
+        messages: sound records.
+        bytes: of these records.
+        units: ConsumeQueue units written.
+        index_entries: Index entries written.
+        queues: queues written.
+        files: files written.
+        seconds: from the first look at the store to the publication.
+        phases: seconds of each phase.
+        findings: faults, the first ``MAX_REPORTED`` of each task.
+        finding_counts: all of them, by code.
+    """
+
+    store: str
+    out: str
+    messages: int
+    bytes: int
+    units: int
+    index_entries: int
+    queues: int
+    files: int
+    seconds: float
+    phases: dict[str, float]
+    findings: tuple[Finding, ...]
+    finding_counts: dict[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job's JSON report."""
+        fields = asdict(self)
+        fields["findings"] = [finding.to_dict() for finding in self.findings]
+        rate = self.bytes / self.seconds if self.seconds else 0.0
+        return {"job": "rebuild", **fields, "bytes_per_second": round(rate)}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a rebuild is: bytes of the log scanned, then tasks of the second wave done."""
+
+    phase: str
+    done: int
+    total: int
+
+
+class _Clock:
+    """Seconds of each phase; the reading of time is kept out of everything else."""
+
+    def __init__(self) -> None:
+        self.begin = self._last = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    def mark(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.phases[phase] = round(now - self._last, 3)
+        self._last = now
+
+    def seconds(self) -> float:
+        return round(time.perf_counter() - self.begin, 3)
+
+
+def rebuild_store(
+    store: str,
+    out: str | None,
+    options: RebuildOptions,
+    runner: Runner,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> RebuildReport:
+    """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
+
+    Args:
+        store: root of the store to read.
+        out: root to publish under; None is the store itself, which must not be in use.
+        options: what to rebuild, with the broker's file sizes.
+        runner: where the tasks run.
+        on_progress: told after each task.
+
+    Raises:
+        StoreNotFoundError: no such store, or no CommitLog in it.
+        StoreLockedError: to be written in place while a broker runs.
+        StoreSizeError: sizes that do not fit the layout, or the store's own files.
+    """
+    clock = _Clock()
+    check_sizes(options)
+    storage, root = open_storage(store)
+    segments = commitlog_segments(storage, root)
+    target = Path(out if out is not None else root)
+    work = target / WORK_DIRECTORY
+    with ExitStack() as stack:
+        if target.resolve() == Path(root).resolve():
+            _check_existing_sizes(storage, root, options)
+            stack.enter_context(store_lock(root))
+        finish_publishing(work, target)
+        splits = plan_splits(storage, segments, min_splits=runner.parallelism)
+        _prepare(work, splits, options)
+        clock.mark("plan")
+        scans = _scan(splits, options, work, runner, on_progress)
+        clock.mark("scan")
+        written = _write(scans, splits, options, work, runner, on_progress)
+        clock.mark("write")
+        publish(work, target, _directories(options))
+        clock.mark("publish")
+    return _report(store, str(target), segments, scans, written, clock)
+
+
+def options_from_arguments(
+    what: str,
+    consumequeue_file_bytes: int,
+    consumequeue_ext_file_bytes: int | None,
+    index_slots: int,
+    index_entries: int,
+    delay_levels_ms: tuple[int, ...],
+    store: str,
+    live_topics_of: str | None,
+) -> RebuildOptions:
+    """Options as ``jobs/rebuild.py`` and ``rmq rebuild`` take them.
+
+    Args:
+        what: ``all``, ``consumequeue`` or ``index``.
+        consumequeue_file_bytes: size of a ConsumeQueue file.
+        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file; 0 is none; None is that of the files
+            that the store has, so that a store of a broker with ``enableConsumeQueueExt`` keeps it.
+        index_slots: slots of an IndexFile.
+        index_entries: entries of an IndexFile.
+        delay_levels_ms: delay of each level.
+        store: the store, to look for ConsumeQueueExt.
+        live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+
+    Raises:
+        OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read.
+    """
+    if what not in {"all", "consumequeue", "index"}:
+        raise OptionError(f"--what {what}: give all, consumequeue or index")
+    live_topics = None
+    if live_topics_of is not None:
+        storage, path = open_storage(live_topics_of)
+        try:
+            live_topics = frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+        except StoreNotFoundError as error:
+            raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
+    if consumequeue_ext_file_bytes is None:
+        consumequeue_ext_file_bytes = _existing_ext_file_bytes(*open_storage(store))
+    return RebuildOptions(
+        what != "index", what != "consumequeue", consumequeue_file_bytes, consumequeue_ext_file_bytes,
+        index_slots, index_entries, delay_levels_ms, live_topics,
+    )  # fmt: skip
+
+
+def check_sizes(options: RebuildOptions) -> None:
+    """Refuse sizes that no broker could use.
+
+    Raises:
+        StoreSizeError: naming the option.
+    """
+    if options.consumequeue_file_bytes < UNIT_BYTES or options.consumequeue_file_bytes % UNIT_BYTES:
+        raise StoreSizeError(
+            f"--consumequeue-file-bytes {options.consumequeue_file_bytes}: must be a multiple of {UNIT_BYTES}"
+        )
+    if options.consumequeue_ext_file_bytes and options.consumequeue_ext_file_bytes < 2 * UNIT_BYTES:
+        raise StoreSizeError(f"--consumequeue-ext-file-bytes {options.consumequeue_ext_file_bytes}: too small")
+    if options.index_slots < 1:
+        raise StoreSizeError(f"--index-slots {options.index_slots}: must be 1 or more")
+    if options.index_entries < 2:
+        raise StoreSizeError(f"--index-entries {options.index_entries}: must be 2 or more (entry 0 is never used)")
+    if index_file_bytes(options.index_slots, options.index_entries) > 0x7FFFFFFF:
+        raise StoreSizeError("--index-slots and --index-entries: an IndexFile above 2 GiB cannot be mapped by Java")
+
+
+def _queue_files(storage: Storage, directory: str) -> list[Segment]:
+    """Files of the first queue that has any: all queues of a broker have one size."""
+    for topic in storage.entries(directory):
+        for queue in storage.entries(f"{directory}/{topic.name}"):
+            found = list_segments(storage, f"{directory}/{topic.name}/{queue.name}")
+            if found:
+                return found
+    return []
+
+
+def _existing_ext_file_bytes(storage: Storage, root: str) -> int:
+    found = _queue_files(storage, paths.consumequeue_ext_dir(root))
+    return Counter(segment.size_bytes for segment in found).most_common(1)[0][0] if found else 0
+
+
+def _check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) -> None:
+    """Files of another size than the broker's setting would keep it from starting."""
+    queue = _queue_files(storage, paths.consumequeue_dir(root))
+    if options.consumequeue and queue:
+        size, _ = Counter(segment.size_bytes for segment in queue).most_common(1)[0]
+        if size != options.consumequeue_file_bytes and size > 0 and size % UNIT_BYTES == 0:
+            raise StoreSizeError(
+                f"{queue[0].path}: ConsumeQueue files here have {size} bytes, not "
+                f"{options.consumequeue_file_bytes}; give --consumequeue-file-bytes {size}, or --out another directory"
+            )
+    index_files = [entry for entry in storage.entries(paths.index_dir(root)) if paths.is_index_file_name(entry.name)]
+    if options.index and index_files:
+        size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
+        wanted = index_file_bytes(options.index_slots, options.index_entries)
+        if size not in {0, wanted}:
+            raise StoreSizeError(
+                f"{paths.index_dir(root)}: IndexFiles here have {size} bytes, not the {wanted} of --index-slots "
+                f"{options.index_slots} and --index-entries {options.index_entries}"
+            )
+
+
+def _prepare(work: Path, splits: Sequence[Split], options: RebuildOptions) -> None:
+    """Make the work directory, or keep the one that a killed run of the same rebuild left."""
+    fields = asdict(options)
+    fields["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
+    plan = json.dumps({"splits": [asdict(split) for split in splits], "options": fields})
+    note = work / "plan.json"
+    if note.exists() and note.read_text(encoding="utf-8") == plan:
+        return
+    if work.exists():
+        shutil.rmtree(work)
+    for name in ("spill", "done", *(f"new/{directory}" for directory in _directories(options))):
+        (work / name).mkdir(parents=True)
+    temporary = note.with_suffix(".part")
+    temporary.write_text(plan, encoding="utf-8")
+    temporary.replace(note)
+
+
+def _directories(options: RebuildOptions) -> list[str]:
+    names = ["consumequeue"] if options.consumequeue else []
+    if options.consumequeue and options.consumequeue_ext_file_bytes:
+        names.append("consumequeue_ext")
+    return [*names, "index"] if options.index else names
+
+
+def _scan(
+    splits: Sequence[Split],
+    options: RebuildOptions,
+    work: Path,
+    runner: Runner,
+    on_progress: Callable[[Progress], None] | None,
+) -> list[ScanResult]:
+    total = sum(split.size_bytes for split in splits)
+    sizes = {split.number: split.size_bytes for split in splits}
+    done = 0
+
+    def tell(result: ScanResult) -> None:
+        nonlocal done
+        done += sizes[result.number]
+        if on_progress:
+            on_progress(Progress("scan", done, total))
+
+    partitions = tasks.partition_count(splits)
+    task = functools.partial(tasks.scan_split, options=options, work=work, partitions=partitions)
+    results = runner.map(task, splits, tell)
+    return tasks.mend_seams(splits, results, lambda split, begin: task(split, begin=begin))
+
+
+def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, work: Path) -> WriteResult:
+    if isinstance(task, IndexTask):
+        return tasks.write_index(task, options, work)
+    return tasks.write_queues(task, split_count, options, work)
+
+
+def _write(
+    scans: Sequence[ScanResult],
+    splits: Sequence[Split],
+    options: RebuildOptions,
+    work: Path,
+    runner: Runner,
+    on_progress: Callable[[Progress], None] | None,
+) -> list[WriteResult]:
+    waiting: list[int | IndexTask] = []
+    if options.index:  # the largest tasks first
+        waiting += tasks.index_tasks(scans, options, tasks.spilled_key(work))
+    if options.consumequeue:
+        waiting += range(tasks.partition_count(splits))
+    done = 0
+
+    def tell(_result: WriteResult) -> None:
+        nonlocal done
+        done += 1
+        if on_progress:
+            on_progress(Progress("write", done, len(waiting)))
+
+    task = functools.partial(_write_task, split_count=len(splits), options=options, work=work)
+    return runner.map(task, waiting, tell)
+
+
+def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
+    """Gaps between files, and files of another size than the first."""
+    found = []
+    for before, after in zip(segments, segments[1:], strict=False):
+        if before.size_bytes != segments[0].size_bytes:
+            detail = f"{before.size_bytes} bytes, the first file has {segments[0].size_bytes}"
+            found.append(Finding(WRONG_FILE_SIZE, detail, before.path, before.start_offset, before.size_bytes))
+        elif before.end_offset != after.start_offset:
+            missing = after.start_offset - before.end_offset
+            found.append(Finding(MISSING_SEGMENT, "no file holds this range", None, before.end_offset, missing))
+    last = segments[-1]
+    if last.size_bytes != segments[0].size_bytes:
+        detail = f"{last.size_bytes} bytes, the first file has {segments[0].size_bytes}"
+        found.append(Finding(WRONG_FILE_SIZE, detail, last.path, last.start_offset, last.size_bytes))
+    return found
+
+
+def _report(
+    store: str,
+    out: str,
+    segments: Sequence[Segment],
+    scans: Sequence[ScanResult],
+    written: Sequence[WriteResult],
+    clock: _Clock,
+) -> RebuildReport:
+    found = segment_findings(segments)
+    counts = Counter(finding.kind.code for finding in found)
+    for scan in scans:
+        found += [damage_finding(damage) for damage in scan.damage_list()]
+        counts[DAMAGED_RECORD.code] += scan.damage_count
+    for result in written:
+        own = [Finding.from_dict(fields) for fields in result.findings]
+        found += own
+        counts.update(finding.kind.code for finding in own)
+    return RebuildReport(
+        store,
+        out,
+        messages=sum(scan.message_count for scan in scans),
+        bytes=sum(scan.record_bytes for scan in scans),
+        units=sum(result.unit_count for result in written),
+        index_entries=sum(result.entry_count for result in written),
+        queues=sum(result.queue_count for result in written),
+        files=sum(result.file_count for result in written),
+        seconds=clock.seconds(),
+        phases=clock.phases,
+        findings=tuple(found),
+        finding_counts={code: count for code, count in sorted(counts.items()) if count},
+    )

@@ -1,0 +1,58 @@
+"""Runs tasks: a function over a list of arguments, results in the order of the arguments."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Protocol, TypeVar
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Where tasks run. Functions and arguments are pickled."""
+
+    parallelism: int
+
+    def map(
+        self,
+        function: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        on_done: Callable[[Result], None] | None = None,
+    ) -> list[Result]:
+        """Apply ``function`` to each argument; ``on_done`` is told each result as it comes."""
+        ...
+
+
+class ProcessRunner:
+    """Processes of this machine, one a processor; in this process where there is one task only."""
+
+    def __init__(self, parallelism: int | None = None) -> None:
+        self.parallelism = parallelism or len(os.sched_getaffinity(0))
+
+    def map(
+        self,
+        function: Callable[[Argument], Result],
+        arguments: Sequence[Argument],
+        on_done: Callable[[Result], None] | None = None,
+    ) -> list[Result]:
+        """Apply ``function`` to each argument."""
+        results = []
+        if len(arguments) == 1 or self.parallelism == 1:
+            for argument in arguments:
+                results.append(function(argument))
+                if on_done:
+                    on_done(results[-1])
+            return results
+        workers = min(self.parallelism, len(arguments) or 1)
+        with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+            try:
+                for result in pool.map(function, arguments):
+                    results.append(result)
+                    if on_done:
+                        on_done(result)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return results

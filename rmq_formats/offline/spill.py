@@ -1,0 +1,86 @@
+"""Intermediate files of a rebuild: what one split gives, laid out for the tasks that read it next.
+
+Arrow IPC files. A units file has one record batch for each partition of queues; its rows are queues,
+their units one binary value (int64 rows, native order, never read on another machine type). A keys
+file has batches of at most ``KEYS_PER_BATCH`` keys in log order.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.dispatch import Dispatcher
+from rmq_formats.hashing import java_string_hash
+from rmq_formats.kernels import dispatch as dispatch_kernel
+from rmq_formats.kernels import units as unit_kernel
+
+KEYS_PER_BATCH: Final = 1 << 18
+UNITS_SCHEMA: Final = pa.schema([("topic", pa.string()), ("queue_id", pa.int32()), ("rows", pa.large_binary())])
+KEYS_SCHEMA: Final = pa.schema(
+    [("hash", pa.int32()), ("physical_offset", pa.int64()), ("store_timestamp_ms", pa.int64())]
+)
+
+
+def queue_partition(topic: str, queue_id: int, partition_count: int) -> int:
+    """The partition that writes a queue's files."""
+    return (java_string_hash(topic) * 31 + queue_id) % partition_count
+
+
+def write_units(path: Path, units: NDArray[np.int64], dispatcher: Dispatcher, partition_count: int) -> None:
+    """Write the units of one split, grouped by partition, queue and log order."""
+    names = dispatcher.queue_names()
+    placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))
+    rank = np.empty(len(names), dtype=np.int64)
+    rank[[row for _, _, row in placed]] = np.arange(len(names))
+    starts = np.empty(len(names) + 1, dtype=np.int64)
+    rows = np.empty((len(units), unit_kernel.ROW_COLUMNS), dtype=np.int64)
+    unit_kernel.group_by_queue(units, rank, starts, rows)
+    bounds = np.searchsorted([partition for partition, _, _ in placed], np.arange(partition_count + 1)).tolist()
+    data = pa.py_buffer(rows)
+    row_bytes = rows.itemsize * unit_kernel.ROW_COLUMNS
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, UNITS_SCHEMA) as writer:
+        for begin, end in zip(bounds, bounds[1:], strict=False):
+            topics = pa.array([name[0] for _, name, _ in placed[begin:end]], pa.string())
+            queue_ids = pa.array([name[1] for _, name, _ in placed[begin:end]], pa.int32())
+            base = int(starts[begin]) * row_bytes
+            offsets = pa.py_buffer(starts[begin : end + 1] * row_bytes - base)
+            values = data.slice(base, int(starts[end]) * row_bytes - base)
+            binary = pa.LargeBinaryArray.from_buffers(pa.large_binary(), end - begin, [None, offsets, values])
+            writer.write_batch(pa.record_batch([topics, queue_ids, binary], schema=UNITS_SCHEMA))
+
+
+def read_partition(path: str, partition: int) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
+    """Topic, queue id and rows, int64[n, ROW_COLUMNS], of each queue of a partition in one units file."""
+    with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+        batch = reader.get_batch(partition)
+        topics, queue_ids, binaries = batch.columns
+        for topic, queue_id, binary in zip(topics, queue_ids, binaries, strict=True):
+            rows = np.frombuffer(binary.as_buffer(), dtype=np.int64).reshape(-1, unit_kernel.ROW_COLUMNS)
+            yield topic.as_py(), queue_id.as_py(), rows.copy()
+
+
+def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
+    """Write the keys of one split, int64[n, KEY_COLUMNS], in log order."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, KEYS_SCHEMA) as writer:
+        for begin in range(0, len(keys), KEYS_PER_BATCH):
+            part = keys[begin : begin + KEYS_PER_BATCH]
+            columns = [
+                pa.array(part[:, dispatch_kernel.KEY_HASH].astype(np.int32)),
+                pa.array(np.ascontiguousarray(part[:, dispatch_kernel.KEY_PHYSICAL_OFFSET])),
+                pa.array(np.ascontiguousarray(part[:, dispatch_kernel.KEY_STORE_TIMESTAMP])),
+            ]
+            writer.write_batch(pa.record_batch(columns, schema=KEYS_SCHEMA))
+
+
+def read_keys(path: str, begin: int, end: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
+    """Hashes, physical offsets and store timestamps (ms) of keys ``[begin, end)`` of one keys file."""
+    with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+        for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
+            first = number * KEYS_PER_BATCH
+            batch = reader.get_batch(number)
+            part = batch.slice(max(begin - first, 0), min(end - first, batch.num_rows) - max(begin - first, 0))
+            yield tuple(column.to_numpy() for column in part.columns)

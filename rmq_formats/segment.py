@@ -1,0 +1,289 @@
+"""The only opener of files and object-store ranges.
+
+A path is local, or any URI that ``pyarrow.fs`` opens (``s3://``, ``hdfs://``, ``gs://``). Local files are
+read with ``pread``, not mapped: a file that shrinks under a map ends the process, a short read is an
+error that can be told.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from rmq_formats import paths
+from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
+from rmq_formats.kernels.scan import used_bytes
+from rmq_formats.scan import RangeReader
+
+_TAIL_BLOCK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory. ``size_bytes`` is 0 for a directory."""
+
+    name: str
+    is_directory: bool
+    size_bytes: int
+
+
+class OpenRange(RangeReader, Protocol):
+    """A file open for reads of ranges; close it."""
+
+    size_bytes: int
+
+    def data_end(self) -> int:
+        """One past the last byte that is not zero, in the file."""
+        ...
+
+    def close(self) -> None:
+        """Release the file."""
+        ...
+
+
+class Storage(Protocol):
+    """Where files are: a local disk or an object store. Paths are those of ``open_storage``."""
+
+    is_local: bool
+
+    def entries(self, path: str) -> list[Entry]:
+        """Names in a directory, sorted; empty where there is none."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
+        ...
+
+    def open(self, path: str) -> OpenRange:
+        """Open a file for reading. Raises StoreNotFoundError."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """A whole (small) file. Raises StoreNotFoundError."""
+        ...
+
+
+def _data_end(reader: RangeReader, begin: int, end: int) -> int:
+    """One past the last byte in ``[begin, end)`` that is not zero, searched from the back; else begin."""
+    block = np.empty(_TAIL_BLOCK_BYTES, dtype=np.uint8)
+    while end > begin:
+        at = max(begin, end - _TAIL_BLOCK_BYTES)
+        got = reader.read_into(at, memoryview(block)[: end - at])
+        used = int(used_bytes(block, got))
+        if used:
+            return at + used
+        end = at
+    return begin
+
+
+class _LocalFile:
+    def __init__(self, path: str) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise StoreNotFoundError(f"{path}: no such file") from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened ({error.strerror})") from error
+        self.size_bytes = os.fstat(self._descriptor).st_size
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        done = 0
+        while done < len(target):
+            got = os.preadv(self._descriptor, [target[done:]], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def data_end(self) -> int:
+        """Skips the holes of sparse files, which the original's preallocated ones mostly are."""
+        end = self.size_bytes
+        for begin, extent_end in reversed(self._extents()):
+            found = _data_end(self, begin, min(extent_end, end))
+            if found > begin:
+                return found
+        return 0
+
+    def _extents(self) -> list[tuple[int, int]]:
+        extents, at = [], 0
+        while at < self.size_bytes:
+            try:
+                begin = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            except OSError:  # ENXIO: only a hole is left
+                break
+            at = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+            extents.append((begin, at))
+        return extents
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class LocalStorage:
+    """Files of this machine or of a shared mount."""
+
+    is_local = True
+
+    def entries(self, path: str) -> list[Entry]:
+        try:
+            with os.scandir(path) as scan:
+                found = [
+                    Entry(item.name, item.is_dir(), 0 if item.is_dir() else item.stat().st_size) for item in scan
+                ]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
+        return sorted(found, key=lambda entry: entry.name)
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def open(self, path: str) -> OpenRange:
+        return _LocalFile(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        with opened(self, path) as file:
+            return read_range(file, 0, file.size_bytes)
+
+
+class _ArrowFile:
+    def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
+        try:
+            self._file = file_system.open_input_file(path)
+        except FileNotFoundError:
+            raise StoreNotFoundError(f"{path}: no such object") from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened ({error})") from error
+        self.size_bytes = int(self._file.size())
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        got = self._file.read_at(min(len(target), max(0, self.size_bytes - offset)), offset)
+        target[: len(got)] = got
+        return len(got)
+
+    def data_end(self) -> int:
+        return _data_end(self, 0, self.size_bytes)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class ArrowStorage:
+    """Files behind a ``pyarrow.fs`` file system; the URI is resolved anew in each process."""
+
+    is_local = False
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._connect()
+
+    def _connect(self) -> None:
+        try:
+            self._file_system, self._root = pafs.FileSystem.from_uri(self._uri)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self._uri}: cannot be opened ({error})") from error
+
+    def __getstate__(self) -> str:
+        return self._uri
+
+    def __setstate__(self, uri: str) -> None:
+        self._uri = uri
+        self._connect()
+
+    def _inner(self, path: str) -> str:
+        return self._root + path.removeprefix(self._uri)
+
+    def entries(self, path: str) -> list[Entry]:
+        selector = pafs.FileSelector(self._inner(path), allow_not_found=True)
+        infos: list[Any] = self._file_system.get_file_info(selector)
+        found = [Entry(info.base_name, info.type == pafs.FileType.Directory, info.size or 0) for info in infos]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def exists(self, path: str) -> bool:
+        return bool(self._file_system.get_file_info(self._inner(path)).type != pafs.FileType.NotFound)
+
+    def open(self, path: str) -> OpenRange:
+        return _ArrowFile(self._file_system, self._inner(path))
+
+    def read_bytes(self, path: str) -> bytes:
+        with opened(self, path) as file:
+            return read_range(file, 0, file.size_bytes)
+
+
+def open_storage(path: str) -> tuple[Storage, str]:
+    """The storage that holds ``path``, and the path without a trailing slash.
+
+    Raises:
+        StoreError: the URI's scheme is unknown or its store does not answer.
+    """
+    path = path.rstrip("/") or "/"
+    if "://" not in path:
+        return LocalStorage(), path
+    if path.startswith("file://"):
+        return LocalStorage(), path.removeprefix("file://")
+    return ArrowStorage(path), path
+
+
+@contextmanager
+def opened(storage: Storage, path: str) -> Iterator[OpenRange]:
+    """``storage.open(path)`` that closes itself."""
+    file = storage.open(path)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def read_range(file: OpenRange, offset: int, size_bytes: int) -> bytes:
+    """``size_bytes`` bytes from ``offset`` on, fewer at the file's end."""
+    target = bytearray(size_bytes)
+    got = file.read_into(offset, memoryview(target))
+    return bytes(target[:got])
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a sequence that is named by the offset of its first byte."""
+
+    path: str
+    start_offset: int
+    size_bytes: int
+
+    @property
+    def end_offset(self) -> int:
+        """Offset one past the file's last byte."""
+        return self.start_offset + self.size_bytes
+
+
+def list_segments(storage: Storage, directory: str) -> list[Segment]:
+    """The segments of a CommitLog or queue directory, by offset; other names are passed over."""
+    found = []
+    for entry in storage.entries(directory):
+        start_offset = paths.parse_segment_name(entry.name)
+        if start_offset is not None and not entry.is_directory:
+            found.append(Segment(f"{directory}/{entry.name}", start_offset, entry.size_bytes))
+    return found
+
+
+def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
+    """The CommitLog segments of the store at ``root``.
+
+    Raises:
+        StoreNotFoundError: there is no such store, or it holds no CommitLog file.
+        StoreSizeError: files overlap.
+    """
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    segments = list_segments(storage, paths.commitlog_dir(root))
+    if not segments:
+        raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files")
+    for before, after in zip(segments, segments[1:], strict=False):
+        if before.end_offset > after.start_offset:
+            raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
+    return segments

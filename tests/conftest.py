@@ -1,0 +1,87 @@
+"""Fixtures that all tests share: the golden stores, unpacked once a session."""
+
+import os
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import zstandard
+
+ARCHIVES = Path(__file__).parent / "golden"
+MIXED_DELAY_LEVELS = " ".join(f"{second}s" for second in range(1, 19))
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenSettings:
+    """How a golden store was written; see tests/golden/README.md."""
+
+    commitlog_file_bytes: int
+    consumequeue_file_bytes: int
+    index_slots: int
+    index_entries: int
+    delay_levels: str
+    append_crc_property: bool = False
+    ext_file_bytes: int | None = None
+
+
+_BROKER = GoldenSettings(1048576, 2000, 500, 2000, MIXED_DELAY_LEVELS)
+GOLDEN_SETTINGS = {
+    "mixed": _BROKER,
+    "crash": _BROKER,
+    "exotic": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS),
+    "exotic_crc": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS, True, 65536),
+}
+
+
+def _unpack(name: str, directory: Path) -> Path:
+    """Unpack one store; workers that do so at the same time do not see each other's half-done ones."""
+    target = directory / name
+    if not target.exists():
+        staging = directory / f"{name}.{os.getpid()}"
+        archive = ARCHIVES / f"{name}.tar.zst"
+        with (
+            archive.open("rb") as file,
+            zstandard.ZstdDecompressor().stream_reader(file) as plain,
+            tarfile.open(fileobj=plain, mode="r|") as tar,
+        ):
+            tar.extractall(staging, filter="data")
+        try:
+            (staging / name).rename(target)
+        except OSError:  # another worker was faster
+            if not target.is_dir():
+                raise
+        shutil.rmtree(staging, ignore_errors=True)
+    return target
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Directory of a golden store by its name; it holds ``store`` and ``expected``. Do not write into it."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent  # all workers of a run share it
+    directory = base / "golden"
+    directory.mkdir(exist_ok=True)
+    return lambda name: _unpack(name, directory)
+
+
+@pytest.fixture(scope="session")
+def golden_dir(golden: Callable[[str], Path]) -> Path:
+    """Directory with all golden stores unpacked."""
+    return [golden(name).parent for name in GOLDEN_SETTINGS][0]
+
+
+@pytest.fixture(scope="session", params=list(GOLDEN_SETTINGS))
+def golden_name(request: pytest.FixtureRequest) -> str:
+    """Each golden store's name in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def golden_settings() -> dict[str, GoldenSettings]:
+    """How the golden stores were written, by name."""
+    return GOLDEN_SETTINGS
