@@ -4,7 +4,6 @@ The broker's dispatch and the rebuild of a store at rest both go through here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,55 +14,60 @@ from rmq_formats.scan import FrameBatch
 
 _FIRST_QUEUES = 256
 _FIRST_POOL_BYTES = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatched:
-    """Columns out of one batch.
-
-    Attributes:
-        units: int64[n, UNIT_COLUMNS] in log order; UNIT_QUEUE is a row of the dispatcher's queues.
-        keys: int64[m, KEY_COLUMNS] in log order.
-        message_count: sound records, those included that give neither.
-        record_bytes: their bytes.
-    """
-
-    units: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    message_count: int
-    record_bytes: int
+_FIRST_ROWS = 1 << 16
 
 
 class Dispatcher:
-    """Turns frames into units and keys; keeps the table of the queues that it met."""
+    """Turns frames into units and keys, and keeps the table of the queues that it met.
+
+    Attributes:
+        message_count: sound records seen, those included that give neither unit nor key.
+        record_bytes: their bytes.
+    """
 
     def __init__(self, delay_levels_ms: Sequence[int]) -> None:
+        self.message_count = 0
+        self.record_bytes = 0
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
         self._queues = np.zeros((_FIRST_QUEUES, kernel.QUEUE_COLUMNS), dtype=np.int64)
         self._slots = np.full(4 * _FIRST_QUEUES, -1, dtype=np.int32)
         self._pool = np.zeros(_FIRST_POOL_BYTES, dtype=np.uint8)
         self._used = np.zeros(2, dtype=np.int64)
+        self._units = np.empty((_FIRST_ROWS, kernel.UNIT_COLUMNS), dtype=np.int64)
+        self._keys = np.empty((_FIRST_ROWS, kernel.KEY_COLUMNS), dtype=np.int64)
+        self._result = np.zeros(3, dtype=np.int64)  # next frame, units, keys
 
-    def dispatch(self, batch: FrameBatch) -> Dispatched:
-        """Units and keys of the sound frames in a batch."""
-        frames = batch.frames
-        units = np.empty((len(frames), kernel.UNIT_COLUMNS), dtype=np.int64)
-        keys = np.empty((4 * len(frames) + 64, kernel.KEY_COLUMNS), dtype=np.int64)
-        result = np.zeros(3, dtype=np.int64)
+    def dispatch(self, batch: FrameBatch) -> None:
+        """Append the units and keys of the sound frames in a batch."""
+        frames, result = batch.frames, self._result
+        result[0] = 0
         while True:
             status = kernel.dispatch_frames(
                 batch.data, batch.physical_offset, frames, int(result[0]), self._delay_levels_ms,
-                self._queues, self._slots, self._pool, self._used, units, keys, result,
+                self._queues, self._slots, self._pool, self._used, self._units, self._keys, result,
             )  # fmt: skip
             if status == kernel.DONE:
                 break
             if status == kernel.QUEUES_FULL:
                 self._grow_queues()
-            else:  # one record may hold 16,000 keys
-                keys = np.concatenate([keys, np.empty((len(keys) + 32768, kernel.KEY_COLUMNS), dtype=np.int64)])
+            elif status == kernel.UNITS_FULL:
+                self._units = _grown(self._units)
+            else:
+                self._keys = _grown(self._keys)
         sound = frames[:, CODE] == SOUND
-        record_bytes = int(frames[sound, SIZE].sum())
-        return Dispatched(units[: result[1]], keys[: result[2]], int(np.count_nonzero(sound)), record_bytes)
+        self.message_count += int(np.count_nonzero(sound))
+        self.record_bytes += int(frames[:, SIZE].sum(where=sound))
+
+    def take(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What has been appended since the last call, in log order.
+
+        Returns:
+            Units, int64[n, UNIT_COLUMNS], where UNIT_QUEUE is a row of ``queue_names``; and keys,
+            int64[m, KEY_COLUMNS]. Both are valid until the next ``dispatch``.
+        """
+        _, unit_count, key_count = self._result.tolist()
+        self._result[:] = 0
+        return self._units[:unit_count], self._keys[:key_count]
 
     def _grow_queues(self) -> None:
         capacity = 2 * len(self._queues)
@@ -85,3 +89,10 @@ class Dispatcher:
         for at, size, queue_id, _ in self._queues[: self._used[0]].tolist():
             names.append((pool[at : at + size].decode("utf-8", "replace"), queue_id))
         return names
+
+
+def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Twice the rows; a record may hold 16,000 keys, and no table is smaller than that."""
+    grown = np.empty((2 * len(table), table.shape[1]), dtype=np.int64)
+    grown[: len(table)] = table
+    return grown

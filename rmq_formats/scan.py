@@ -18,7 +18,7 @@ from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.layout import BLANK_BYTES, RECORD_FIXED_BYTES_V1
 
-WINDOW_BYTES: Final = 4 << 20  # at least a page; small enough to stay in a last-level cache between the kernels
+WINDOW_BYTES: Final = 1 << 20  # at least a page; small enough to stay in a core's cache between the kernels
 
 
 class RangeReader(Protocol):

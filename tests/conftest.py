@@ -72,7 +72,9 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def golden_dir(golden: Callable[[str], Path]) -> Path:
     """Directory with all golden stores unpacked."""
-    return [golden(name).parent for name in GOLDEN_SETTINGS][0]
+    for name in GOLDEN_SETTINGS:
+        directory = golden(name).parent
+    return directory
 
 
 @pytest.fixture(scope="session", params=list(GOLDEN_SETTINGS))

@@ -57,20 +57,21 @@ QUEUE_COLUMNS: Final = 4
 
 DONE: Final = 0
 QUEUES_FULL: Final = 1  # enlarge the queue table or its pool and go on at the frame in result[0]
-KEYS_FULL: Final = 2
+UNITS_FULL: Final = 2
+KEYS_FULL: Final = 3
 
 STORE_TIMESTAMP_AT: Final = 56  # behind an IPv4 born host; 12 more behind an IPv6 one
 _SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), dtype=np.uint8)
 _NO_QUEUE = -1
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
 def store_timestamp(data: Any, position: int, sys_flag: int) -> int:
     """Store timestamp, in ms, of the record at ``position``."""
     return read_i64(data, position + STORE_TIMESTAMP_AT + (12 if sys_flag & FLAG_BORN_HOST_V6 else 0))
 
 
-@njit(cache=True, nogil=True)  # no signature: numba types global arrays as read-only, arguments not
+@njit(cache=True, nogil=True, forceinline=True)  # no signature: numba types global arrays as read-only, arguments not
 def _same(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> bool:
     for index in range(byte_count):
         if data[at + index] != other[other_at + index]:
@@ -82,6 +83,7 @@ def _same(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> boo
     "int64(uint8[::1], int64, int64, uint32, int64, int64[:, ::1], int32[::1], uint8[::1], int64[::1])",
     cache=True,
     nogil=True,
+    forceinline=True,
 )
 def find_queue(
     data: Any,
@@ -132,7 +134,7 @@ def find_queue(
     return row
 
 
-@njit("int64(uint32)", cache=True, nogil=True)
+@njit("int64(uint32)", cache=True, nogil=True, forceinline=True)
 def index_hash(hashed: int) -> int:
     """Key hash of an Index entry: the absolute value, and 0 for the one that has none."""
     signed = np.int64(np.int32(hashed))
@@ -173,12 +175,12 @@ def dispatch_frames(
         slots: of the queue table.
         pool: of the queue table.
         used: of the queue table.
-        units: int64[>= n, UNIT_COLUMNS], rows from result[1] on are written.
+        units: int64[capacity, UNIT_COLUMNS], rows from result[1] on are written.
         keys: int64[capacity, KEY_COLUMNS], rows from result[2] on are written.
         result: int64[3]: next frame row, unit count, key count; updated.
 
     Returns:
-        DONE, QUEUES_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
+        DONE, QUEUES_FULL, UNITS_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
     """
     unit_count, key_count = result[1], result[2]
     found = np.empty((4, 2), dtype=np.int64)
@@ -199,6 +201,8 @@ def dispatch_frames(
         # An upper bound for the keys of this record: each part of KEYS has a byte and a space.
         if key_count + 2 + found[KEYS, 1] // 2 > len(keys):
             return KEYS_FULL
+        if unit_count == len(units):
+            return UNITS_FULL
         queue_id = read_i32(data, position + RECORD_QUEUE_ID_AT)
         queue = find_queue(data, topic_at, topic_bytes, topic_hash, queue_id, queues, slots, pool, used)
         if queue < 0:

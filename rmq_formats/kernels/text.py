@@ -6,9 +6,12 @@ Source: ``java.lang.String#hashCode``, ``MessageDecoder#string2messageProperties
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from rmq_formats.kernels.bytes import find_byte, read_i32, read_i64
+from rmq_formats.kernels.bytes import match_mask_16, match_mask_32, read_i32, read_i64, trailing_zeros
 
 # Rows of a property lookup, int64[4, 2]: position of the value and its length, -1 where there is none.
 TAGS: Final = 0
@@ -20,23 +23,21 @@ _TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
 _DELA_WORD = int.from_bytes(b"DELA", "big", signed=True)
 _UNIQ_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
-_POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(9)], dtype=np.uint32)
-_HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x8080808080808080
+_POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(17)], dtype=np.uint32)
 REPLACEMENT: Final = 0xFFFD
 
 
-@njit("int64(uint8[::1], int64, int64, int64[::1])", cache=True, nogil=True)
-def decode_code_point(data: Any, at: int, stop: int, size: Any) -> int:
-    """The code point at ``data[at]``; ``size[0]`` becomes its length in bytes.
+@njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", cache=True, nogil=True)
+def decode_code_point(data: Any, at: int, stop: int) -> tuple[int, int]:
+    """The code point at ``data[at]`` and its length in bytes.
 
     What is not UTF-8 gives U+FFFD for its longest valid beginning, as decoders of Java and Python do.
     """
     lead = np.int64(data[at])
-    size[0] = 1
     if lead < 0x80:
-        return lead
+        return lead, 1
     if lead < 0xC2 or lead > 0xF4:
-        return REPLACEMENT
+        return REPLACEMENT, 1
     trail_count = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
     low, high = 0x80, 0xBF
     if lead == 0xE0:
@@ -50,42 +51,46 @@ def decode_code_point(data: Any, at: int, stop: int, size: Any) -> int:
     code = lead & (0x3F >> trail_count)
     for step in range(1, trail_count + 1):
         if at + step >= stop:
-            return REPLACEMENT
+            return REPLACEMENT, step
         trail = np.int64(data[at + step])
         if trail < low or trail > high:
-            return REPLACEMENT
+            return REPLACEMENT, step
         code = (code << 6) | (trail & 0x3F)
-        size[0] = step + 1
         low, high = 0x80, 0xBF
-    return code
+    return code, trail_count + 1
+
+
+@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
+def _ascii_hash_16(typing_context: Any, address: Any, byte_count: Any) -> Any:
+    """Hash of the last ``byte_count`` (1 to 16) of the 16 bytes at ``address``; -1 if not all are ASCII."""
+    signature = types.int64(types.uint64, types.int64)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        bytes_type, words_type = (ir.VectorType(ir.IntType(bits), 16) for bits in (8, 32))
+        loaded = builder.load(builder.inttoptr(arguments[0], bytes_type.as_pointer()), align=1)
+        wanted = builder.trunc(arguments[1], ir.IntType(8))
+        single = builder.insert_element(ir.Constant(bytes_type, ir.Undefined), wanted, ir.IntType(32)(0))
+        counts = builder.shuffle_vector(single, ir.Constant(bytes_type, ir.Undefined), ir.Constant(words_type, [0] * 16))
+        inside = builder.icmp_unsigned("<", ir.Constant(bytes_type, list(range(15, -1, -1))), counts)
+        text = builder.select(inside, loaded, ir.Constant(bytes_type, [0] * 16))
+        high = builder.bitcast(builder.icmp_signed("<", text, ir.Constant(bytes_type, [0] * 16)), ir.IntType(16))
+        powers = ir.Constant(words_type, [pow(31, 15 - lane, 1 << 32) for lane in range(16)])
+        products = builder.mul(builder.zext(text, words_type), powers)
+        reduce_type = ir.FunctionType(ir.IntType(32), [words_type])
+        reduce = cgutils.get_or_insert_function(builder.module, reduce_type, "llvm.vector.reduce.add.v16i32")
+        total = builder.zext(builder.call(reduce, [products]), ir.IntType(64))
+        return builder.select(builder.icmp_unsigned("==", high, ir.IntType(16)(0)), total, ir.IntType(64)(-1))
+
+    return signature, generate
 
 
 @njit("uint32(uint8[::1], int64, int64, uint32)", cache=True, nogil=True)
-def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
-    """Java's hash of the UTF-8 text ``data[start:stop]``, continued from ``seed`` (0 for a whole text).
-
-    Returns:
-        The hash as uint32; its int32 view is what Java has.
-    """
+def _java_hash_by_character(data: Any, start: int, stop: int, seed: int) -> int:
     hashed = np.uint32(seed)
     at = start
-    size = np.empty(1, dtype=np.int64)
     while at < stop:
-        while at + 8 <= stop:  # eight ASCII characters a step: one dependent multiplication, not eight
-            if read_i64(data, at) & _HIGH_BITS:
-                break
-            hashed *= _POWERS[8]
-            for step in range(8):
-                hashed += np.uint32(data[at + step]) * _POWERS[7 - step]
-            at += 8
-        if at >= stop:
-            break
-        code = np.int64(data[at])
-        if code < 0x80:
-            at += 1
-        else:
-            code = decode_code_point(data, at, stop, size)
-            at += size[0]
+        code, size = decode_code_point(data, at, stop)
+        at += size
         if code > 0xFFFF:
             hashed = hashed * np.uint32(31) + np.uint32(0xD800 + ((code - 0x10000) >> 10))
             code = 0xDC00 + (code & 0x3FF)
@@ -93,9 +98,58 @@ def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
     return hashed
 
 
-@njit("void(uint8[::1], int64, int64, int64[:, ::1])", cache=True, nogil=True)
+@njit("uint32(uint8[::1], int64, int64, uint32)", cache=True, nogil=True, forceinline=True)
+def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
+    """Java's hash of the UTF-8 text ``data[start:stop]``, continued from ``seed`` (0 for a whole text).
+
+    ASCII goes sixteen characters a step: the hash is a polynomial, so a stretch is one vector of
+    products. The load ends at the text's end and may begin before it, never before ``data[0]``.
+
+    Returns:
+        The hash as uint32; its int32 view is what Java has.
+    """
+    hashed = np.uint32(seed)
+    at = start
+    while at < stop:
+        step = min(stop - at, 16)
+        if at + step < 16:
+            break
+        part = _ascii_hash_16(np.uint64(data.ctypes.data + at + step - 16), step)
+        if part < 0:
+            break
+        hashed = np.uint32(hashed * _POWERS[step] + np.uint32(part))
+        at += step
+    if at < stop:
+        return _java_hash_by_character(data, at, stop, hashed)
+    return hashed
+
+
+@njit("void(uint8[::1], int64, int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
+def _take_property(data: Any, at: int, separator: int, end: int, found: Any) -> None:
+    """Note the value of the entry ``data[at:end]`` if its name is one of the four."""
+    name_bytes = separator - at
+    row = -1
+    if name_bytes == 4:
+        word = read_i32(data, at)
+        if word == _TAGS_WORD:
+            row = TAGS
+        elif word == _KEYS_WORD:
+            row = KEYS
+    elif name_bytes == 8:
+        if read_i64(data, at) == _UNIQ_KEY_WORD:
+            row = UNIQ_KEY
+    elif name_bytes == 5 and read_i32(data, at) == _DELA_WORD and data[at + 4] == 89:
+        row = DELAY
+    if row >= 0 and end - separator > 1:
+        found[row, 0], found[row, 1] = separator + 1, end - separator - 1
+
+
+@njit("void(uint8[::1], int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
 def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
     """Find TAGS, KEYS, UNIQ_KEY and DELAY in a property block; of several, the last one counts.
+
+    An entry is ``name 0x01 value 0x02``, the last 0x02 may be missing; one with an empty name or value
+    counts as absent. Separators come out of bit masks of 32 bytes, or 16 near the end of the array.
 
     Args:
         data: uint8[n], the window.
@@ -105,31 +159,37 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
     """
     for name in range(4):
         found[name, 0], found[name, 1] = -1, 0
+    entry, separator = start, -1
     at = start
     while at < stop:
-        end = find_byte(data, at, stop, np.uint8(2))
-        separator = find_byte(data, at, end, np.uint8(1))
-        name_bytes = separator - at
-        value_bytes = end - separator - 1
-        if name_bytes > 0 and value_bytes > 0:
-            row = -1
-            if name_bytes == 4:
-                word = read_i32(data, at)
-                if word == _TAGS_WORD:
-                    row = TAGS
-                elif word == _KEYS_WORD:
-                    row = KEYS
-            elif name_bytes == 8:
-                if read_i64(data, at) == _UNIQ_KEY_WORD:
-                    row = UNIQ_KEY
-            elif name_bytes == 5 and read_i32(data, at) == _DELA_WORD and data[at + 4] == 89:
-                row = DELAY
-            if row >= 0:
-                found[row, 0], found[row, 1] = separator + 1, value_bytes
-        at = end + 1
+        address = np.uint64(data.ctypes.data + at)
+        if at + 32 <= len(data):
+            width = 32
+            names, ends = match_mask_32(address, np.uint8(1)), match_mask_32(address, np.uint8(2))
+        elif at + 16 <= len(data):
+            width = 16
+            names, ends = match_mask_16(address, np.uint8(1)), match_mask_16(address, np.uint8(2))
+        else:
+            width = 1
+            names, ends = np.uint64(data[at] == 1), np.uint64(data[at] == 2)
+        both = names | ends
+        if stop - at < width:
+            both &= (np.uint64(1) << np.uint64(stop - at)) - np.uint64(1)
+        while both != 0:
+            bit = trailing_zeros(both)
+            both &= both - np.uint64(1)
+            if (ends >> np.uint64(bit)) & np.uint64(1):
+                if separator > entry:
+                    _take_property(data, entry, separator, at + bit, found)
+                entry, separator = at + bit + 1, -1
+            elif separator < 0:
+                separator = at + bit
+        at += width
+    if separator > entry:
+        _take_property(data, entry, separator, stop, found)
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
 def parse_decimal(data: Any, start: int, byte_count: int) -> int:
     """The decimal integer in the text, or -1 where it is none or above 10**9: delay levels are small."""
     if byte_count < 1 or byte_count > 9:

@@ -179,10 +179,8 @@ def scan_split(split: Split, options: RebuildOptions, work: Path, partitions: in
     if done.exists() and begin is None:
         return ScanResult.from_json(done.read_text())
     dispatcher = Dispatcher(options.delay_levels_ms)
-    units: list[NDArray[np.int64]] = []
-    keys: list[NDArray[np.int64]] = []
     damages: list[Damage] = []
-    first, end, messages, record_bytes = -1, -1, 0, 0
+    first, end = -1, -1
     storage, path = open_storage(split.path)
     with opened(storage, path) as file:
         for batch in scan_segment(
@@ -192,27 +190,23 @@ def scan_split(split: Split, options: RebuildOptions, work: Path, partitions: in
             first = batch.begin_physical_offset if first < 0 else first
             end = batch.next_physical_offset
             damages += batch.all_damages()
-            given = dispatcher.dispatch(batch)
-            units.append(given.units)
-            keys.append(given.keys.copy())
-            messages += given.message_count
-            record_bytes += given.record_bytes
-    all_units, all_keys = _only_live(np.concatenate(units), np.concatenate(keys), dispatcher, options)
+            dispatcher.dispatch(batch)
+    units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names = f"{split.number:06d}.arrow"
     if options.consumequeue:
         _write_whole(
             work / "spill" / f"units-{names}",
-            lambda target: spill.write_units(target, all_units, dispatcher, partitions),
+            lambda target: spill.write_units(target, units, dispatcher, partitions),
         )
     if options.index:
-        _write_whole(work / "spill" / f"keys-{names}", lambda target: spill.write_keys(target, all_keys))
+        _write_whole(work / "spill" / f"keys-{names}", lambda target: spill.write_keys(target, keys))
     last_key = (0, 0)
-    if len(all_keys):
-        last = all_keys[-1]
+    if len(keys):
+        last = keys[-1]
         last_key = (int(last[dispatch_kernel.KEY_STORE_TIMESTAMP]), int(last[dispatch_kernel.KEY_PHYSICAL_OFFSET]))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
-        split.number, first, end, messages, record_bytes, len(all_keys), reported, len(damages)
+        split.number, first, end, dispatcher.message_count, dispatcher.record_bytes, len(keys), reported, len(damages)
     )
     _write_text(done, result.to_json())
     return result

@@ -7,7 +7,7 @@ file has batches of at most ``KEYS_PER_BATCH`` keys in log order.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,19 @@ def queue_partition(topic: str, queue_id: int, partition_count: int) -> int:
     return (java_string_hash(topic) * 31 + queue_id) % partition_count
 
 
+def _column(values: NDArray[Any], arrow_type: pa.DataType) -> pa.Array:
+    """An Arrow array over numbers. ``pa.array`` would import pandas, most of a second in each worker."""
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _text_column(values: list[str]) -> pa.Array:
+    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
+    offsets = np.zeros(len(values) + 1, dtype=np.int32)
+    np.cumsum([len(value) for value in encoded], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
+
+
 def write_units(path: Path, units: NDArray[np.int64], dispatcher: Dispatcher, partition_count: int) -> None:
     """Write the units of one split, grouped by partition, queue and log order."""
     names = dispatcher.queue_names()
@@ -44,8 +57,8 @@ def write_units(path: Path, units: NDArray[np.int64], dispatcher: Dispatcher, pa
     row_bytes = rows.itemsize * unit_kernel.ROW_COLUMNS
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, UNITS_SCHEMA) as writer:
         for begin, end in zip(bounds, bounds[1:], strict=False):
-            topics = pa.array([name[0] for _, name, _ in placed[begin:end]], pa.string())
-            queue_ids = pa.array([name[1] for _, name, _ in placed[begin:end]], pa.int32())
+            topics = _text_column([name[0] for _, name, _ in placed[begin:end]])
+            queue_ids = _column(np.array([name[1] for _, name, _ in placed[begin:end]], dtype=np.int32), pa.int32())
             base = int(starts[begin]) * row_bytes
             offsets = pa.py_buffer(starts[begin : end + 1] * row_bytes - base)
             values = data.slice(base, int(starts[end]) * row_bytes - base)
@@ -69,9 +82,9 @@ def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
         for begin in range(0, len(keys), KEYS_PER_BATCH):
             part = keys[begin : begin + KEYS_PER_BATCH]
             columns = [
-                pa.array(part[:, dispatch_kernel.KEY_HASH].astype(np.int32)),
-                pa.array(np.ascontiguousarray(part[:, dispatch_kernel.KEY_PHYSICAL_OFFSET])),
-                pa.array(np.ascontiguousarray(part[:, dispatch_kernel.KEY_STORE_TIMESTAMP])),
+                _column(part[:, dispatch_kernel.KEY_HASH].astype(np.int32), pa.int32()),
+                _column(part[:, dispatch_kernel.KEY_PHYSICAL_OFFSET], pa.int64()),
+                _column(part[:, dispatch_kernel.KEY_STORE_TIMESTAMP], pa.int64()),
             ]
             writer.write_batch(pa.record_batch(columns, schema=KEYS_SCHEMA))
 
@@ -83,4 +96,7 @@ def read_keys(path: str, begin: int, end: int) -> Iterator[tuple[NDArray[np.int3
             first = number * KEYS_PER_BATCH
             batch = reader.get_batch(number)
             part = batch.slice(max(begin - first, 0), min(end - first, batch.num_rows) - max(begin - first, 0))
-            yield tuple(column.to_numpy() for column in part.columns)
+            yield tuple(
+                np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
+                for column, dtype in zip(part.columns, (np.int32, np.int64, np.int64), strict=True)
+            )

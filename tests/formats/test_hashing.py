@@ -45,9 +45,9 @@ def test_an_index_hash_is_the_absolute_value_over_topic_and_key(topic: str, key:
 
 
 def test_an_index_hash_is_zero_where_java_has_no_absolute_value() -> None:
-    # hashCode("a" + "#" + key) is linear in the key's: this key brings the sum to Integer.MIN_VALUE.
-    assert java_string_hash("a#DHTBHQN") == -(1 << 31)
-    assert index_key_hash("a", "DHTBHQN") == 0
+    # Made for it: the sum over "a#KZ]JIWL" is Integer.MIN_VALUE.
+    assert java_string_hash("a#KZ]JIWL") == -(1 << 31)
+    assert index_key_hash("a", "KZ]JIWL") == 0
 
 
 @pytest.mark.parametrize("tags", [None, ""])
