@@ -202,13 +202,12 @@ def decode_record(
     """
     view = memoryview(buffer)
     shape = frame_shape(view, position, physical_offset)
-    fault = shape if isinstance(shape, DamageCode) else None
-    if not isinstance(shape, DamageCode):
-        fault = crc_fault(view, shape) if verify_crc else None
-        if fault is None:
-            return _read(view, shape, physical_offset)
-    assert fault is not None
-    raise _error(fault, view, position, physical_offset, path)
+    if isinstance(shape, DamageCode):
+        raise _error(shape, view, position, physical_offset, path)
+    fault = crc_fault(view, shape) if verify_crc else None
+    if fault is not None:
+        raise _error(fault, view, position, physical_offset, path)
+    return _read(view, shape, physical_offset)
 
 
 def _read(view: memoryview, shape: FrameShape, physical_offset: int | None) -> StoredMessage:

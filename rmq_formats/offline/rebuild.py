@@ -22,6 +22,7 @@ from rmq_formats.damage import Damage, DamageCode
 from rmq_formats.dispatch import Dispatcher
 from rmq_formats.findings import Finding
 from rmq_formats.kernels import dispatch as dispatch_kernel
+from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.layout import index_file_bytes
 from rmq_formats.offline import spill
@@ -70,8 +71,8 @@ class ScanResult:
         end_physical_offset: where its walk ended: the first frame of the next split.
         message_count: sound records.
         record_bytes: bytes of these records.
+        last_physical_offset: of the last sound record that is to be dispatched; -1 if none.
         key_count: keys that they give to the Index.
-        last_key: physical offset and store timestamp (ms) of the last of them; zeros if none.
         damages: (physical offset, size, code) of each damaged stretch, the first MAX_REPORTED.
         damage_count: all of them.
     """
@@ -81,6 +82,7 @@ class ScanResult:
     end_physical_offset: int
     message_count: int
     record_bytes: int
+    last_physical_offset: int
     key_count: int
     damages: tuple[tuple[int, int, int], ...]
     damage_count: int
@@ -180,7 +182,7 @@ def scan_split(split: Split, options: RebuildOptions, work: Path, partitions: in
         return ScanResult.from_json(done.read_text())
     dispatcher = Dispatcher(options.delay_levels_ms)
     damages: list[Damage] = []
-    first, end = -1, -1
+    first, end, last = -1, -1, -1
     storage, path = open_storage(split.path)
     with opened(storage, path) as file:
         for batch in scan_segment(
@@ -191,6 +193,9 @@ def scan_split(split: Split, options: RebuildOptions, work: Path, partitions: in
             end = batch.next_physical_offset
             damages += batch.all_damages()
             dispatcher.dispatch(batch)
+            sound = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
+            if len(sound):
+                last = batch.physical_offset + int(sound[-1, scan_kernel.POSITION])
     units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names = f"{split.number:06d}.arrow"
     if options.consumequeue:
@@ -200,14 +205,11 @@ def scan_split(split: Split, options: RebuildOptions, work: Path, partitions: in
         )
     if options.index:
         _write_whole(work / "spill" / f"keys-{names}", lambda target: spill.write_keys(target, keys))
-    last_key = (0, 0)
-    if len(keys):
-        last = keys[-1]
-        last_key = (int(last[dispatch_kernel.KEY_STORE_TIMESTAMP]), int(last[dispatch_kernel.KEY_PHYSICAL_OFFSET]))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
-        split.number, first, end, dispatcher.message_count, dispatcher.record_bytes, len(keys), reported, len(damages)
-    )
+        split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
+        last if options.live_topics is None else -1, len(keys), reported, len(damages),
+    )  # fmt: skip
     _write_text(done, result.to_json())
     return result
 
@@ -319,6 +321,9 @@ def _write_text(path: Path, text: str) -> None:
 def index_tasks(results: Sequence[ScanResult], options: RebuildOptions, last_keys: Callable[[int, int], tuple[int, int]]) -> list[IndexTask]:
     """The IndexFiles of a log: each holds the next ``index_entries - 1`` keys in log order.
 
+    The original makes a file when a message comes and the last file is full or there is none, even if
+    that message has no key: so the last file may be empty (``IndexService#buildIndex``).
+
     Args:
         results: of all splits, in log order.
         options: of the rebuild.
@@ -345,6 +350,9 @@ def index_tasks(results: Sequence[ScanResult], options: RebuildOptions, last_key
         name_ms = max(name_ms + 1, last_keys(own[0][0], own[0][1])[0])
         tasks.append(IndexTask(number, index_file_name(name_ms), tuple(own), previous_end))
         previous_end = last_keys(own[-1][0], own[-1][2] - 1)
+    last_message = max((result.last_physical_offset for result in results), default=-1)
+    if room == 0 and last_message > (previous_end[1] if previous_end else -1):
+        tasks.append(IndexTask(len(tasks), index_file_name(name_ms + 1), (), previous_end))
     return tasks
 
 

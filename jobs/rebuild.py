@@ -1,0 +1,64 @@
+"""Rebuild ConsumeQueue and Index of a store from its CommitLog: ``spark-submit jobs/rebuild.py --store DIR``."""
+
+import argparse
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rmq_formats.consumequeue import delay_levels_ms
+from rmq_formats.layout import (
+    CONSUMEQUEUE_FILE_BYTES,
+    DEFAULT_DELAY_LEVELS,
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+)
+from rmq_formats.offline.rebuild import RebuildOptions
+from rmq_formats.offline.rebuild_store import check_sizes, options_from_arguments, rebuild_store
+from rmq_formats.segment import commitlog_segments, open_storage
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.runner import SparkRunner
+
+
+def parser() -> JobParser:
+    """The job's arguments."""
+    job = job_parser("rebuild", "Rebuild ConsumeQueue and Index of a RocketMQ store from its CommitLog.")
+    job.add_argument("--store", required=True, help="the store's root directory, or a URI")
+    job.add_argument("--out", help="write there instead of into the store")
+    job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all")
+    job.add_argument("--consumequeue-file-bytes", type=int, default=CONSUMEQUEUE_FILE_BYTES)
+    job.add_argument(
+        "--consumequeue-ext-file-bytes", type=int, help="of ConsumeQueueExt; default: as in the store, 0 is none"
+    )
+    job.add_argument("--index-slots", type=int, default=INDEX_SLOTS)
+    job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES)
+    job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
+    job.add_argument("--topics-json", metavar="FILE", help="the broker's config/topics.json")
+    job.add_argument("--only-live-topics", action="store_true", help="leave out topics that --topics-json lacks")
+    return job
+
+
+def options(given: argparse.Namespace) -> RebuildOptions:
+    """The rebuild's options out of the job's arguments. Raises OptionError, StoreError."""
+    live_topics_of = None
+    if given.only_live_topics:
+        live_topics_of = given.topics_json or f"{given.store}/config/topics.json"
+    return options_from_arguments(
+        given.what, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes, given.index_slots,
+        given.index_entries, delay_levels_ms(given.delay_levels), given.store, live_topics_of,
+    )  # fmt: skip
+
+
+def check(given: argparse.Namespace) -> None:
+    """Refuse what can be refused before a session is started."""
+    check_sizes(options(given))
+    commitlog_segments(*open_storage(given.store))
+
+
+def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+    """Run the rebuild on a session."""
+    report = rebuild_store(given.store, given.out, options(given), SparkRunner(spark))
+    return report.to_dict(), EXIT_FINDINGS if report.finding_counts else EXIT_CLEAN
+
+
+if __name__ == "__main__":
+    run_job(parser(), main, check=check)

@@ -1,0 +1,98 @@
+"""The shell around a spark-submit job: arguments in, one JSON report out, exit codes of ``rmq``."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import RmqError
+from rmq_formats.spark.session import session
+
+EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
+
+Body = Callable[[argparse.Namespace, SparkSession], tuple[dict[str, Any], int]]
+
+
+class JobParser(argparse.ArgumentParser):
+    """Arguments of a job; a wrong one is told in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line on stderr, exit 2."""
+        self.exit(EXIT_FAILED, f"{self.prog}: {message} (see --help)\n")
+
+
+def job_parser(name: str, description: str) -> JobParser:
+    """A parser with what every job has."""
+    parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
+    parser.add_argument("--report", metavar="FILE", help="write the JSON report there too")
+    return parser
+
+
+def run_job(
+    parser: JobParser,
+    body: Body,
+    *,
+    check: Callable[[argparse.Namespace], None] | None = None,
+    arguments: list[str] | None = None,
+) -> NoReturn:
+    """Run a job's body in a session and exit.
+
+    Args:
+        parser: see ``job_parser``.
+        body: gives the report and the exit code.
+        check: looks at the arguments before a session is started; raises RmqError.
+        arguments: instead of the command line.
+    """
+    given = parser.parse_args(arguments)
+    try:
+        if check:
+            check(given)
+        spark = session(parser.prog)
+        try:
+            report, code = body(given, spark)
+        finally:
+            # A second Ctrl-C while the session stops would print Py4J's own traceback.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            spark.stop()
+        line = json.dumps(report)
+        if given.report:
+            Path(given.report).write_text(line + "\n", encoding="utf-8")
+        print(line, flush=True)  # noqa: T201 # the report is the job's output
+    except RmqError as error:
+        _fail(parser, str(error))
+    except PySparkException as error:
+        _fail(parser, spark_cause(error))
+    except KeyboardInterrupt:
+        _leave(parser, "interrupted", 130)
+    except BrokenPipeError:
+        _leave(parser, "output closed", EXIT_FAILED)
+    except OSError as error:
+        _fail(parser, f"{error.filename or given.report}: {error.strerror}")
+    sys.stdout.flush()
+    os._exit(code) if code else sys.exit(code)
+
+
+def spark_cause(error: BaseException) -> str:
+    """The line that says what went wrong, out of a failure in a Python worker."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in reversed(lines):
+        kind, _, text = line.partition(": ")
+        if kind.startswith("rmq_formats.errors."):
+            return text
+    return lines[0] if lines else type(error).__name__
+
+
+def _fail(parser: JobParser, message: str) -> NoReturn:
+    _leave(parser, message, EXIT_FAILED)
+
+
+def _leave(parser: JobParser, message: str, code: int) -> NoReturn:
+    print(f"{parser.prog}: {message}", file=sys.stderr, flush=True)  # noqa: T201
+    sys.exit(code)

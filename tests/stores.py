@@ -1,0 +1,44 @@
+"""Stores for tests: trees of bytes, and small logs made record by record."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rmq_formats.consumequeue import goes_to_consumequeue
+from rmq_formats.layout import BLANK_BYTES, MAGIC_BLANK
+from rmq_formats.message import MessageToStore, encode_record
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    """All files under a directory by their relative names."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def write_commitlog(
+    store: Path, messages: Iterable[MessageToStore], file_bytes: int, first_store_timestamp_ms: int = 1_700_000_000_000
+) -> list[int]:
+    """Write a CommitLog as a broker would, queue offsets counted up by queue; the physical offsets."""
+    directory = store / "commitlog"
+    directory.mkdir(parents=True, exist_ok=True)
+    queue_offsets: dict[tuple[str, int], int] = {}
+    image, file_start, at, placed = bytearray(file_bytes), 0, 0, []
+    for number, message in enumerate(messages):
+        queue = (message.topic, message.queue_id)
+        for _ in range(2):
+            record = encode_record(
+                message,
+                queue_offset=queue_offsets.get(queue, 0),
+                physical_offset=file_start + at,
+                store_timestamp_ms=first_store_timestamp_ms + number,
+            )
+            if at + len(record) + BLANK_BYTES <= file_bytes:
+                break
+            image[at : at + 8] = (file_bytes - at).to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
+            (directory / f"{file_start:020d}").write_bytes(image)
+            image, file_start, at = bytearray(file_bytes), file_start + file_bytes, 0
+        image[at : at + len(record)] = record
+        placed.append(file_start + at)
+        at += len(record)
+        if goes_to_consumequeue(message.sys_flag):
+            queue_offsets[queue] = queue_offsets.get(queue, 0) + 1
+    (directory / f"{file_start:020d}").write_bytes(image)
+    return placed
