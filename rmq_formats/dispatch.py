@@ -78,7 +78,7 @@ class Dispatcher:
         for row in self._queues[: self._used[0]]:
             kernel.find_queue(
                 self._pool, row[kernel.QUEUE_TOPIC_AT], row[kernel.QUEUE_TOPIC_BYTES],
-                np.uint32(row[kernel.QUEUE_TOPIC_HASH]), row[kernel.QUEUE_ID], queues, slots, pool, used,
+                int(row[kernel.QUEUE_TOPIC_HASH]), row[kernel.QUEUE_ID], queues, slots, pool, used,
             )  # fmt: skip
         self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
 

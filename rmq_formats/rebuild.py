@@ -5,6 +5,7 @@ The broker appends with them, the rebuild of a store at rest writes whole files 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -63,7 +64,7 @@ def place_units(rows: Rows, max_gap_units: int = MAX_GAP_UNITS) -> Placement:
         return Placement(rows, repeated, none, 0)
     steps = np.diff(rows[:, unit_kernel.QUEUE_OFFSET])
     bounds = [0, *(np.flatnonzero((steps > max_gap_units) | (steps < 0)) + 1).tolist(), len(rows)]
-    begin, end = max(zip(bounds, bounds[1:], strict=False), key=lambda run: run[1] - run[0])
+    begin, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
     kept = np.ascontiguousarray(rows[begin:end])
     displaced = np.concatenate([rows[:begin], rows[end:]])
     span = int(kept[-1, unit_kernel.QUEUE_OFFSET] - kept[0, unit_kernel.QUEUE_OFFSET]) + 1
@@ -142,9 +143,7 @@ class IndexBuilder:
             self._state[[index_kernel.BEGIN_PHYSICAL_OFFSET, index_kernel.END_PHYSICAL_OFFSET]] = previous_end[1]
         self._state[index_kernel.INDEX_COUNT] = 1
 
-    def append(
-        self, hashes: NDArray[np.int32], physical_offsets: Rows, store_timestamps_ms: Rows
-    ) -> NDArray[np.uint8]:
+    def append(self, hashes: NDArray[np.int32], physical_offsets: Rows, store_timestamps_ms: Rows) -> NDArray[np.uint8]:
         """Entries for these keys, as the bytes that follow those appended before."""
         out = np.empty(len(hashes) * INDEX_ENTRY_BYTES, dtype=np.uint8)
         index_kernel.chain_entries(hashes, physical_offsets, store_timestamps_ms, self._slots, self._state, out)

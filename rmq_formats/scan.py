@@ -56,7 +56,11 @@ class FrameBatch:
         """The stretches of ``damages`` and the frames that failed a checksum, in log order."""
         failed = self.frames[self.frames[:, kernel.CODE] != kernel.SOUND]
         found = [
-            Damage(self.physical_offset + int(row[kernel.POSITION]), int(row[kernel.SIZE]), DamageCode(int(row[kernel.CODE])))
+            Damage(
+                self.physical_offset + int(row[kernel.POSITION]),
+                int(row[kernel.SIZE]),
+                DamageCode(int(row[kernel.CODE])),
+            )
             for row in failed
         ]
         return sorted([*self.damages, *found])
@@ -168,7 +172,7 @@ class _SegmentWalker:
         elif kept:
             self.window[:kept] = self.window[self.data_bytes - kept : self.data_bytes].copy()
         wanted = min(len(self.window), self.file_bytes - position)
-        got = kept + self.reader.read_into(position + kept, memoryview(self.window)[kept:wanted])
+        got = kept + self.reader.read_into(position + kept, self.window[kept:wanted].data)
         if got < wanted:
             raise TruncatedError(
                 "the file ended while it was read", self.file_offset + position + got, None, wanted, got

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,7 +74,7 @@ def _data_end(reader: RangeReader, begin: int, end: int) -> int:
     block = np.empty(_TAIL_BLOCK_BYTES, dtype=np.uint8)
     while end > begin:
         at = max(begin, end - _TAIL_BLOCK_BYTES)
-        got = reader.read_into(at, memoryview(block)[: end - at])
+        got = reader.read_into(at, block[: end - at].data)
         used = int(used_bytes(block, got))
         if used:
             return at + used
@@ -130,11 +131,10 @@ class LocalStorage:
     is_local = True
 
     def entries(self, path: str) -> list[Entry]:
+        """Names in a directory, sorted; empty where there is none."""
         try:
             with os.scandir(path) as scan:
-                found = [
-                    Entry(item.name, item.is_dir(), 0 if item.is_dir() else item.stat().st_size) for item in scan
-                ]
+                found = [Entry(item.name, item.is_dir(), 0 if item.is_dir() else item.stat().st_size) for item in scan]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -142,12 +142,15 @@ class LocalStorage:
         return sorted(found, key=lambda entry: entry.name)
 
     def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
         return Path(path).exists()
 
     def open(self, path: str) -> OpenRange:
+        """Open a file for reading."""
         return _LocalFile(path)
 
     def read_bytes(self, path: str) -> bytes:
+        """A whole file."""
         with opened(self, path) as file:
             return read_range(file, 0, file.size_bytes)
 
@@ -197,21 +200,25 @@ class ArrowStorage:
         self._connect()
 
     def _inner(self, path: str) -> str:
-        return self._root + path.removeprefix(self._uri)
+        return f"{self._root}{path.removeprefix(self._uri)}"
 
     def entries(self, path: str) -> list[Entry]:
+        """Names in a directory, sorted; empty where there is none."""
         selector = pafs.FileSelector(self._inner(path), allow_not_found=True)
         infos: list[Any] = self._file_system.get_file_info(selector)
         found = [Entry(info.base_name, info.type == pafs.FileType.Directory, info.size or 0) for info in infos]
         return sorted(found, key=lambda entry: entry.name)
 
     def exists(self, path: str) -> bool:
+        """Whether a file or directory is there."""
         return bool(self._file_system.get_file_info(self._inner(path)).type != pafs.FileType.NotFound)
 
     def open(self, path: str) -> OpenRange:
+        """Open a file for reading."""
         return _ArrowFile(self._file_system, self._inner(path))
 
     def read_bytes(self, path: str) -> bytes:
+        """A whole file."""
         with opened(self, path) as file:
             return read_range(file, 0, file.size_bytes)
 
@@ -283,7 +290,7 @@ def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
     segments = list_segments(storage, paths.commitlog_dir(root))
     if not segments:
         raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files")
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:
             raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
     return segments

@@ -3,13 +3,18 @@
 A table of *spans* is an int64 array of which two neighbouring columns are the position and the length of a
 byte string in the window; a negative position stands for "there is none", and its length is 0. The frame
 table of ``rmq_formats.kernels.scan`` is one (body, topic, properties), others are made by
-``rmq_formats.kernels.columns_text``. Arrays belong to the caller; none is kept.
+``rmq_formats.kernels.columns_text``.
+
+Kernels that append write behind what earlier windows have left in the caller's buffers. The caller sees to
+the room in them, with ``SLACK_BYTES`` more than is needed where byte strings go.
 """
 
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from rmq_formats.kernels.bytes import copy_bytes, read_i32, read_i64
 from rmq_formats.kernels.scan import BODY_AT, POSITION
@@ -20,61 +25,96 @@ from rmq_formats.layout import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     RECORD_BORN_HOST_AT,
-    RECORD_BORN_TIMESTAMP_AT,
     RECORD_SYS_FLAG_AT,
 )
+
+# What a field's distance is counted from.
+ANCHOR_RECORD: Final = 0  # the record's first byte
+ANCHOR_STORE_TIMESTAMP: Final = 1  # behind the born host
+ANCHOR_BODY: Final = 2  # the body's first byte
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000  # 0001-01-01, the first that Spark's TIMESTAMP documents
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999  # 9999-12-31, the last
 STORE_HOST_BEFORE_BODY: Final = 16  # reconsume times, prepared transaction offset, body length
+SLACK_BYTES: Final = 32  # short strings are copied sixteen bytes at a time
 
-_HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)  # 0x8080808080808080
-
-
-@njit("void(uint8[::1], int64[:, ::1], int64, int64, int32[::1])", cache=True, nogil=True)
-def gather_i32(data: Any, table: Any, anchor: int, distance: int, out: Any) -> None:
-    """Big-endian 32-bit integers that stand ``distance`` bytes behind the position in a column.
-
-    Args:
-        data: uint8[n], the window.
-        table: int64[rows, columns].
-        anchor: the column with positions, such as POSITION or BODY_AT.
-        distance: in bytes, may be negative.
-        out: int32[rows], written.
-    """
-    for row in range(len(table)):
-        out[row] = read_i32(data, table[row, anchor] + distance)
+_HOST_V6_EXTRA = HOST_V6_BYTES - HOST_V4_BYTES
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, int64, int64[::1])", cache=True, nogil=True)
-def gather_i64(data: Any, table: Any, anchor: int, distance: int, out: Any) -> None:
-    """Big-endian 64-bit integers; see ``gather_i32``. ``out`` is int64[rows]."""
-    for row in range(len(table)):
-        out[row] = read_i64(data, table[row, anchor] + distance)
+@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
+def _high_bits_32(typing_context: Any, address: Any) -> Any:
+    """Bit i is set where byte i of the 32 at ``address`` is not ASCII."""
+    signature = types.uint32(types.uint64)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(8), 32)
+        loaded = builder.load(builder.inttoptr(arguments[0], vector.as_pointer()), align=1)
+        negative = builder.icmp_signed("<", loaded, ir.Constant(vector, [0] * 32))
+        return builder.bitcast(negative, ir.IntType(32))
+
+    return signature, generate
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64[::1])", cache=True, nogil=True)
-def gather_store_timestamps(data: Any, frames: Any, out: Any) -> None:
-    """Store timestamps in ms; they stand behind the born host, whose size the sys_flag tells.
+@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
+def _copy_16(typing_context: Any, target: Any, source: Any) -> Any:
+    """Copy sixteen bytes between two addresses (uint64)."""
+    signature = types.void(types.uint64, types.uint64)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer = ir.VectorType(ir.IntType(8), 16).as_pointer()
+        loaded = builder.load(builder.inttoptr(arguments[1], pointer), align=1)
+        builder.store(loaded, builder.inttoptr(arguments[0], pointer), align=1)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@njit("void(uint8[::1], int64, int64, uint8[::1], int64)", cache=True, nogil=True, forceinline=True)
+def append_bytes(data: Any, at: int, byte_count: int, out: Any, target: int) -> None:
+    """Copy ``data[at : at + byte_count]`` to ``out[target]``, and perhaps some bytes more."""
+    source_address = np.uint64(data.ctypes.data + at)
+    target_address = np.uint64(out.ctypes.data + target)
+    if byte_count <= 32 and at + 32 <= len(data):
+        if byte_count > 0:
+            _copy_16(target_address, source_address)
+        if byte_count > 16:
+            _copy_16(target_address + np.uint64(16), source_address + np.uint64(16))
+    else:
+        copy_bytes(target_address, source_address, byte_count)
+
+
+@njit(
+    "void(uint8[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64, int32[:, ::1], int64[:, ::1])",
+    cache=True,
+    nogil=True,
+)
+def append_fixed(
+    data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_narrow: Any, out_wide: Any
+) -> None:
+    """Append the integers of each record, as many fields of 32 and of 64 bits as are asked for.
 
     Args:
         data: uint8[n], the window.
         frames: int64[rows, FRAME_COLUMNS].
-        out: int64[rows], written.
+        narrow: int64[fields, 2]: anchor and distance in bytes of each field of 32 bits.
+        wide: int64[fields, 2]: the same for 64 bits.
+        at: row of the first record in the output.
+        out_narrow: int32[fields, capacity], written from column ``at`` on.
+        out_wide: int64[fields, capacity], likewise.
     """
+    anchors = np.empty(3, dtype=np.int64)
     for row in range(len(frames)):
         position = frames[row, POSITION]
-        at = position + RECORD_BORN_HOST_AT + HOST_V4_BYTES
+        store_timestamp_at = position + RECORD_BORN_HOST_AT + HOST_V4_BYTES
         if read_i32(data, position + RECORD_SYS_FLAG_AT) & FLAG_BORN_HOST_V6:
-            at += HOST_V6_BYTES - HOST_V4_BYTES
-        out[row] = read_i64(data, at)
-
-
-@njit("void(uint8[::1], int64[:, ::1], int64[::1])", cache=True, nogil=True)
-def gather_born_timestamps(data: Any, frames: Any, out: Any) -> None:
-    """Born timestamps in ms; see ``gather_store_timestamps``."""
-    for row in range(len(frames)):
-        out[row] = read_i64(data, frames[row, POSITION] + RECORD_BORN_TIMESTAMP_AT)
+            store_timestamp_at += _HOST_V6_EXTRA
+        anchors[ANCHOR_RECORD] = position
+        anchors[ANCHOR_STORE_TIMESTAMP] = store_timestamp_at
+        anchors[ANCHOR_BODY] = frames[row, BODY_AT]
+        for field in range(len(narrow)):
+            out_narrow[field, at + row] = read_i32(data, anchors[narrow[field, 0]] + narrow[field, 1])
+        for field in range(len(wide)):
+            out_wide[field, at + row] = read_i64(data, anchors[wide[field, 0]] + wide[field, 1])
 
 
 @njit("int64(int64[::1], int64[::1], boolean[::1])", cache=True, nogil=True)
@@ -83,7 +123,7 @@ def to_microseconds(timestamps_ms: Any, out: Any, valid: Any) -> int:
 
     Args:
         timestamps_ms: int64[n].
-        out: int64[n], written.
+        out: int64[n], written; may be ``timestamps_ms`` itself.
         valid: boolean[n], written.
 
     Returns:
@@ -121,55 +161,66 @@ def find_hosts(data: Any, frames: Any, born: bool, spans: Any) -> None:
             spans[row, 0] = frames[row, BODY_AT] - STORE_HOST_BEFORE_BODY - host_bytes
 
 
-@njit("int64(int64[:, ::1], int64, int32[::1])", cache=True, nogil=True)
-def span_offsets(table: Any, column: int, offsets: Any) -> int:
-    """Arrow offsets of the byte strings of one pair of columns.
-
-    Args:
-        table: int64[rows, columns], a table of spans.
-        column: that of the positions; the lengths are in the next one.
-        offsets: int32[rows + 1], written.
-
-    Returns:
-        The sum of the lengths in bytes. Where it is above 2^31 - 1 the offsets are worthless.
-    """
-    total = np.int64(0)
-    offsets[0] = 0
+@njit("int64(int64[:, ::1], int64)", cache=True, nogil=True)
+def total_bytes(table: Any, column: int) -> int:
+    """Sum of the lengths of the byte strings in one pair of columns, given by that of the positions."""
+    total = 0
     for row in range(len(table)):
         total += table[row, column + 1]
-        offsets[row + 1] = total
     return total
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1])", cache=True, nogil=True)
-def gather_spans(data: Any, table: Any, column: int, out: Any) -> None:
-    """Copy the byte strings of one pair of columns behind each other.
+@njit(
+    "int64(uint8[::1], int64[:, ::1], int64, int64, int32[::1], uint8[::1], int64)", cache=True, nogil=True
+)
+def append_spans(data: Any, table: Any, column: int, at: int, offsets: Any, out: Any, target: int) -> int:
+    """Append the byte strings of one pair of columns, with their Arrow offsets.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
         column: that of the positions.
-        out: uint8[>= sum of the lengths], written.
+        at: row of the first string in the output.
+        offsets: int32[capacity + 1]; written from ``at + 1`` on.
+        out: uint8[capacity], written from ``target`` on.
+        target: bytes that are in it.
+
+    Returns:
+        Bytes that are in it now.
     """
-    source, target = np.uint64(data.ctypes.data), np.uint64(out.ctypes.data)
     for row in range(len(table)):
-        size = table[row, column + 1]
-        copy_bytes(target, source + np.uint64(table[row, column]), size)
-        target += np.uint64(size)
+        byte_count = table[row, column + 1]
+        append_bytes(data, table[row, column], byte_count, out, target)
+        target += byte_count
+        offsets[at + row + 1] = target
+    return target
+
+
+@njit("void(int64[:, ::1], int64, int64, boolean[::1])", cache=True, nogil=True)
+def append_valid(table: Any, column: int, at: int, valid: Any) -> None:
+    """Note which rows have a byte string; ``valid`` is boolean[capacity], written from ``at`` on."""
+    for row in range(len(table)):
+        valid[at + row] = table[row, column] >= 0
+
+
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+def ascii_end(data: Any, start: int, stop: int) -> int:
+    """Where ``data[start:stop]`` stops being ASCII for sure, by steps of 32 bytes or fewer; at most stop."""
+    at = start
+    while at < stop and at + 32 <= len(data):
+        mask = np.uint64(_high_bits_32(np.uint64(data.ctypes.data + at)))
+        if stop - at < 32:
+            mask &= (np.uint64(1) << np.uint64(stop - at)) - np.uint64(1)
+        if mask != 0:
+            return at
+        at += 32
+    return min(at, stop)
 
 
 @njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
-def is_utf8(data: Any, start: int, stop: int) -> bool:
-    """Whether ``data[start:stop]`` is UTF-8, without surrogates, as Arrow and Java demand it."""
+def _is_utf8(data: Any, start: int, stop: int) -> bool:
     at = start
     while at < stop:
-        while at + 8 <= stop and read_i64(data, at) & _HIGH_BITS == 0:
-            at += 8
-        if at >= stop:
-            break
-        if data[at] < 0x80:
-            at += 1
-            continue
         code, size = decode_code_point(data, at, stop)
         # U+FFFD itself is EF BF BD; anything else that decodes to it is not UTF-8.
         if code == REPLACEMENT and not (data[at] == 0xEF and size == 3):
@@ -180,7 +231,7 @@ def is_utf8(data: Any, start: int, stop: int) -> bool:
 
 @njit("int64(uint8[::1], int64[:, ::1], int64, boolean[::1])", cache=True, nogil=True)
 def find_invalid_utf8(data: Any, table: Any, column: int, invalid: Any) -> int:
-    """Mark the rows whose byte string is not UTF-8.
+    """Mark the rows whose byte string is not UTF-8 as Arrow and Java demand it, without surrogates.
 
     Args:
         data: uint8[n], the window.
@@ -194,7 +245,9 @@ def find_invalid_utf8(data: Any, table: Any, column: int, invalid: Any) -> int:
     count = 0
     for row in range(len(table)):
         at = table[row, column]
-        wrong = not is_utf8(data, at, at + table[row, column + 1])
+        stop = at + table[row, column + 1]
+        at = ascii_end(data, at, stop)
+        wrong = at < stop and not _is_utf8(data, at, stop)
         invalid[row] = wrong
         count += wrong
     return count

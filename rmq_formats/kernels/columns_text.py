@@ -1,7 +1,8 @@
 """Columns of text that is not in the record as it stands: properties, keys, hosts, message ids.
 
-Spans are those of ``rmq_formats.kernels.columns``. Text has been made valid UTF-8 before. The plain-Python
-oracles are ``rmq_formats.properties``, ``rmq_formats.hosts`` and ``rmq_formats.message_id``.
+Tables of spans, and kernels that append, are those of ``rmq_formats.kernels.columns``. Text has been made
+valid UTF-8 before. The plain-Python oracles are ``rmq_formats.properties``, ``rmq_formats.hosts`` and
+``rmq_formats.message_id``.
 """
 
 from typing import Any, Final
@@ -9,10 +10,16 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.kernels.bytes import copy_bytes, find_byte, read_i32, read_i64
+from rmq_formats.kernels.bytes import find_byte, match_mask_32, read_i32, read_i64, trailing_zeros
+from rmq_formats.kernels.columns import append_bytes
 from rmq_formats.kernels.scan import POSITION
-from rmq_formats.kernels.text import find_properties
-from rmq_formats.layout import RECORD_PHYSICAL_OFFSET_AT
+from rmq_formats.layout import HOST_V4_BYTES, MAX_PROPERTIES_BYTES, RECORD_PHYSICAL_OFFSET_AT
+
+# Columns of a table of well-known properties, int64[n, WELL_KNOWN_COLUMNS]: spans of their values.
+TAGS_AT: Final = 0
+KEYS_AT: Final = 2
+UNIQ_KEY_AT: Final = 4
+WELL_KNOWN_COLUMNS: Final = 6
 
 # Columns of an entry table, int64[n, ENTRY_COLUMNS]: spans of names and of values.
 ENTRY_NAME_AT: Final = 0
@@ -20,31 +27,101 @@ ENTRY_VALUE_AT: Final = 2
 ENTRY_COLUMNS: Final = 4
 ENTRY_MIN_BYTES: Final = 3  # a name, 0x01 and a value; the last one of a block may lack its 0x02
 
-MAX_PROPERTY_SLOTS: Final = 16384  # a power of two above the 10,923 entries that 32,767 bytes can hold
+MAX_BLOCK_BYTES: Final = 1 << 17  # U+FFFD for each byte, three bytes, is the worst that repairing UTF-8 does
 MAX_HOST_TEXT_BYTES: Final = 54  # [ 39 ] : and a port of up to 11 characters
 MAX_MESSAGE_ID_BYTES: Final = 56
+assert 3 * MAX_PROPERTIES_BYTES < MAX_BLOCK_BYTES
 
+_TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
+_KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
+_UNIQ_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
 _UPPER_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SPACE = np.uint8(32)
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, int64[:, :, ::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64, int32[::1])", cache=True, nogil=True)
+def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
+    """Positions of all bytes 0x01 and 0x02 in ``data[start:stop]``, counted from ``start``.
+
+    Args:
+        data: uint8[n], the window.
+        start: first byte of a property block.
+        stop: one past its last byte.
+        separators: int32[MAX_BLOCK_BYTES], written.
+
+    Returns:
+        How many there are.
+    """
+    count = 0
+    at = start
+    while at < stop:
+        if at + 32 <= len(data):
+            address = np.uint64(data.ctypes.data + at)
+            mask = match_mask_32(address, np.uint8(1)) | match_mask_32(address, np.uint8(2))
+            if stop - at < 32:
+                mask &= (np.uint64(1) << np.uint64(stop - at)) - np.uint64(1)
+            while mask != 0:
+                separators[count] = at - start + trailing_zeros(mask)
+                count += 1
+                mask &= mask - np.uint64(1)
+            at += 32
+        else:
+            if data[at] == 1 or data[at] == 2:
+                separators[count] = at - start
+                count += 1
+            at += 1
+    return count
+
+
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
+    """Column of the spans of TAGS, KEYS or UNIQ_KEY, if that is the name; else -1."""
+    if name_bytes == 4:
+        word = read_i32(data, at)
+        if word == _TAGS_WORD:
+            return TAGS_AT
+        if word == _KEYS_WORD:
+            return KEYS_AT
+    elif name_bytes == 8 and read_i64(data, at) == _UNIQ_KEY_WORD:
+        return UNIQ_KEY_AT
+    return -1
+
+
+@njit("void(uint8[::1], int64[:, ::1], int64, int64[:, ::1])", cache=True, nogil=True)
 def find_well_known(data: Any, table: Any, column: int, found: Any) -> None:
-    """Find TAGS, KEYS, UNIQ_KEY and DELAY in property blocks.
+    """Find TAGS, KEYS and UNIQ_KEY in property blocks; of several, the last one counts.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
-        column: that of the blocks' positions.
-        found: int64[rows, 4, 2], written: see ``rmq_formats.kernels.text.find_properties``.
+        column: that of the blocks' positions; they have at most MAX_BLOCK_BYTES.
+        found: int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
+
+    Source: ``MessageDecoder#string2messageProperties``.
     """
+    separators = np.empty(MAX_BLOCK_BYTES, dtype=np.int32)
     for row in range(len(table)):
-        at = table[row, column]
-        find_properties(data, at, at + table[row, column + 1], found[row])
+        start = table[row, column]
+        stop = start + table[row, column + 1]
+        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = -1, 0, -1, 0
+        found[row, 4], found[row, 5] = -1, 0
+        count = find_separators(data, start, stop, separators)
+        entry, name_end, index = start, np.int64(-1), 0
+        while entry < stop:
+            at = stop if index >= count else start + separators[index]
+            index += 1
+            if at < stop and data[at] == 1:
+                name_end = at if name_end < 0 else name_end
+                continue
+            if name_end > entry and at - name_end > 1:
+                known = _well_known_column(data, entry, name_end - entry)
+                if known >= 0:
+                    found[row, known], found[row, known + 1] = name_end + 1, at - name_end - 1
+            entry, name_end = at + 1, np.int64(-1)
 
 
-@njit("boolean(uint8[::1], int64, int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64, int64)", cache=True, nogil=True, forceinline=True)
 def same_bytes(data: Any, first: int, second: int, byte_count: int) -> bool:
     """Whether the window holds the same bytes at two positions."""
     for index in range(byte_count):
@@ -53,11 +130,13 @@ def same_bytes(data: Any, first: int, second: int, byte_count: int) -> bool:
     return True
 
 
-@njit("uint64(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("uint64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
 def _name_hash(data: Any, at: int, byte_count: int) -> int:
     """Hash of a property's name, from its length and at most its first and last eight bytes."""
     if byte_count >= 8:
         word = read_i64(data, at) ^ (read_i64(data, at + byte_count - 8) * np.int64(31))
+    elif byte_count >= 4:
+        word = read_i32(data, at) << np.int64(24) ^ read_i32(data, at + byte_count - 4)
     else:
         word = np.int64(0)
         for index in range(byte_count):
@@ -66,118 +145,158 @@ def _name_hash(data: Any, at: int, byte_count: int) -> int:
     return mixed ^ (mixed >> np.uint64(29))
 
 
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int64[::1], int64)", cache=True, nogil=True)
+def _find_name(
+    data: Any, entries: Any, first: int, at: int, name_bytes: int, slots: Any, stamp: int
+) -> int:
+    """Slot of a name among one row's entries: one that is stamped has it already, else it is free."""
+    mask = len(slots) - 1
+    slot = np.int64(_name_hash(data, at, name_bytes) & np.uint64(mask))
+    while slots[slot] & -(1 << 32) == stamp:
+        other = first + (slots[slot] & 0xFFFFFFFF)
+        if entries[other, 1] == name_bytes and same_bytes(data, entries[other, 0], at, name_bytes):
+            return slot
+        slot = (slot + 1) & mask
+    return slot
+
+
 @njit(
-    "int64(uint8[::1], int64[:, ::1], int64, int64[::1], int32[::1], int64[:, ::1])",
+    "int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1], int64[:, ::1])",
     cache=True,
     nogil=True,
 )
-def parse_properties(data: Any, table: Any, column: int, slots: Any, offsets: Any, entries: Any) -> int:
+def parse_properties(
+    data: Any, table: Any, column: int, at: int, base: int, offsets: Any, entries: Any, found: Any
+) -> int:
     """Names and values of property blocks; of a repeated name the last value counts, in the first's place.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
-        column: that of the blocks' positions.
-        slots: int64[MAX_PROPERTY_SLOTS], zeros; scratch.
-        offsets: int32[rows + 1], written: the entries of row r are offsets[r] to offsets[r + 1].
-        entries: int64[>= sum of bytes / ENTRY_MIN_BYTES + rows, ENTRY_COLUMNS], written.
+        column: that of the blocks' positions; they have at most MAX_BLOCK_BYTES.
+        at: row of the first block in the output.
+        base: entries that are in the output.
+        offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's entries end.
+        entries: int64[>= sum of bytes / ENTRY_MIN_BYTES + rows, ENTRY_COLUMNS], written from 0 on.
+        found: int64[rows, WELL_KNOWN_COLUMNS], written: see ``find_well_known``.
 
     Returns:
-        How many entries there are.
+        How many entries there are in these rows.
 
     Source: ``MessageDecoder#string2messageProperties``.
     """
-    count = 0
-    offsets[0] = 0
+    separators = np.empty(MAX_BLOCK_BYTES, dtype=np.int32)
+    few_slots, many_slots = np.zeros(64, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    total = 0
     for row in range(len(table)):
-        at = table[row, column]
-        stop = at + table[row, column + 1]
-        first = count
-        used = np.int64(63)
-        while used < (stop - at) // 2 and used < MAX_PROPERTY_SLOTS - 1:
-            used = 2 * used + 1
+        start = table[row, column]
+        stop = start + table[row, column + 1]
+        found[row, 0], found[row, 1], found[row, 2], found[row, 3] = -1, 0, -1, 0
+        found[row, 4], found[row, 5] = -1, 0
+        count = find_separators(data, start, stop, separators)
+        slots = few_slots
+        if count >= 64:  # a slot for each entry must be left over, and an entry has a separator at least
+            if len(many_slots) == 1:
+                many_slots = np.zeros(2 * MAX_BLOCK_BYTES, dtype=np.int64)
+            slots = many_slots
         stamp = np.int64(row + 1) << 32  # tells this row's slots from those that earlier ones left
-        while at < stop:
-            end = find_byte(data, at, stop, np.uint8(2))
-            separator = find_byte(data, at, end, np.uint8(1))
-            name_bytes = separator - at
-            if name_bytes > 0 and separator + 1 < end:
-                slot = np.int64(_name_hash(data, at, name_bytes) & np.uint64(used))
-                entry = count
-                while slots[slot] & -(1 << 32) == stamp:
-                    other = first + (slots[slot] & 0xFFFFFFFF)
-                    if entries[other, 1] == name_bytes and same_bytes(data, entries[other, 0], at, name_bytes):
-                        entry = other
-                        break
-                    slot = (slot + 1) & used
-                if entry == count:
-                    slots[slot] = stamp | (count - first)
-                    entries[entry, 0], entries[entry, 1] = at, name_bytes
-                    count += 1
-                entries[entry, 2], entries[entry, 3] = separator + 1, end - separator - 1
-            at = end + 1
-        offsets[row + 1] = count
-    return count
+        first = total
+        entry, name_end, index = start, np.int64(-1), 0
+        while entry < stop:
+            end = stop if index >= count else start + separators[index]
+            index += 1
+            if end < stop and data[end] == 1:
+                name_end = end if name_end < 0 else name_end
+                continue
+            if name_end > entry and end - name_end > 1:
+                name_bytes, value_bytes = name_end - entry, end - name_end - 1
+                slot = _find_name(data, entries, first, entry, name_bytes, slots, stamp)
+                place = total
+                if slots[slot] & -(1 << 32) == stamp:
+                    place = first + (slots[slot] & 0xFFFFFFFF)
+                else:
+                    slots[slot] = stamp | (total - first)
+                    entries[place, 0], entries[place, 1] = entry, name_bytes
+                    total += 1
+                entries[place, 2], entries[place, 3] = name_end + 1, value_bytes
+                known = _well_known_column(data, entry, name_bytes)
+                if known >= 0:
+                    found[row, known], found[row, known + 1] = name_end + 1, value_bytes
+            entry, name_end = end + 1, np.int64(-1)
+        offsets[at + row + 1] = base + total
+    return total
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], int64[:, ::1])", cache=True, nogil=True)
-def split_spaces(data: Any, table: Any, column: int, offsets: Any, parts: Any) -> int:
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1])", cache=True, nogil=True)
+def split_spaces(
+    data: Any, table: Any, column: int, at: int, base: int, offsets: Any, parts: Any
+) -> int:
     """The parts of texts that spaces separate; empty ones are left out.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
         column: that of the texts' positions.
-        offsets: int32[rows + 1], written: the parts of row r are offsets[r] to offsets[r + 1].
-        parts: int64[>= sum of bytes / 2 + rows, 2], written: spans.
+        at: row of the first text in the output.
+        base: parts that are in the output.
+        offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's parts end.
+        parts: int64[>= sum of bytes / 2 + rows, 2], written from 0 on: spans.
 
     Returns:
-        How many parts there are.
+        How many parts there are in these rows.
 
     Source: ``IndexService#buildIndex``.
     """
     count = 0
-    offsets[0] = 0
     for row in range(len(table)):
-        at = table[row, column]
-        stop = at + table[row, column + 1]
-        while at < stop:
-            end = find_byte(data, at, stop, _SPACE)
-            if end > at:
-                parts[count, 0], parts[count, 1] = at, end - at
+        begin = table[row, column]
+        stop = begin + table[row, column + 1]
+        while begin < stop:
+            end = find_byte(data, begin, stop, _SPACE)
+            if end > begin:
+                parts[count, 0], parts[count, 1] = begin, end - begin
                 count += 1
-            at = end + 1
-        offsets[row + 1] = count
+            begin = end + 1
+        offsets[at + row + 1] = base + count
     return count
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64[:, ::1], int32[::1], uint8[::1])", cache=True, nogil=True)
-def message_ids(data: Any, frames: Any, hosts: Any, offsets: Any, out: Any) -> int:
-    """Offset message ids: store host and recorded physical offset in upper-case hex.
+@njit(
+    "int64(uint8[::1], int64[:, ::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)",
+    cache=True,
+    nogil=True,
+)
+def append_message_ids(
+    data: Any, frames: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int
+) -> int:
+    """Append offset message ids: store host and recorded physical offset in upper-case hex.
 
     Args:
         data: uint8[n], the window.
         frames: int64[rows, FRAME_COLUMNS].
         hosts: int64[rows, 2], spans of the store hosts.
-        offsets: int32[rows + 1], written.
-        out: uint8[rows * MAX_MESSAGE_ID_BYTES], written.
+        at: row of the first id in the output.
+        offsets: int32[capacity + 1], written from ``at + 1`` on.
+        out: uint8[capacity], written from ``target`` on; MAX_MESSAGE_ID_BYTES for each row.
+        target: bytes that are in it.
 
     Returns:
-        Bytes written. Source: ``MessageDecoder#createMessageId``.
+        Bytes that are in it now. Source: ``MessageDecoder#createMessageId``.
     """
-    target = 0
-    offsets[0] = 0
     for row in range(len(frames)):
-        host_bytes = hosts[row, 1]
-        for index in range(host_bytes + 8):
-            if index < host_bytes:
-                byte = data[hosts[row, 0] + index]
-            else:
-                byte = data[frames[row, POSITION] + RECORD_PHYSICAL_OFFSET_AT + index - host_bytes]
+        host_at, host_bytes = hosts[row, 0], hosts[row, 1]
+        for index in range(host_bytes):
+            byte = data[host_at + index]
             out[target] = _UPPER_HEX[byte >> 4]
             out[target + 1] = _UPPER_HEX[byte & 15]
             target += 2
-        offsets[row + 1] = target
+        offset_at = frames[row, POSITION] + RECORD_PHYSICAL_OFFSET_AT
+        for index in range(8):
+            byte = data[offset_at + index]
+            out[target] = _UPPER_HEX[byte >> 4]
+            out[target + 1] = _UPPER_HEX[byte & 15]
+            target += 2
+        offsets[at + row + 1] = target
     return target
 
 
@@ -254,38 +373,42 @@ def _is_mapped(data: Any, address_at: int) -> bool:
     )
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int32[::1], uint8[::1])", cache=True, nogil=True)
-def host_texts(data: Any, hosts: Any, offsets: Any, out: Any) -> int:
-    """Hosts as ``ip:port`` or ``[ipv6]:port``.
+@njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)", cache=True, nogil=True)
+def append_hosts(data: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int) -> int:
+    """Append hosts as ``ip:port`` or ``[ipv6]:port``.
 
     Args:
         data: uint8[n], the window.
         hosts: int64[rows, 2], spans of 8 or 20 bytes.
-        offsets: int32[rows + 1], written.
-        out: uint8[rows * MAX_HOST_TEXT_BYTES], written.
+        at: row of the first host in the output.
+        offsets: int32[capacity + 1], written from ``at + 1`` on.
+        out: uint8[capacity], written from ``target`` on; MAX_HOST_TEXT_BYTES for each row.
+        target: bytes that are in it.
 
     Returns:
-        Bytes written.
+        Bytes that are in it now.
     """
-    target = 0
-    offsets[0] = 0
+    before = target
     for row in range(len(hosts)):
-        at, host_bytes = hosts[row, 0], hosts[row, 1]
+        host_at, host_bytes = hosts[row, 0], hosts[row, 1]
         begin = target
-        if row > 0 and hosts[row - 1, 1] == host_bytes and same_bytes(data, hosts[row - 1, 0], at, host_bytes):
+        if (
+            row > 0
+            and hosts[row - 1, 1] == host_bytes
+            and same_bytes(data, hosts[row - 1, 0], host_at, host_bytes)
+        ):
             # Most records have the host of the one before: a copy is cheaper than eight divisions.
-            size = np.int64(offsets[row] - offsets[row - 1])
-            base = np.uint64(out.ctypes.data)
-            copy_bytes(base + np.uint64(begin), base + np.uint64(offsets[row - 1]), size)
-            target += size
+            append_bytes(out, before, begin - before, out, begin)
+            target += begin - before
         else:
-            if host_bytes == 8:
-                target = _write_v4(data, at, out, target)
-            elif _is_mapped(data, at):
-                target = _write_v4(data, at + 12, out, target)
+            if host_bytes == HOST_V4_BYTES:
+                target = _write_v4(data, host_at, out, target)
+            elif _is_mapped(data, host_at):
+                target = _write_v4(data, host_at + 12, out, target)
             else:
-                target = _write_v6(data, at, out, target)
+                target = _write_v6(data, host_at, out, target)
             out[target] = 58
-            target = _write_decimal(read_i32(data, at + host_bytes - 4), out, target + 1)
-        offsets[row + 1] = target
+            target = _write_decimal(read_i32(data, host_at + host_bytes - 4), out, target + 1)
+        offsets[at + row + 1] = target
+        before = begin
     return target

@@ -24,7 +24,6 @@ from rmq_formats.layout import (
     MAGIC_V2,
     MAX_FRAME_BYTES,
     RECORD_BODY_CRC_AT,
-    RECORD_BORN_HOST_AT,
     RECORD_FIXED_BYTES_V1,
     RECORD_FIXED_BYTES_V2,
     RECORD_MAGIC_AT,
@@ -228,9 +227,7 @@ def walk_frames(
         count += 1
 
 
-@njit(
-    "int64(uint8[::1], int64, int64, int64, int64, int64, int64[::1], int64[::1])", cache=True, nogil=True
-)
+@njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64[::1], int64[::1])", cache=True, nogil=True)
 def find_sound(
     data: Any,
     data_bytes: int,

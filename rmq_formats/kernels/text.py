@@ -70,7 +70,9 @@ def _ascii_hash_16(typing_context: Any, address: Any, byte_count: Any) -> Any:
         loaded = builder.load(builder.inttoptr(arguments[0], bytes_type.as_pointer()), align=1)
         wanted = builder.trunc(arguments[1], ir.IntType(8))
         single = builder.insert_element(ir.Constant(bytes_type, ir.Undefined), wanted, ir.IntType(32)(0))
-        counts = builder.shuffle_vector(single, ir.Constant(bytes_type, ir.Undefined), ir.Constant(words_type, [0] * 16))
+        counts = builder.shuffle_vector(
+            single, ir.Constant(bytes_type, ir.Undefined), ir.Constant(words_type, [0] * 16)
+        )
         inside = builder.icmp_unsigned("<", ir.Constant(bytes_type, list(range(15, -1, -1))), counts)
         text = builder.select(inside, loaded, ir.Constant(bytes_type, [0] * 16))
         high = builder.bitcast(builder.icmp_signed("<", text, ir.Constant(bytes_type, [0] * 16)), ir.IntType(16))

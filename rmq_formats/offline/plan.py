@@ -58,7 +58,5 @@ def plan_splits(
             limit = min(start + split_bytes, end)
             # The last split of a file walks on to the BLANK record or the end of what is written.
             limit = segment.size_bytes if limit >= end else limit
-            splits.append(
-                Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, end)
-            )
+            splits.append(Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, end))
     return splits

@@ -167,7 +167,9 @@ def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
     temporary.replace(path)
 
 
-def scan_split(split: Split, options: RebuildOptions, work: Path, partitions: int, *, begin: int | None = None) -> ScanResult:
+def scan_split(
+    split: Split, options: RebuildOptions, work: Path, partitions: int, *, begin: int | None = None
+) -> ScanResult:
     """Task of the first wave: read one split, spill its units and keys.
 
     Args:
@@ -298,7 +300,7 @@ def _write_queue(topic: str, queue_id: int, rows: rebuild.Rows, options: Rebuild
     directory = Path(paths.queue_dir(paths.consumequeue_dir(str(work / "new")), topic, queue_id))
     directory.mkdir(parents=True, exist_ok=True)
     for start, units in rebuild.consumequeue_images(rows, options.consumequeue_file_bytes):
-        _write_image(directory / paths.segment_name(start), memoryview(units), options.consumequeue_file_bytes)
+        _write_image(directory / paths.segment_name(start), units.data, options.consumequeue_file_bytes)
         file_count += 1
     return file_count
 
@@ -315,10 +317,15 @@ def _write_image(path: Path, image: bytes | memoryview, file_bytes: int) -> None
 
 
 def _write_text(path: Path, text: str) -> None:
-    _write_whole(path, lambda target: target.write_text(text, encoding="utf-8") and None)
+    def write(target: Path) -> None:
+        target.write_text(text, encoding="utf-8")
+
+    _write_whole(path, write)
 
 
-def index_tasks(results: Sequence[ScanResult], options: RebuildOptions, last_keys: Callable[[int, int], tuple[int, int]]) -> list[IndexTask]:
+def index_tasks(
+    results: Sequence[ScanResult], options: RebuildOptions, last_keys: Callable[[int, int], tuple[int, int]]
+) -> list[IndexTask]:
     """The IndexFiles of a log: each holds the next ``index_entries - 1`` keys in log order.
 
     The original makes a file when a message comes and the last file is full or there is none, even if
@@ -394,7 +401,7 @@ def write_index(task: IndexTask, options: RebuildOptions, work: Path) -> WriteRe
                 for columns in spill.read_keys(str(work / "spill" / f"keys-{number:06d}.arrow"), begin, end):
                     entries = builder.append(*columns)
                     file.seek(at)
-                    at += file.write(memoryview(entries))
+                    at += file.write(entries.data)
             file.seek(0)
             file.write(builder.head())
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -315,7 +316,7 @@ def _write(
 def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
     """Gaps between files, and files of another size than the first."""
     found = []
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         if before.size_bytes != segments[0].size_bytes:
             detail = f"{before.size_bytes} bytes, the first file has {segments[0].size_bytes}"
             found.append(Finding(WRONG_FILE_SIZE, detail, before.path, before.start_offset, before.size_bytes))

@@ -6,6 +6,7 @@ file has batches of at most ``KEYS_PER_BATCH`` keys in log order.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +57,7 @@ def write_units(path: Path, units: NDArray[np.int64], dispatcher: Dispatcher, pa
     data = pa.py_buffer(rows)
     row_bytes = rows.itemsize * unit_kernel.ROW_COLUMNS
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, UNITS_SCHEMA) as writer:
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in pairwise(bounds):
             topics = _text_column([name[0] for _, name, _ in placed[begin:end]])
             queue_ids = _column(np.array([name[1] for _, name, _ in placed[begin:end]], dtype=np.int32), pa.int32())
             base = int(starts[begin]) * row_bytes
@@ -89,14 +90,18 @@ def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
             writer.write_batch(pa.record_batch(columns, schema=KEYS_SCHEMA))
 
 
-def read_keys(path: str, begin: int, end: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
+def read_keys(
+    path: str, begin: int, end: int
+) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
     """Hashes, physical offsets and store timestamps (ms) of keys ``[begin, end)`` of one keys file."""
     with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
         for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
             first = number * KEYS_PER_BATCH
             batch = reader.get_batch(number)
             part = batch.slice(max(begin - first, 0), min(end - first, batch.num_rows) - max(begin - first, 0))
-            yield tuple(
-                np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
-                for column, dtype in zip(part.columns, (np.int32, np.int64, np.int64), strict=True)
-            )
+            hashes, physical_offsets, timestamps = part.columns
+            yield _numbers(hashes, np.int32), _numbers(physical_offsets, np.int64), _numbers(timestamps, np.int64)
+
+
+def _numbers(column: pa.Array, dtype: type[Any]) -> NDArray[Any]:
+    return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]

@@ -5,8 +5,9 @@ worker starts with numpy, numba, pyarrow and every compiled kernel in place, sha
 them, instead of most of a second spent on imports in each. ``session()`` sets it.
 """
 
-import rmq_formats.offline.rebuild  # noqa: F401 # loads every kernel
 from pyspark.daemon import manager
+
+import rmq_formats.offline.rebuild  # noqa: F401 # loads every kernel
 
 if __name__ == "__main__":
     manager()

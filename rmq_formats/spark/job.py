@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from rmq_formats.spark.session import session
 
 from rmq_formats.errors import RmqError
-from rmq_formats.spark.session import session
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
@@ -25,7 +24,8 @@ class JobParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line on stderr, exit 2."""
-        self.exit(EXIT_FAILED, f"{self.prog}: {message} (see --help)\n")
+        sys.stderr.write(f"{self.prog}: {message} (see --help)\n")
+        sys.exit(EXIT_FAILED)
 
 
 def job_parser(name: str, description: str) -> JobParser:
@@ -76,7 +76,7 @@ def run_job(
     except OSError as error:
         _fail(parser, f"{error.filename or given.report}: {error.strerror}")
     sys.stdout.flush()
-    os._exit(code) if code else sys.exit(code)
+    sys.exit(code)
 
 
 def spark_cause(error: BaseException) -> str:

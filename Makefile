@@ -1,0 +1,42 @@
+# The project's commands; `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST_WORKERS ?= 2
+
+.PHONY: help install demo test lint bench format clean
+
+help: ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,dev]'
+	touch $@
+
+demo: install ## the main job on a golden store, or on yours: make demo STORE=DIR
+	@$(BIN)/python -m demo $(if $(STORE),--store "$(STORE)")
+
+test: install ## all tests, against the real Apache RocketMQ too
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup
+
+lint: install ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install ## let ruff format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install ## the benchmark table, beside the real Apache RocketMQ in one run
+	$(BIN)/python -m benchmarks
+
+clean: ## throw away .venv and what the demo and the benchmark left
+	rm -rf $(VENV) .demo .bench
