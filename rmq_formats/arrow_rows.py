@@ -1,7 +1,8 @@
 """Frames of a window as rows, whose fields are gathered when they are first asked for.
 
-Selection and columns both work on it, so that a field which both need is read once. Text that is not
-UTF-8 is repaired here, before any kernel sees it: Arrow and Spark trust what they are given.
+Selection and columns both work on it. Text that is not UTF-8 is repaired here, before any kernel sees it:
+Arrow and Spark trust what they are given. So are bodies inflated: what takes another's place is put behind
+the window, and the spans point to it.
 """
 
 from functools import cached_property
@@ -9,10 +10,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.compression import decompress
+from rmq_formats.errors import FormatError
 from rmq_formats.kernels import columns as kernel
 from rmq_formats.kernels import columns_text as text_kernel
 from rmq_formats.kernels import scan
 from rmq_formats.layout import (
+    FLAG_COMPRESSED,
     RECORD_PHYSICAL_OFFSET_AT,
     RECORD_QUEUE_ID_AT,
     RECORD_QUEUE_OFFSET_AT,
@@ -24,105 +28,87 @@ class FrameRows:
     """Rows of a frame table, over the window that they stand in.
 
     Attributes:
-        data: uint8, the window; with repaired texts behind it where there were any.
-        frames: int64[n, FRAME_COLUMNS]; spans of repaired texts point to where these are.
+        data: uint8[n], the window, and behind it what was repaired or inflated.
+        frames: int64[rows, FRAME_COLUMNS]; spans of repaired texts point to where these are.
+        bodies: int64[rows, columns] and the column of a body's position in it; the frame table itself as
+            long as nothing is inflated.
+        errors: what is wrong with a row beyond its CODE, by its number.
     """
 
-    def __init__(self, data: NDArray[np.uint8], frames: NDArray[np.int64]) -> None:
+    def __init__(
+        self, data: NDArray[np.uint8], frames: NDArray[np.int64], repaired: frozenset[int] = frozenset()
+    ) -> None:
         self.data = data
         self.frames = frames
-        self._repaired: set[int] = set()
+        self.bodies: tuple[NDArray[np.int64], int] = (frames, scan.BODY_AT)
+        self.errors: dict[int, str] = {}
+        self._repaired = repaired
 
     def __len__(self) -> int:
         return len(self.frames)
 
     def take(self, keep: NDArray[np.bool_]) -> "FrameRows":
-        """The rows that a mask marks; the rows themselves if it marks all."""
-        if keep.all():
-            return self
-        taken = FrameRows(self.data, self.frames[keep])
-        taken._repaired = set(self._repaired)
-        return taken
+        """The rows that a mask marks; to be called before bodies are inflated."""
+        return self if keep.all() else FrameRows(self.data, self.frames[keep], self._repaired)
 
     def part(self, begin: int, end: int) -> "FrameRows":
-        """The rows from ``begin`` to ``end``."""
-        part = FrameRows(self.data, self.frames[begin:end])
-        part._repaired = set(self._repaired)
-        return part
+        """The rows from ``begin`` to ``end``; to be called before bodies are inflated."""
+        return FrameRows(self.data, self.frames[begin:end], self._repaired)
 
-    def int32(self, anchor: int, distance: int) -> NDArray[np.int32]:
-        """Integers ``distance`` bytes behind a position of the frame table."""
-        out = np.empty(len(self.frames), dtype=np.int32)
-        kernel.gather_i32(self.data, self.frames, anchor, distance, out)
-        return out
-
-    def int64(self, anchor: int, distance: int) -> NDArray[np.int64]:
-        """Integers of 64 bits; see ``int32``."""
-        out = np.empty(len(self.frames), dtype=np.int64)
-        kernel.gather_i64(self.data, self.frames, anchor, distance, out)
-        return out
-
-    @cached_property
-    def codes(self) -> NDArray[np.int64]:
-        """0, or the DamageCode of a checksum that does not match."""
-        return self.frames[:, scan.CODE]
+    def integers(self, distance: int) -> NDArray[np.int32]:
+        """The integers of 32 bits that stand ``distance`` bytes behind each record's first byte."""
+        return self._fixed((distance,), ())[0][0]
 
     @cached_property
     def queue_ids(self) -> NDArray[np.int32]:
-        """int32[n]."""
-        return self.int32(scan.POSITION, RECORD_QUEUE_ID_AT)
-
-    @cached_property
-    def queue_offsets(self) -> NDArray[np.int64]:
-        """int64[n]."""
-        return self.int64(scan.POSITION, RECORD_QUEUE_OFFSET_AT)
-
-    @cached_property
-    def physical_offsets(self) -> NDArray[np.int64]:
-        """int64[n]; a frame is one only if it names its own place, so what it names is where it stands."""
-        return self.int64(scan.POSITION, RECORD_PHYSICAL_OFFSET_AT)
+        """int32[rows]."""
+        return self.integers(RECORD_QUEUE_ID_AT)
 
     @cached_property
     def sys_flags(self) -> NDArray[np.int32]:
-        """int32[n]."""
-        return self.int32(scan.POSITION, RECORD_SYS_FLAG_AT)
+        """int32[rows]."""
+        return self.integers(RECORD_SYS_FLAG_AT)
+
+    @cached_property
+    def queue_offsets(self) -> NDArray[np.int64]:
+        """int64[rows]."""
+        return self._fixed((), ((kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT),))[1][0]
+
+    @cached_property
+    def physical_offsets(self) -> NDArray[np.int64]:
+        """int64[rows]; a frame names its own place, or it would not be taken for one."""
+        return self._fixed((), ((kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT),))[1][0]
 
     @cached_property
     def store_timestamps_ms(self) -> NDArray[np.int64]:
-        """int64[n]."""
-        out = np.empty(len(self.frames), dtype=np.int64)
-        kernel.gather_store_timestamps(self.data, self.frames, out)
-        return out
+        """int64[rows]."""
+        return self._fixed((), ((kernel.ANCHOR_STORE_TIMESTAMP, 0),))[1][0]
 
-    @cached_property
-    def born_timestamps_ms(self) -> NDArray[np.int64]:
-        """int64[n]."""
-        out = np.empty(len(self.frames), dtype=np.int64)
-        kernel.gather_born_timestamps(self.data, self.frames, out)
-        return out
+    def _fixed(
+        self, narrow: tuple[int, ...], wide: tuple[tuple[int, int], ...]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        fields = np.array([(kernel.ANCHOR_RECORD, distance) for distance in narrow], dtype=np.int64)
+        out_narrow = np.empty((len(narrow), len(self.frames)), dtype=np.int32)
+        out_wide = np.empty((len(wide), len(self.frames)), dtype=np.int64)
+        kernel.append_fixed(
+            self.data, self.frames, fields.reshape(-1, 2), np.array(wide, dtype=np.int64).reshape(-1, 2),
+            0, out_narrow, out_wide,
+        )  # fmt: skip
+        return out_narrow, out_wide
 
-    @cached_property
-    def store_hosts(self) -> NDArray[np.int64]:
-        """int64[n, 2], spans of 8 or 20 bytes."""
-        return self._hosts(born=False)
-
-    @cached_property
-    def born_hosts(self) -> NDArray[np.int64]:
-        """int64[n, 2], spans of 8 or 20 bytes."""
-        return self._hosts(born=True)
-
-    def _hosts(self, born: bool) -> NDArray[np.int64]:
+    def hosts(self, *, born: bool) -> NDArray[np.int64]:
+        """int64[rows, 2], spans of 8 or 20 bytes, of the born hosts or the store hosts."""
         spans = np.empty((len(self.frames), 2), dtype=np.int64)
         kernel.find_hosts(self.data, self.frames, born, spans)
         return spans
 
     @cached_property
     def well_known(self) -> NDArray[np.int64]:
-        """int64[n, 8], spans of TAGS, KEYS, UNIQ_KEY and DELAY; see ``rmq_formats.kernels.text``."""
+        """int64[rows, WELL_KNOWN_COLUMNS], spans of TAGS, KEYS and UNIQ_KEY."""
         self.repair(scan.PROPERTIES_AT)
-        found = np.empty((len(self.frames), 4, 2), dtype=np.int64)
+        found = np.empty((len(self.frames), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
         text_kernel.find_well_known(self.data, self.frames, scan.PROPERTIES_AT, found)
-        return found.reshape(-1, 8)
+        return found
 
     def repair(self, column: int) -> None:
         """See that the topics (TOPIC_AT) or the property blocks (PROPERTIES_AT) are valid UTF-8.
@@ -132,18 +118,58 @@ class FrameRows:
         """
         if column in self._repaired:
             return
-        self._repaired.add(column)
+        self._repaired |= {column}
         invalid = np.empty(len(self.frames), dtype=np.bool_)
         if not kernel.find_invalid_utf8(self.data, self.frames, column, invalid):
             return
-        frames = self.frames.copy()
+        inflated = self.bodies[0] is not self.frames
+        self.frames = self.frames.copy()
+        if not inflated:
+            self.bodies = (self.frames, scan.BODY_AT)
+        texts = {}
+        for row in np.flatnonzero(invalid).tolist():
+            begin, size = self.frames[row, column : column + 2].tolist()
+            texts[row] = self.data[begin : begin + size].tobytes().decode("utf-8", "replace").encode()
+        self._put_behind(texts, self.frames, column)
+
+    def inflate(self, max_bytes: int) -> int:
+        """Inflate the bodies that the producer compressed; one that does not inflate stays as it is.
+
+        Args:
+            max_bytes: stop behind the row with which the bodies have that many.
+
+        Returns:
+            How many rows were looked at; a ``part`` of that many is what is to be used.
+        """
+        compressed = self.sys_flags & FLAG_COMPRESSED != 0
+        if not compressed.any():
+            return len(self)
+        spans = np.ascontiguousarray(self.frames[:, scan.BODY_AT : scan.BODY_AT + 2])
+        bodies: dict[int, bytes] = {}
+        total = done = 0
+        for row, (begin, size) in enumerate(spans.tolist()):
+            if total > max_bytes:
+                break
+            done += 1
+            total += size
+            if not compressed[row]:
+                continue
+            stored = self.data[begin : begin + size].tobytes()
+            try:
+                bodies[row] = decompress(stored, int(self.sys_flags[row]))
+            except FormatError as error:
+                self.errors[row] = error.reason
+            else:
+                total += len(bodies[row]) - size
+        self._put_behind(bodies, spans, 0)
+        self.bodies = (spans[:done], 0)
+        self.frames = self.frames[:done]
+        return done
+
+    def _put_behind(self, values: dict[int, bytes], table: NDArray[np.int64], column: int) -> None:
+        """Append byte strings to the window, and have a table's rows point to them."""
         at = len(self.data)
-        pieces = [self.data.tobytes()]
-        for row in np.flatnonzero(invalid):
-            begin, size = frames[row, column], frames[row, column + 1]
-            raw = self.data[begin : begin + size].tobytes()
-            pieces.append(raw.decode("utf-8", "replace").encode())
-            frames[row, column], frames[row, column + 1] = at, len(pieces[-1])
-            at += len(pieces[-1])
-        self.data = np.frombuffer(bytearray().join(pieces), dtype=np.uint8)
-        self.frames = frames
+        for row, value in values.items():
+            table[row, column], table[row, column + 1] = at, len(value)
+            at += len(value)
+        self.data = np.frombuffer(bytearray().join([self.data.tobytes(), *values.values()]), dtype=np.uint8)

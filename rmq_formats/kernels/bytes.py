@@ -167,3 +167,18 @@ def find_either(data: Any, start: int, stop: int, first: int, second: int) -> in
     while position < stop and data[position] != first and data[position] != second:
         position += 1
     return position
+
+
+@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
+def prefetch(typing_context: Any, address: Any) -> Any:
+    """Ask for the cache line at ``address`` (uint64), to be read and written soon."""
+    signature = types.void(types.uint64)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), word(1), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return signature, generate

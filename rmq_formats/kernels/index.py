@@ -5,9 +5,10 @@ Source: ``IndexFile#putKey``. ``rmq_formats.index`` is the plain-Python oracle.
 
 from typing import Any, Final
 
+import numpy as np
 from numba import njit, types
 
-from rmq_formats.kernels.bytes import write_i32, write_i64
+from rmq_formats.kernels.bytes import prefetch, write_i32, write_i64
 from rmq_formats.layout import INDEX_ENTRY_BYTES
 
 # The state of a file under construction, int64[STATE_COLUMNS]; what its header will say.
@@ -22,6 +23,7 @@ STATE_COLUMNS: Final = 6
 # Columns that come out of an Arrow file are read-only.
 _READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
+_AHEAD = 24  # entries: the slot table is far larger than a cache, its lines must be asked for early
 _MAX_SECONDS = 0x7FFFFFFF
 
 
@@ -44,7 +46,10 @@ def chain_entries(
         out: uint8[n * INDEX_ENTRY_BYTES], written: the entries, for their place behind those before.
     """
     slot_count = len(slots)
+    base = slots.ctypes.data
     for row in range(len(hashes)):
+        if row + _AHEAD < len(hashes):
+            prefetch(np.uint64(base + 4 * (hashes[row + _AHEAD] % slot_count)))
         slot = hashes[row] % slot_count
         previous = slots[slot]
         timestamp = store_timestamps_ms[row]

@@ -41,7 +41,8 @@ def publish(work: Path, target: Path, names: Sequence[str]) -> None:
     """Put the directories ``work/new/NAME`` in the place of ``target/NAME``, and remove ``work``.
 
     A note of the directories' inodes is written first, so that a run after a kill can tell those
-    that are in place from those that are not, and go on.
+    that are in place from those that are not, and go on. The intermediate files must be gone by then:
+    what is deleted before it is flushed never goes to the disk.
     """
     new = work / "new"
     sync_file_system(work)

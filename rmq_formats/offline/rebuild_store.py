@@ -130,6 +130,7 @@ def rebuild_store(
         scans = _scan(splits, options, work, runner, on_progress)
         clock.mark("scan")
         written = _write(scans, splits, options, work, runner, on_progress)
+        _drop_spills(work, written)
         clock.mark("write")
         publish(work, target, _directories(options))
         clock.mark("publish")
@@ -296,6 +297,9 @@ def _write(
     runner: Runner,
     on_progress: Callable[[Progress], None] | None,
 ) -> list[WriteResult]:
+    all_written = work / "written.json"
+    if all_written.exists():  # an earlier run was killed between its last task and the publication
+        return [WriteResult.from_json(line) for line in all_written.read_text(encoding="utf-8").splitlines()]
     waiting: list[int | IndexTask] = []
     if options.index:  # the largest tasks first
         waiting += tasks.index_tasks(scans, options, tasks.spilled_key(work))
@@ -311,6 +315,17 @@ def _write(
 
     task = functools.partial(_write_task, split_count=len(splits), options=options, work=work)
     return runner.map(task, waiting, tell)
+
+
+def _drop_spills(work: Path, written: Sequence[WriteResult]) -> None:
+    """Delete the intermediate files, once a note says that nothing needs them any more."""
+    note = work / "written.json"
+    if not note.exists():
+        temporary = note.with_suffix(".part")
+        temporary.write_text("\n".join(result.to_json() for result in written), encoding="utf-8")
+        temporary.replace(note)
+    for path in (work / "spill").glob("*.arrow"):
+        path.unlink()
 
 
 def segment_findings(segments: Sequence[Segment]) -> list[Finding]:

@@ -1,0 +1,131 @@
+"""The entry point of ``rmq``: its commands, and the boundary where errors become one line and an exit code.
+
+A command is a function in a module of its own, listed in ``COMMANDS``. It returns its exit code, or None
+for 0, and raises ``RmqError``. What is slow to load (numba, pyarrow) is imported in its body, so that
+``rmq --help`` and a wrong argument are answered at once.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from rmq_core.cli import dump, generate, inspect, output, query, rebuild
+from rmq_formats.errors import RmqError
+
+COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
+    "inspect": inspect.inspect,
+    "dump": dump.dump,
+    "query": query.query,
+    "generate": generate.generate,
+    "rebuild": rebuild.rebuild,
+}
+
+# Click's UsageError and ClickException. Typer has a click of its own since 0.26, so they have no one home.
+_USAGE_ERROR, _CLICK_ERROR = typer.BadParameter.__mro__[1:3]
+
+
+class RmqCommand(TyperCommand):
+    """A command that names what it worked on where an OSError does not, as EIO from a bad disk."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = ctx.params.get("path") or ctx.params.get("store")
+            raise
+
+
+class RmqGroup(TyperGroup):
+    """The command line as a whole."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, and exit with the command's code."""
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(*args, **extra)
+        except _CLICK_ERROR as error:
+            output.warn(_usage_text(error))
+            code = output.EXIT_FAILED
+        sys.exit(code or output.EXIT_CLEAN)
+
+    def invoke(self, ctx: Any) -> int | None:
+        """Run the command and tell its errors; returns the exit code."""
+        try:
+            code: int | None = super().invoke(ctx)
+            with output.naming_stdout():
+                sys.stdout.flush()
+            return code
+        except (typer.Exit, typer.Abort, _CLICK_ERROR):
+            raise
+        except KeyboardInterrupt:
+            output.warn("interrupted")
+            return output.EXIT_INTERRUPTED
+        except BrokenPipeError:
+            # The reader has what it wanted, as head does. What is still held must not be written at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return output.EXIT_CLEAN
+        except RmqError as error:
+            output.warn(str(error))
+        except OSError as error:
+            output.warn(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        except Exception as error:
+            if os.environ.get("RMQ_TRACEBACK"):
+                raise
+            output.warn(f"unexpected {type(error).__name__}: {error} (RMQ_TRACEBACK=1 shows where)")
+        return output.EXIT_FAILED
+
+
+def _usage_text(error: Any) -> str:
+    text = str(error.format_message())
+    if not isinstance(error, _USAGE_ERROR):
+        return text
+    command = error.ctx.command_path if error.ctx else "rmq"
+    return f"{text.rstrip('.')} (see {command} --help)"
+
+
+app = typer.Typer(
+    cls=RmqGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _command in COMMANDS.items():
+    app.command(_name, cls=RmqCommand)(_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            number = version("rmq-lake")
+        except PackageNotFoundError:  # run from a source tree
+            number = "unknown"
+        typer.echo(f"rmq {number}")
+        raise typer.Exit
+
+
+@app.callback()
+def rmq(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Apache RocketMQ's store, broker and clients, and offline tools for its files.
+
+    Exit codes: 0 done and clean, 1 findings or partial, 2 could not run.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit.
+
+    Args:
+        arguments: instead of those of the process.
+    """
+    app(arguments, prog_name="rmq")

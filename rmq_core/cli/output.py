@@ -1,0 +1,187 @@
+"""What every command prints with: tables and progress for people, lines of JSON for programs.
+
+Results go to stdout; progress, warnings and errors go to stderr, so that a pipe carries results only.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from rmq_formats.errors import StoreError
+
+EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+PROGRESS_AFTER_SECONDS: Final = 0.5  # what is done sooner needs no bar
+BUFFER_BYTES: Final = 1 << 20
+_PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def console() -> Console:
+    """The console of stdout: colour only on a terminal, lines of any length in a pipe."""
+    stream = sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """A table without frames. A column whose name begins with ``>`` is aligned to the right.
+
+    Text that does not fit is folded, never cut: a topic's name may take a line and more.
+    """
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for name in columns:
+        right = name.startswith(">")
+        made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    return made
+
+
+def facts(*rows: tuple[str, str | Text]) -> Table:
+    """Names and values, one pair a line."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim")
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON on stdout. ``value`` is of dictionaries, lists, dataclasses and plain values."""
+    with Lines() as lines:
+        lines.write(msgspec.json.encode(value) + b"\n")
+
+
+def warn(text: str) -> None:
+    """One line on stderr, whatever the text holds."""
+    sys.stderr.write(f"rmq: {' '.join(text.split())}\n")
+    sys.stderr.flush()
+
+
+class Lines:
+    """Writes lines to stdout in large pieces; as a context manager it ends by writing what is left.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+        StoreError: stdout cannot be written otherwise, as on a full disk.
+    """
+
+    def __init__(self) -> None:
+        self._stream = sys.stdout.buffer
+        self._pieces: list[bytes] = []
+        self._held_bytes = 0
+
+    def write(self, line: bytes) -> None:
+        """Add a line, with its end."""
+        self._pieces.append(line)
+        self._held_bytes += len(line)
+        if self._held_bytes >= BUFFER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held."""
+        pieces, self._pieces, self._held_bytes = self._pieces, [], 0
+        with naming_stdout():
+            self._stream.write(b"".join(pieces))
+            self._stream.flush()
+
+    def __enter__(self) -> "Lines":
+        sys.stdout.flush()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception) and not issubclass(kind, BrokenPipeError):
+            self.flush()
+
+
+@contextmanager
+def naming_stdout() -> Iterator[None]:
+    """Say of an error that it is stdout's: the operating system does not."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StoreError(f"standard output: {error.strerror}") from error
+
+
+Advance = Callable[[int], None]
+
+
+@contextmanager
+def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advance]:
+    """A progress bar on stderr, if that is a terminal and it takes long; gone when done.
+
+    Args:
+        title: what is done.
+        total: how much there is to do.
+        in_bytes: whether that is in bytes.
+
+    Yields:
+        A function that takes how much is done so far, in all.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    task = bar.add_task(title, total=total)
+    begin = time.monotonic()
+
+    def advance(done: int) -> None:
+        if not bar.live.is_started and time.monotonic() - begin > PROGRESS_AFTER_SECONDS:
+            bar.start()
+        bar.update(task, completed=done)
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def count_text(count: int) -> str:
+    """``1,234,567``."""
+    return f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 file``, ``2 files``, ``3 entries``."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("ry") else f"{count:,} {noun}s"
+
+
+def bytes_text(size_bytes: float) -> str:
+    """``397 B``, ``1.0 MiB``, ``6.1 GiB``."""
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        size_bytes /= 1024
+        if abs(size_bytes) < 1000:
+            break
+    return f"{size_bytes:.1f} {unit}"
+
+
+def time_text(time_ms: int | None) -> str:
+    """``2026-11-21T11:05:17.922Z``; the milliseconds themselves where no calendar has them."""
+    if time_ms is None:
+        return "-"
+    try:
+        moment = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
