@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: install ## the main job on a golden store, or on yours: make demo STORE=DIR
-	@$(BIN)/python -m demo $(if $(STORE),--store "$(STORE)")
+	@$(BIN)/python tools/demo.py $(if $(STORE),--store "$(STORE)")
 
 test: install ## all tests, against the real Apache RocketMQ too
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup

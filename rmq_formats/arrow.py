@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmq_formats.arrow_build import MAX_ROWS, TIMESTAMP, BatchBuilder
 from rmq_formats.arrow_rows import FrameRows
@@ -61,8 +59,8 @@ class Mode(StrEnum):
 class RowSelector(Protocol):
     """Which rows are wanted; see ``rmq_formats.access.selection``."""
 
-    def rows(self, rows: FrameRows) -> NDArray[np.bool_]:
-        """bool[n], the wanted rows."""
+    def select(self, rows: FrameRows) -> FrameRows:
+        """The wanted rows."""
         ...
 
     def damage(self, damage: Damage) -> bool:
@@ -142,7 +140,7 @@ def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) ->
     if mode is Mode.DROPMALFORMED:
         rows = rows.take(batch.frames[:, scan.CODE] == scan.SOUND)
     if selector is not None and len(rows):
-        rows = rows.take(selector.rows(rows))
+        rows = selector.select(rows)
     return rows
 
 

@@ -62,11 +62,11 @@ def _pooled(byte_count: int) -> pa.Buffer:
 class _Strings:
     """A growing string or binary array."""
 
-    def __init__(self, rows: int, *, nullable: bool = False) -> None:
+    def __init__(self, rows: int, first_bytes: int, *, nullable: bool = False) -> None:
         self._offsets_buffer = _pooled(4 * (rows + 1))
         self.offsets = np.frombuffer(self._offsets_buffer, dtype=np.int32)
         self.offsets[0] = 0
-        self._buffer = _pooled(_FIRST_BYTES)
+        self._buffer = _pooled(first_bytes)
         self.out = np.frombuffer(self._buffer, dtype=np.uint8)
         self.valid = np.empty(rows if nullable else 0, dtype=np.bool_)
         self.used = 0
@@ -144,6 +144,9 @@ class BatchBuilder:
         self._wide_names = [name for name in schema.names if name in _WIDE]
         self._narrow = np.array([_NARROW[name] for name in self._narrow_names], dtype=np.int64).reshape(-1, 2)
         self._wide = np.array([_WIDE[name] for name in self._wide_names], dtype=np.int64).reshape(-1, 2)
+        self._separators = np.empty(text_kernel.MAX_BLOCK_BYTES, dtype=np.int32)
+        self._slots = np.empty(text_kernel.NAME_SLOTS, dtype=np.int32)
+        self._first_bytes: dict[str, int] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -163,14 +166,17 @@ class BatchBuilder:
         self._out_narrow = narrow.reshape(len(self._narrow), rows)
         self._out_wide = wide.reshape(len(self._wide), rows)
         for name in self._names & {"topic", "msg_id", "body", "born_host", "store_host"}:
-            self._strings[name] = _Strings(rows)
+            self._strings[name] = self._new_strings(name)
         for name in self._names & {"tags", "uniq_key"}:
-            self._strings[name] = _Strings(rows, nullable=True)
+            self._strings[name] = self._new_strings(name, nullable=True)
         for name in self._names & {"keys", "properties"}:
             self._lists[name] = _Lists.of(rows)
-            self._strings[name] = _Strings(rows)
+            self._strings[name] = self._new_strings(name)
         if "properties" in self._names:
-            self._strings["properties.value"] = _Strings(rows)
+            self._strings["properties.value"] = self._new_strings("properties.value")
+
+    def _new_strings(self, name: str, *, nullable: bool = False) -> _Strings:
+        return _Strings(MAX_ROWS, self._first_bytes.get(name, _FIRST_BYTES), nullable=nullable)
 
     def room_for(self, rows: FrameRows) -> bool:
         """Whether the rows, at most MAX_ROWS, still go into this batch."""
@@ -246,8 +252,9 @@ class BatchBuilder:
         )
         found = np.empty((len(rows), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
         count = text_kernel.parse_properties(
-            rows.data, rows.frames, scan.PROPERTIES_AT, at, lists.count, lists.offsets, entries, found
-        )
+            rows.data, rows.frames, scan.PROPERTIES_AT, self._separators, self._slots,
+            at, lists.count, lists.offsets, entries, found,
+        )  # fmt: skip
         columns = (("properties", text_kernel.ENTRY_NAME_AT), ("properties.value", text_kernel.ENTRY_VALUE_AT))
         for name, column in columns:
             strings = self._strings[name]
@@ -260,6 +267,8 @@ class BatchBuilder:
         """The rows since the last call as a batch."""
         arrays = [_FINISHERS.get(field.name, _finish_string)(self, field) for field in self._schema]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        for name, strings in self._strings.items():  # the next batch will be much like this one
+            self._first_bytes[name] = strings.used + strings.used // 8 + _FIRST_BYTES
         self._begin()
         return batch
 

@@ -26,6 +26,8 @@ Rows = NDArray[np.int64]
 
 # A gap between queue offsets is filled up to this many units; more is a damaged offset, not a gap.
 MAX_GAP_UNITS: Final = 300_000
+# Beyond it a unit's place in bytes, and the end of the file that holds it, are no 64-bit numbers.
+MAX_QUEUE_OFFSET: Final = ((1 << 63) - (1 << 32)) // UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Placement:
     Attributes:
         rows: int64[n, ROW_COLUMNS], ascending by queue offset, none twice.
         repeated: rows whose queue offset an earlier record had; left out.
-        displaced: rows whose queue offset is far from all others'; left out.
+        displaced: rows whose queue offset is far from all others', or one that no queue can have; left out.
         gap_units: places between the first and the last unit that no record claims.
     """
 
@@ -53,20 +55,22 @@ def place_units(rows: Rows, max_gap_units: int = MAX_GAP_UNITS) -> Placement:
     units, so the largest run of near offsets is kept.
     """
     none = rows[:0]
-    if unit_kernel.contiguous_count(rows) == len(rows) and (not len(rows) or rows[0, unit_kernel.QUEUE_OFFSET] >= 0):
-        return Placement(rows, none, none, 0)
-    order = np.argsort(rows[:, unit_kernel.QUEUE_OFFSET], kind="stable")
-    rows = rows[order]
     offsets = rows[:, unit_kernel.QUEUE_OFFSET]
-    first = np.concatenate([[True], offsets[1:] != offsets[:-1]]) & (offsets >= 0)
-    repeated, rows = rows[~first], rows[first]
+    possible = (offsets >= 0) & (offsets <= MAX_QUEUE_OFFSET)
+    if possible.all() and unit_kernel.contiguous_count(rows) == len(rows):
+        return Placement(rows, none, none, 0)
+    impossible, rows = rows[~possible], rows[possible]
     if not len(rows):
-        return Placement(rows, repeated, none, 0)
+        return Placement(rows, none, impossible, 0)
+    rows = rows[np.argsort(rows[:, unit_kernel.QUEUE_OFFSET], kind="stable")]
     steps = np.diff(rows[:, unit_kernel.QUEUE_OFFSET])
-    bounds = [0, *(np.flatnonzero((steps > max_gap_units) | (steps < 0)) + 1).tolist(), len(rows)]
+    first = np.concatenate([[True], steps != 0])
+    repeated, rows = rows[~first], rows[first]
+    steps = np.diff(rows[:, unit_kernel.QUEUE_OFFSET])
+    bounds = [0, *(np.flatnonzero(steps > max_gap_units) + 1).tolist(), len(rows)]
     begin, end = max(pairwise(bounds), key=lambda run: run[1] - run[0])
     kept = np.ascontiguousarray(rows[begin:end])
-    displaced = np.concatenate([rows[:begin], rows[end:]])
+    displaced = np.concatenate([rows[:begin], rows[end:], impossible])
     span = int(kept[-1, unit_kernel.QUEUE_OFFSET] - kept[0, unit_kernel.QUEUE_OFFSET]) + 1
     return Placement(kept, repeated, displaced, span - len(kept))
 

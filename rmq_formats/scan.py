@@ -52,6 +52,12 @@ class FrameBatch:
     begin_physical_offset: int
     next_physical_offset: int
 
+    @property
+    def frame_end(self) -> int:
+        """Physical offset one past the last frame; there must be one."""
+        last = self.frames[-1]
+        return self.physical_offset + int(last[kernel.POSITION] + last[kernel.SIZE])
+
     def all_damages(self) -> list[Damage]:
         """The stretches of ``damages`` and the frames that failed a checksum, in log order."""
         failed = self.frames[self.frames[:, kernel.CODE] != kernel.SOUND]
@@ -85,7 +91,7 @@ def scan_segment(
         file_offset: physical offset of its first byte.
         file_bytes: its size.
         start: first byte of the split, in the file; 0 begins there, more searches a sound frame.
-        limit: end of the split, in the file; None is the file's end.
+        limit: end of the split, in the file; None is the end of the data.
         data_end: bytes of the file from here on are known to be zero, or are not to be looked at (the
             frozen bound of a live store); None looks at all.
         verify_crc: check body and record sums.
@@ -97,7 +103,7 @@ def scan_segment(
     """
     walker = _SegmentWalker(reader, file_offset, file_bytes, data_end, window_bytes)
     begin = walker.first_sound(start)[0] if search and start > 0 else start
-    yield from walker.walk(begin, file_bytes if limit is None else min(limit, file_bytes), verify_crc)
+    yield from walker.walk(begin, walker.data_end if limit is None else min(limit, walker.data_end), verify_crc)
 
 
 class _SegmentWalker:
@@ -182,7 +188,8 @@ class _SegmentWalker:
     def first_sound(self, position: int) -> tuple[int, int]:
         """File position of the first sound frame or blank from ``position`` on, else ``data_end``.
 
-        The second value is one past the last byte before it that is not zero, or 0 if there is none.
+        The second value is one past the last byte before ``data_end`` that has to be accounted for: zeros
+        before a sound frame count, those that nothing follows do not.
         """
         used_end = 0
         while position < self.data_end:
@@ -193,7 +200,7 @@ class _SegmentWalker:
             )  # fmt: skip
             position = self.window_at + int(self.result[0])
             if status in (kernel.SOUND, kernel.BLANK):
-                return min(position, self.data_end), used_end
+                return min(position, self.data_end), self.data_end
             used = int(kernel.used_bytes(self.window, self.data_bytes))
             used_end = self.window_at + used if used else used_end
             if self.window_at + self.data_bytes >= self.file_bytes and status == kernel.NOT_FOUND:

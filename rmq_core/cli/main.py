@@ -26,6 +26,8 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
 }
 
 # Click's UsageError and ClickException. Typer has a click of its own since 0.26, so they have no one home.
+_USAGE_ERROR: type[Exception]
+_CLICK_ERROR: type[Exception]
 _USAGE_ERROR, _CLICK_ERROR = typer.BadParameter.__mro__[1:3]
 
 
@@ -86,7 +88,7 @@ def _usage_text(error: Any) -> str:
     text = str(error.format_message())
     if not isinstance(error, _USAGE_ERROR):
         return text
-    command = error.ctx.command_path if error.ctx else "rmq"
+    command = getattr(getattr(error, "ctx", None), "command_path", "rmq")
     return f"{text.rstrip('.')} (see {command} --help)"
 
 

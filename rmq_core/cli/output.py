@@ -40,7 +40,15 @@ def table(*columns: str, title: str | None = None) -> Table:
 
     Text that does not fit is folded, never cut: a topic's name may take a line and more.
     """
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
     for name in columns:
         right = name.startswith(">")
         made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
@@ -101,7 +109,7 @@ class Lines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, Exception) and not issubclass(kind, BrokenPipeError):
+        if kind is None or (issubclass(kind, Exception) and not issubclass(kind, BrokenPipeError)):
             self.flush()
 
 
@@ -132,7 +140,7 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
         A function that takes how much is done so far, in all.
     """
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda _: None
         return
     amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
     bar = Progress(
@@ -153,9 +161,11 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
         bar.stop()
 
 
-def count_text(count: int) -> str:
-    """``1,234,567``."""
-    return f"{count:,}"
+def printable(text: str) -> str:
+    """Text out of a store, safe for a terminal: what would steer it becomes U+FFFD."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def counted(count: int, noun: str) -> str:
@@ -169,10 +179,10 @@ def bytes_text(size_bytes: float) -> str:
     """``397 B``, ``1.0 MiB``, ``6.1 GiB``."""
     if abs(size_bytes) < 1024:
         return f"{size_bytes:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        size_bytes /= 1024
-        if abs(size_bytes) < 1000:
-            break
+    units = iter(("KiB", "MiB", "GiB", "TiB"))
+    unit = "B"
+    while abs(size_bytes) >= 1000 and unit != "TiB":
+        size_bytes, unit = size_bytes / 1024, next(units)
     return f"{size_bytes:.1f} {unit}"
 
 

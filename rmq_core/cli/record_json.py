@@ -52,7 +52,7 @@ def record_lines(batch: FrameBatch, *, topic: str | None = None, with_body: bool
         topic: only that topic's records.
         with_body: with ``body_base64``.
     """
-    view = memoryview(batch.data)
+    view = batch.data.data
     wanted = None if topic is None else topic.encode("utf-8", "replace")
     line = _LINE if with_body else _LINE_WITHOUT_BODY
     for position, _, body_at, body_bytes, topic_at, topic_bytes, at, size, code in batch.frames.tolist():

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from rmq_formats.kernels.bytes import find_byte, match_mask_32, read_i32, read_i64, trailing_zeros
-from rmq_formats.kernels.columns import append_bytes
+from rmq_formats.kernels.columns import BORROWING, append_bytes
 from rmq_formats.kernels.scan import POSITION
 from rmq_formats.layout import HOST_V4_BYTES, MAX_PROPERTIES_BYTES, RECORD_PHYSICAL_OFFSET_AT
 
@@ -28,9 +28,12 @@ ENTRY_COLUMNS: Final = 4
 ENTRY_MIN_BYTES: Final = 3  # a name, 0x01 and a value; the last one of a block may lack its 0x02
 
 MAX_BLOCK_BYTES: Final = 1 << 17  # U+FFFD for each byte, three bytes, is the worst that repairing UTF-8 does
+FEW_SLOTS: Final = 64
+NAME_SLOTS: Final = 1 << 15  # twice the entries that a block can have: four bytes make one
 MAX_HOST_TEXT_BYTES: Final = 54  # [ 39 ] : and a port of up to 11 characters
 MAX_MESSAGE_ID_BYTES: Final = 56
 assert 3 * MAX_PROPERTIES_BYTES < MAX_BLOCK_BYTES
+assert MAX_PROPERTIES_BYTES // 4 + 1 <= NAME_SLOTS // 2
 
 _TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
@@ -40,7 +43,7 @@ _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SPACE = np.uint8(32)
 
 
-@njit("int64(uint8[::1], int64, int64, int32[::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64, int32[::1])", **BORROWING)
 def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
     """Positions of all bytes 0x01 and 0x02 in ``data[start:stop]``, counted from ``start``.
 
@@ -74,7 +77,7 @@ def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
     return count
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+@njit("int64(uint8[::1], int64, int64)", forceinline=True, **BORROWING)
 def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
     """Column of the spans of TAGS, KEYS or UNIQ_KEY, if that is the name; else -1."""
     if name_bytes == 4:
@@ -88,19 +91,19 @@ def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
     return -1
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, int64[:, ::1])", cache=True, nogil=True)
-def find_well_known(data: Any, table: Any, column: int, found: Any) -> None:
+@njit("void(uint8[::1], int64[:, ::1], int64, int32[::1], int64[:, ::1])", **BORROWING)
+def find_well_known(data: Any, table: Any, column: int, separators: Any, found: Any) -> None:
     """Find TAGS, KEYS and UNIQ_KEY in property blocks; of several, the last one counts.
 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
         column: that of the blocks' positions; they have at most MAX_BLOCK_BYTES.
+        separators: int32[MAX_BLOCK_BYTES], scratch.
         found: int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
 
     Source: ``MessageDecoder#string2messageProperties``.
     """
-    separators = np.empty(MAX_BLOCK_BYTES, dtype=np.int32)
     for row in range(len(table)):
         start = table[row, column]
         stop = start + table[row, column + 1]
@@ -121,7 +124,7 @@ def find_well_known(data: Any, table: Any, column: int, found: Any) -> None:
             entry, name_end = at + 1, np.int64(-1)
 
 
-@njit("boolean(uint8[::1], int64, int64, int64)", cache=True, nogil=True, forceinline=True)
+@njit("boolean(uint8[::1], int64, int64, int64)", forceinline=True, **BORROWING)
 def same_bytes(data: Any, first: int, second: int, byte_count: int) -> bool:
     """Whether the window holds the same bytes at two positions."""
     for index in range(byte_count):
@@ -130,7 +133,7 @@ def same_bytes(data: Any, first: int, second: int, byte_count: int) -> bool:
     return True
 
 
-@njit("uint64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+@njit("uint64(uint8[::1], int64, int64)", forceinline=True, **BORROWING)
 def _name_hash(data: Any, at: int, byte_count: int) -> int:
     """Hash of a property's name, from its length and at most its first and last eight bytes."""
     if byte_count >= 8:
@@ -145,15 +148,12 @@ def _name_hash(data: Any, at: int, byte_count: int) -> int:
     return mixed ^ (mixed >> np.uint64(29))
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int64[::1], int64)", cache=True, nogil=True)
-def _find_name(
-    data: Any, entries: Any, first: int, at: int, name_bytes: int, slots: Any, stamp: int
-) -> int:
-    """Slot of a name among one row's entries: one that is stamped has it already, else it is free."""
-    mask = len(slots) - 1
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64)", **BORROWING)
+def _find_name(data: Any, entries: Any, first: int, at: int, name_bytes: int, slots: Any, mask: int) -> int:
+    """The slot of a name among one row's entries: it holds the entry's number plus one, or 0 if free."""
     slot = np.int64(_name_hash(data, at, name_bytes) & np.uint64(mask))
-    while slots[slot] & -(1 << 32) == stamp:
-        other = first + (slots[slot] & 0xFFFFFFFF)
+    while slots[slot] != 0:
+        other = first + slots[slot] - 1
         if entries[other, 1] == name_bytes and same_bytes(data, entries[other, 0], at, name_bytes):
             return slot
         slot = (slot + 1) & mask
@@ -161,12 +161,21 @@ def _find_name(
 
 
 @njit(
-    "int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1], int64[:, ::1])",
-    cache=True,
-    nogil=True,
+    "int64(uint8[::1], int64[:, ::1], int64, int32[::1], int32[::1], int64, int64, int32[::1], int64[:, ::1],"
+    " int64[:, ::1])",
+    **BORROWING,
 )
 def parse_properties(
-    data: Any, table: Any, column: int, at: int, base: int, offsets: Any, entries: Any, found: Any
+    data: Any,
+    table: Any,
+    column: int,
+    separators: Any,
+    slots: Any,
+    at: int,
+    base: int,
+    offsets: Any,
+    entries: Any,
+    found: Any,
 ) -> int:
     """Names and values of property blocks; of a repeated name the last value counts, in the first's place.
 
@@ -174,6 +183,8 @@ def parse_properties(
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
         column: that of the blocks' positions; they have at most MAX_BLOCK_BYTES.
+        separators: int32[MAX_BLOCK_BYTES], scratch.
+        slots: int32[NAME_SLOTS], scratch.
         at: row of the first block in the output.
         base: entries that are in the output.
         offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's entries end.
@@ -185,8 +196,6 @@ def parse_properties(
 
     Source: ``MessageDecoder#string2messageProperties``.
     """
-    separators = np.empty(MAX_BLOCK_BYTES, dtype=np.int32)
-    few_slots, many_slots = np.zeros(64, dtype=np.int64), np.zeros(1, dtype=np.int64)
     total = 0
     for row in range(len(table)):
         start = table[row, column]
@@ -194,12 +203,10 @@ def parse_properties(
         found[row, 0], found[row, 1], found[row, 2], found[row, 3] = -1, 0, -1, 0
         found[row, 4], found[row, 5] = -1, 0
         count = find_separators(data, start, stop, separators)
-        slots = few_slots
-        if count >= 64:  # a slot for each entry must be left over, and an entry has a separator at least
-            if len(many_slots) == 1:
-                many_slots = np.zeros(2 * MAX_BLOCK_BYTES, dtype=np.int64)
-            slots = many_slots
-        stamp = np.int64(row + 1) << 32  # tells this row's slots from those that earlier ones left
+        # An entry has a separator of its own, so that at most half of the slots are taken.
+        mask = FEW_SLOTS - 1 if 2 * count < FEW_SLOTS else NAME_SLOTS - 1
+        for slot in range(mask + 1):
+            slots[slot] = 0
         first = total
         entry, name_end, index = start, np.int64(-1), 0
         while entry < stop:
@@ -210,14 +217,12 @@ def parse_properties(
                 continue
             if name_end > entry and end - name_end > 1:
                 name_bytes, value_bytes = name_end - entry, end - name_end - 1
-                slot = _find_name(data, entries, first, entry, name_bytes, slots, stamp)
-                place = total
-                if slots[slot] & -(1 << 32) == stamp:
-                    place = first + (slots[slot] & 0xFFFFFFFF)
-                else:
-                    slots[slot] = stamp | (total - first)
-                    entries[place, 0], entries[place, 1] = entry, name_bytes
+                slot = _find_name(data, entries, first, entry, name_bytes, slots, mask)
+                if slots[slot] == 0:
+                    slots[slot] = total - first + 1
+                    entries[total, 0], entries[total, 1] = entry, name_bytes
                     total += 1
+                place = first + slots[slot] - 1
                 entries[place, 2], entries[place, 3] = name_end + 1, value_bytes
                 known = _well_known_column(data, entry, name_bytes)
                 if known >= 0:
@@ -227,7 +232,7 @@ def parse_properties(
     return total
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1])", **BORROWING)
 def split_spaces(
     data: Any, table: Any, column: int, at: int, base: int, offsets: Any, parts: Any
 ) -> int:
@@ -263,8 +268,7 @@ def split_spaces(
 
 @njit(
     "int64(uint8[::1], int64[:, ::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)",
-    cache=True,
-    nogil=True,
+    **BORROWING,
 )
 def append_message_ids(
     data: Any, frames: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int
@@ -300,7 +304,7 @@ def append_message_ids(
     return target
 
 
-@njit("int64(int64, uint8[::1], int64)", cache=True, nogil=True)
+@njit("int64(int64, uint8[::1], int64)", **BORROWING)
 def _write_decimal(value: int, out: Any, at: int) -> int:
     """Write a 32-bit integer in decimal at ``out[at]``; returns where it ends."""
     if value < 0:
@@ -317,7 +321,7 @@ def _write_decimal(value: int, out: Any, at: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, uint8[::1], int64)", **BORROWING)
 def _write_v4(data: Any, address_at: int, out: Any, at: int) -> int:
     for index in range(4):
         if index > 0:
@@ -327,7 +331,7 @@ def _write_v4(data: Any, address_at: int, out: Any, at: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, uint8[::1], int64)", **BORROWING)
 def _write_v6(data: Any, address_at: int, out: Any, at: int) -> int:
     """RFC 5952: lower case, no leading zeros, ``::`` for the first longest run of two or more zeros."""
     best_start, best_length, length = -1, 1, 0
@@ -361,7 +365,7 @@ def _write_v6(data: Any, address_at: int, out: Any, at: int) -> int:
     return at + 1
 
 
-@njit("boolean(uint8[::1], int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64)", **BORROWING)
 def _is_mapped(data: Any, address_at: int) -> bool:
     """Whether 16 bytes are ``::ffff:a.b.c.d``, which a JVM takes for IPv4."""
     return (
@@ -373,7 +377,7 @@ def _is_mapped(data: Any, address_at: int) -> bool:
     )
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)", **BORROWING)
 def append_hosts(data: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int) -> int:
     """Append hosts as ``ip:port`` or ``[ipv6]:port``.
 

@@ -193,13 +193,15 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
 
 @njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
 def parse_decimal(data: Any, start: int, byte_count: int) -> int:
-    """The decimal integer in the text, or -1 where it is none or above 10**9: delay levels are small."""
-    if byte_count < 1 or byte_count > 9:
+    """The integer in the text as ``Integer#parseInt`` reads it, or -1: where it is none, negative or too large."""
+    first = start + 1 if byte_count > 1 and data[start] == 43 else start  # a plus sign
+    stop = start + byte_count
+    if not 1 <= stop - first <= 10:
         return -1
     value = 0
-    for at in range(start, start + byte_count):
+    for at in range(first, stop):
         digit = np.int64(data[at]) - 48
         if digit < 0 or digit > 9:
             return -1
         value = value * 10 + digit
-    return value
+    return value if value <= 0x7FFFFFFF else -1

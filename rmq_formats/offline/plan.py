@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from rmq_formats.scan import scan_segment
 from rmq_formats.segment import Segment, Storage, opened
 
 DEFAULT_SPLIT_BYTES: Final = 128 << 20  # bounds a task's memory: the tiniest records give 1.4 M units
@@ -60,3 +61,31 @@ def plan_splits(
             limit = segment.size_bytes if limit >= end else limit
             splits.append(Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, end))
     return splits
+
+
+_TAIL_BYTES: Final = 16 << 20
+
+
+def frozen_end(storage: Storage, segments: list[Segment]) -> int:
+    """Physical offset one past the last sound record: where a job on a growing log stops reading.
+
+    A broker may be writing its next record behind it; half of one is no damage, and no record of it
+    must be passed over, so a bound that a later run begins from has to be the end of a record.
+    """
+    for segment in reversed(segments):
+        with opened(storage, segment.path) as file:
+            data_end = min(file.data_end(), segment.size_bytes)
+            start = data_end
+            while start > 0:
+                limit, start = start, max(0, start - _TAIL_BYTES)
+                end = None
+                for batch in scan_segment(
+                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end
+                ):
+                    if batch.blank_at is not None:
+                        return segment.end_offset
+                    if len(batch.frames):
+                        end = batch.frame_end
+                if end is not None:
+                    return end
+    return segments[0].start_offset

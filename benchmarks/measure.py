@@ -1,0 +1,85 @@
+"""What the benchmarks measure with."""
+
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A row of the table.
+
+    Attributes:
+        name: what was done.
+        value: the figure with its unit.
+        peer: the peer's figure with its unit, from the same run; empty if there is none.
+        ratio: ours by the peer's; None if there is no peer.
+        target: what it has to be.
+        met: whether it is.
+    """
+
+    name: str
+    value: str
+    peer: str
+    ratio: float | None
+    target: str
+    met: bool
+
+
+@contextmanager
+def peak_worker_memory(result: list[int]) -> Iterator[None]:
+    """Append the largest resident size, in bytes, of any Python process below this one meanwhile."""
+    stop = threading.Event()
+    peak = [0]
+
+    def watch() -> None:
+        me = psutil.Process()
+        while not stop.wait(0.05):
+            for process in me.children(recursive=True):
+                try:
+                    if "python" in process.name():
+                        peak[0] = max(peak[0], process.memory_info().rss)
+                except psutil.Error:
+                    continue
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        result.append(peak[0])
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """How long an action takes."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+def warm_page_cache(directory: Path) -> None:
+    """Read files once, so that all who are measured find them in memory."""
+    for path in sorted(directory.iterdir()):
+        with path.open("rb", buffering=0) as file:
+            while file.read(16 << 20):
+                pass
+
+
+def run(*command: str) -> str:
+    """Run a command of the project; its stdout."""
+    return subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def own_peak_bytes() -> int:
+    """Peak resident size of this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

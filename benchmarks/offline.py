@@ -1,0 +1,79 @@
+"""The store at rest: generate, rebuild beside Java's, scan through Spark."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.measure import Figure, peak_worker_memory, run, warm_page_cache
+
+ROOT = Path(__file__).parents[1]
+PEER = ROOT / "tests/interop/peer/peer.sh"
+DISPATCH_COLUMNS = "topic,queue_id,queue_offset,physical_offset,size,tags,store_timestamp"
+
+
+def figures(work: Path, messages: int) -> list[Figure]:
+    """All figures of the offline part, on one generated store."""
+    store = work / "store"
+    return [
+        _generate(store, messages),
+        *_rebuild(store, work),
+        *_scans(store, messages),
+    ]
+
+
+def _generate(store: Path, messages: int) -> Figure:
+    report = json.loads(
+        run(
+            "-m", "rmq_core.cli.main", "generate", str(store), "--messages", str(messages), "--body-bytes", "1024",
+            "--topics", "TopicA,TopicB", "--queues", "256", "--keys", "--tags", "--json",
+        ).splitlines()[-1]
+    )  # fmt: skip
+    rate = report["bytes"] / report["seconds"] / 1e6
+    return Figure("`rmq generate`", f"{rate:,.0f} MB/s", "", None, "300 MB/s", rate >= 300)
+
+
+def _java_rebuild(store: Path, work: Path) -> float:
+    """Bytes a second of the original: its store opened on the same CommitLog, linked beside."""
+    subprocess.run(["bash", PEER, "build"], check=True, stdout=sys.stderr)
+    beside = work / "java"
+    (beside / "commitlog").mkdir(parents=True)
+    for path in (store / "commitlog").iterdir():
+        (beside / "commitlog" / path.name).hardlink_to(path)
+    output = subprocess.run(["bash", PEER, "rebuild", str(beside)], check=True, stdout=subprocess.PIPE, text=True)
+    report = json.loads(output.stdout.splitlines()[-1])
+    shutil.rmtree(beside)
+    return float(report["bytes"] / report["rebuild_s"])
+
+
+def _rebuild(store: Path, work: Path) -> list[Figure]:
+    warm_page_cache(store / "commitlog")
+    java_rate = _java_rebuild(store, work)
+    out = work / "rebuilt"
+    out.mkdir()
+    peaks: list[int] = []
+    with peak_worker_memory(peaks):
+        output = run(str(ROOT / "jobs/rebuild.py"), "--store", str(store), "--out", str(out))
+    report = json.loads(output.splitlines()[-1])
+    shutil.rmtree(out)
+    rate = report["bytes_per_second"]
+    peer = f"{java_rate / 1e6:,.0f} MB/s"
+    memory = peaks[0] / (1 << 20)
+    return [
+        Figure(
+            "`jobs/rebuild.py`, ConsumeQueue and Index, local[2]", f"{rate / 1e6:,.0f} MB/s", peer,
+            rate / java_rate, "3 × Java, aim 5 ×", rate >= 3 * java_rate,
+        ),
+        Figure("its largest Python process", f"{memory:,.0f} MiB", "", None, "1,024 MiB", memory < 1024),
+    ]  # fmt: skip
+
+
+def _scans(store: Path, messages: int) -> list[Figure]:
+    report = json.loads(run("-m", "benchmarks.spark_scan", str(store), DISPATCH_COLUMNS).splitlines()[-1])
+    rows = messages / report["dispatch_s"]
+    rate = report["bytes"] / report["all_s"]
+    return [
+        Figure("`rmq_commitlog` to `noop`, dispatch columns", f"{rows / 1e6:.2f} M rows/s", "", None, "2 M rows/s", rows >= 2e6),
+        Figure("the same, all columns with bodies", f"{rate / 1e6:,.0f} MB/s", "", None, "700 MB/s", rate >= 700e6),
+    ]

@@ -1,0 +1,112 @@
+"""The work of ``rmq dump``: what to read for which kind of file, and how it is written."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from rmq_core.cli import files, output, record_json, record_text
+from rmq_core.cli.places import Kind, Place, log_segments, recognise
+from rmq_formats import config_json
+from rmq_formats.checkpoint import Checkpoint
+from rmq_formats.damage import Damage
+from rmq_formats.errors import OptionError
+from rmq_formats.scan import FrameBatch, scan_segment
+from rmq_formats.segment import Segment, Storage, opened
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What to print; the options of ``rmq dump``."""
+
+    as_json: bool
+    from_offset: int
+    limit: int | None
+    topic: str | None
+    with_body: bool
+
+
+@dataclass(slots=True)
+class Faults:
+    """Tells each fault on stderr, behind what was printed before it."""
+
+    lines: output.Lines
+    count: int = field(default=0)
+
+    def tell(self, text: str) -> None:
+        """One line."""
+        self.lines.flush()
+        output.warn(text)
+        self.count += 1
+
+
+def run(path: str, wanted: Wanted) -> int:
+    """Print what is at a path. Returns the exit code. Raises RmqError."""
+    place = recognise(path)
+    if wanted.topic is not None and place.kind in {Kind.INDEX, Kind.CHECKPOINT, Kind.CONFIG}:
+        raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
+    with output.Lines() as lines:
+        faults = Faults(lines)
+        heading, found = _lines(place, wanted, faults)
+        if not wanted.as_json:
+            lines.write(heading.encode())
+        for line in islice(found, wanted.limit):
+            lines.write(line)
+    return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
+
+
+def _lines(place: Place, wanted: Wanted, faults: Faults) -> tuple[str, Iterator[bytes]]:
+    """The heading, for people, and the lines of what is at a place."""
+    if place.kind in {Kind.STORE, Kind.COMMITLOG}:
+        records = _records(place.storage, log_segments(place), wanted, faults)
+        return record_text.RECORD_HEADING, records
+    if place.kind is Kind.CONSUMEQUEUE:
+        units = files.units(place, wanted.topic, wanted.from_offset, faults.tell)
+        return record_text.UNIT_HEADING, _json(units) if wanted.as_json else record_text.unit_lines(units)
+    if place.kind is Kind.CONSUMEQUEUE_EXT:
+        ext_units = files.ext_units(place, wanted.topic, faults.tell)
+        return record_text.EXT_HEADING, _json(ext_units) if wanted.as_json else record_text.ext_lines(ext_units)
+    if place.kind is Kind.INDEX:
+        entries = files.entries(place, wanted.from_offset, faults.tell)
+        return record_text.ENTRY_HEADING, _json(entries) if wanted.as_json else record_text.entry_lines(entries)
+    data = place.storage.read_bytes(place.path)
+    is_checkpoint = place.kind is Kind.CHECKPOINT
+    value = Checkpoint.decode(data) if is_checkpoint else config_json.loads(data.decode("utf-8", "replace"))
+    line = msgspec.json.encode(value)
+    return "", iter([(line if wanted.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
+
+
+def _json(rows: Iterator[Any]) -> Iterator[bytes]:
+    return (msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def _records(storage: Storage, segments: list[Segment], wanted: Wanted, faults: Faults) -> Iterator[bytes]:
+    to_lines = record_json.record_lines if wanted.as_json else record_text.record_lines
+    for batch in _batches(storage, segments, wanted.from_offset, faults):
+        yield from to_lines(batch, topic=wanted.topic, with_body=wanted.with_body)
+
+
+def _batches(storage: Storage, segments: list[Segment], begin: int, faults: Faults) -> Iterator[FrameBatch]:
+    """The frames from a physical offset on; faults are told as they are met."""
+    expected: int | None = None
+    for segment in segments:
+        if expected is not None and segment.start_offset > max(expected, begin):
+            missing = segment.start_offset - expected
+            faults.tell(f"no file holds the log at offset {expected} ({missing} bytes)")
+        expected = segment.end_offset
+        if begin >= segment.end_offset:
+            continue
+        with opened(storage, segment.path) as file:
+            start = max(0, begin - segment.start_offset)
+            for batch in scan_segment(
+                file, segment.start_offset, segment.size_bytes, start=start, data_end=file.data_end()
+            ):
+                for damage in batch.all_damages():
+                    faults.tell(_damage_text(damage))
+                yield batch
+
+
+def _damage_text(damage: Damage) -> str:
+    return f"damage at offset {damage.physical_offset}, {damage.size} bytes: {damage.code.text}"

@@ -1,0 +1,69 @@
+"""``rmq generate``: a store in bulk, without a broker."""
+
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from rmq_core.cli import output
+from rmq_formats.errors import OptionError
+
+TOPIC = "TopicTest"
+
+
+def generate(
+    store: Annotated[str, typer.Argument(help="The store's directory; made if missing.", show_default=False)],
+    messages: Annotated[int, typer.Option(min=0, metavar="N", help="How many.", show_default=False)],
+    body_bytes: Annotated[int, typer.Option(min=1, metavar="S", help="Size of each body.", show_default=False)],
+    topics: Annotated[str, typer.Option(metavar="T", help="Names, separated by commas, or how many.")] = "1",
+    queues: Annotated[int, typer.Option(min=1, metavar="Q", help="Queues a topic.")] = 4,
+    keys: Annotated[bool, typer.Option("--keys", help="With KEYS, a different one each.")] = False,
+    tags: Annotated[bool, typer.Option("--tags", help="With TAGS, TagA to TagE.")] = False,
+    seed: Annotated[int, typer.Option(metavar="K", help="Equal seeds give equal bytes.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
+) -> None:
+    """Write a store in bulk, without a broker, at the speed of the disk.
+
+    Only the CommitLog and config/topics.json: rmq rebuild, or a broker that opens the store, makes the rest.
+    """
+    from rmq_formats.generate import generate_store  # noqa: PLC0415 # takes a second to load
+
+    begin = time.perf_counter()
+    with output.progress("Writing", messages, in_bytes=False) as advance:
+        made = generate_store(
+            store,
+            messages=messages,
+            body_bytes=body_bytes,
+            topics=topic_names(topics),
+            queues=queues,
+            keys=keys,
+            tags=tags,
+            seed=seed,
+            on_progress=lambda done, _: advance(done),
+        )
+    seconds = time.perf_counter() - begin
+    if as_json:
+        rate = round(made.bytes / seconds)
+        output.print_json({"store": store, **asdict(made), "seconds": round(seconds, 3), "bytes_per_second": rate})
+        return
+    size, rate_text = output.bytes_text(made.bytes), f"{made.bytes / seconds / 1e6:,.0f} MB/s"
+    output.console().print(
+        f"{output.counted(made.messages, 'message')}, {size}, {output.counted(made.files, 'file')} "
+        f"in {seconds:.2f} s, {rate_text}: {store}",
+        soft_wrap=True,
+    )
+
+
+def topic_names(text: str) -> list[str]:
+    """The topics that ``--topics`` stands for.
+
+    Raises:
+        OptionError: a count below 1.
+    """
+    if not text.isdecimal():
+        return [name.strip() for name in text.split(",")]
+    count = int(text)
+    if not 1 <= count <= 100_000:
+        raise OptionError(f"--topics {text}: must be 1 to 100000, or names")
+    return [TOPIC] if count == 1 else [f"{TOPIC}{number}" for number in range(count)]

@@ -1,0 +1,6 @@
+"""x."""
+
+
+def query() -> int:
+    """X."""
+    return 0

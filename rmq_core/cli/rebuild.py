@@ -1,0 +1,50 @@
+"""``rmq rebuild``: ConsumeQueue and Index anew from the CommitLog, on this machine."""
+
+from typing import Annotated
+
+import typer
+
+from rmq_formats.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+
+
+def rebuild(
+    store: Annotated[str, typer.Argument(help="The store's root directory, or a URI.", show_default=False)],
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there instead of into the store.")] = None,
+    what: Annotated[str, typer.Option(metavar="all|consumequeue|index", help="What to rebuild.")] = "all",
+    consumequeue_file_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
+    ] = CONSUMEQUEUE_FILE_BYTES,
+    consumequeue_ext_file_bytes: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueueExt; default: as in the store, 0 is none."),
+    ] = None,
+    index_slots: Annotated[int, typer.Option(metavar="N", help="maxHashSlotNum.")] = INDEX_SLOTS,
+    index_entries: Annotated[int, typer.Option(metavar="N", help="maxIndexNum.")] = INDEX_ENTRIES,
+    delay_levels: Annotated[str, typer.Option(metavar="LEVELS", help="messageDelayLevel.")] = DEFAULT_DELAY_LEVELS,
+    topics_json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The broker's config/topics.json; default: the store's own.")
+    ] = None,
+    only_live_topics: Annotated[
+        bool, typer.Option("--only-live-topics", help="Leave out topics that --topics-json lacks.")
+    ] = False,
+    report: Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Processes; default: one a processor.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+) -> int:
+    """Rebuild ConsumeQueue and Index of a store from its CommitLog.
+
+    The files come out as the broker's own, byte for byte, and replace the old ones at once: killed at any
+    instant, this leaves the old state or the new one. A store that a broker has open is refused.
+    """
+    from rmq_core.cli import rebuilding  # noqa: PLC0415 # takes a second to load
+    from rmq_formats.consumequeue import delay_levels_ms  # noqa: PLC0415
+    from rmq_formats.offline.rebuild_store import options_from_arguments  # noqa: PLC0415
+
+    live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
+    options = options_from_arguments(
+        what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
+        delay_levels_ms(delay_levels), store, live_topics_of,
+    )  # fmt: skip
+    return rebuilding.run(store, out, options, workers=workers, report_file=report, as_json=as_json)

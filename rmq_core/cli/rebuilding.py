@@ -1,0 +1,117 @@
+"""The work of ``rmq rebuild``: runs it in processes of this machine, and shows the report."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import msgspec
+from rich.text import Text
+
+from rmq_core.cli import output
+from rmq_core.cli.output import bytes_text, printable
+from rmq_formats.offline.rebuild import RebuildOptions
+from rmq_formats.offline.rebuild_store import Progress, RebuildReport, rebuild_store
+from rmq_formats.offline.runner import ProcessRunner
+
+LISTED: Final = 50  # findings in the table: the report has more
+
+
+def run(
+    store: str, out: str | None, options: RebuildOptions, *, workers: int | None, report_file: str | None, as_json: bool
+) -> int:
+    """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
+    with interruptible_workers(), _progress() as on_progress:
+        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress)
+    line = msgspec.json.encode(report.to_dict()) + b"\n"
+    if report_file is not None:
+        Path(report_file).write_bytes(line)
+    if as_json:
+        with output.Lines() as lines:
+            lines.write(line)
+    else:
+        show(report)
+    return output.EXIT_FINDINGS if report.finding_counts else output.EXIT_CLEAN
+
+
+@contextmanager
+def interruptible_workers() -> Iterator[None]:
+    """While this holds, Ctrl-C ends worker processes at once, and silently.
+
+    A terminal sends SIGINT to all of them, and each would print its own traceback; sent to the first only, it
+    would wait for the others' tasks to end. Tasks write beside and rename, so that they may die.
+    """
+    leader = os.getpid()
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        if os.getpid() != leader:  # a forked worker, which has inherited this
+            os._exit(output.EXIT_INTERRUPTED)
+        for child in multiprocessing.active_children():
+            child.kill()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar for each phase."""
+    titles = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
+    with ExitStack() as bars:
+        phase = ""
+        advance: output.Advance = lambda _: None  # noqa: E731
+
+        def tell(progress: Progress) -> None:
+            nonlocal phase, advance
+            if progress.phase != phase:
+                bars.close()
+                phase = progress.phase
+                title = titles.get(phase, phase)
+                advance = bars.enter_context(output.progress(title, progress.total, in_bytes=phase == "scan"))
+            advance(progress.done)
+
+        yield tell
+
+
+def show(report: RebuildReport) -> None:
+    """The report for people."""
+    console = output.console()
+    rate = report.bytes / report.seconds / 1e6 if report.seconds else 0.0
+    seconds = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.phases.items())
+    written = f"{output.counted(report.queues, 'queue')}, {output.counted(report.files, 'file')}"
+    if report.finding_counts:
+        findings = Text(", ".join(f"{count:,} {code}" for code, count in report.finding_counts.items()), style="yellow")
+    else:
+        findings = Text("none", style="green")
+    console.print(
+        output.facts(
+            ("store", printable(report.store)),
+            ("written to", printable(report.out)),
+            ("read", f"{output.counted(report.messages, 'message')} in {bytes_text(report.bytes)}"),
+            ("ConsumeQueue", f"{report.units:,} units"),
+            ("Index", f"{report.index_entries:,} entries"),
+            ("written", written),
+            ("seconds", f"{report.seconds:.2f} ({seconds}), {rate:,.0f} MB/s"),
+            ("findings", findings),
+        )
+    )
+    if report.findings:
+        table = output.table("severity", "code", ">offset", "what")
+        for finding in report.findings[:LISTED]:
+            offset = "-" if finding.physical_offset is None else str(finding.physical_offset)
+            queue = "" if finding.topic is None else f"{printable(finding.topic)}/{finding.queue_id}: "
+            table.add_row(finding.kind.severity, finding.kind.code, offset, f"{queue}{printable(finding.detail)}")
+        console.print()
+        console.print(table)
+    if len(report.findings) > LISTED:
+        console.print(f"… {len(report.findings) - LISTED:,} more; --json and --report list them")
+    for remedy in sorted({finding.kind.remedy for finding in report.findings}):
+        console.print(f"→ {remedy}")

@@ -1,0 +1,111 @@
+"""Cuts stretches of a CommitLog into splits to be scanned."""
+
+import bisect
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from rmq_formats.damage import DamageCode
+from rmq_formats.errors import FormatError
+from rmq_formats.frame import frame_shape
+from rmq_formats.message import decode_record
+from rmq_formats.offline.plan import Split
+from rmq_formats.segment import OpenRange, Segment, Storage, opened, read_range
+
+# How far back a broker's clock may have gone between two records, for times to bound where to look.
+CLOCK_SLACK_MS: Final = 3_600_000
+
+_SIZE = Struct(">i")
+
+Range = tuple[int, int]
+
+
+def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
+    """Physical offsets of the log's first byte and of the first one that is still zero.
+
+    This is the snapshot that a reader of a growing log freezes: of what comes later it reads nothing.
+    """
+    for segment in reversed(segments):
+        with opened(storage, segment.path) as file:
+            data_end = min(file.data_end(), segment.size_bytes)
+        if data_end:
+            return segments[0].start_offset, segment.start_offset + data_end
+    return segments[0].start_offset, segments[0].start_offset
+
+
+def range_splits(
+    segments: Sequence[Segment], ranges: Sequence[Range], log_end: int, split_bytes: int, min_splits: int = 1
+) -> list[Split]:
+    """Splits of some stretches of the log, in log order.
+
+    Args:
+        segments: of the log.
+        ranges: physical offsets, ascending and disjoint, each end exclusive: records that begin there.
+        log_end: the log's frozen end.
+        split_bytes: aimed size of a split.
+        min_splits: make splits smaller until there are about this many.
+    """
+    pieces = []
+    for begin, end in ranges:
+        for segment in segments:
+            piece_begin, piece_end = max(begin, segment.start_offset), min(end, segment.end_offset, log_end)
+            if piece_begin < piece_end:
+                pieces.append((segment, piece_begin - segment.start_offset, piece_end - segment.start_offset))
+    total = sum(end - begin for _, begin, end in pieces)
+    split_bytes = max(1, min(split_bytes, -(-total // max(1, min_splits))))
+    splits: list[Split] = []
+    for segment, begin, end in pieces:
+        data_end = min(segment.size_bytes, log_end - segment.start_offset)
+        for start in range(begin, end, split_bytes):
+            limit = min(start + split_bytes, end)
+            # The last split of a file walks on to the BLANK record or the end of what is written.
+            limit = segment.size_bytes if limit >= data_end else limit
+            splits.append(
+                Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, data_end)
+            )
+    return splits
+
+
+def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> Range:
+    """Where in the log records of a time range can be, by the store timestamps that segments begin with.
+
+    Store timestamps go up along the log, but for a clock that was set back: CLOCK_SLACK_MS is allowed for.
+    A segment whose first record cannot be read bounds nothing.
+    """
+    begins: dict[int, int | None] = {}
+
+    def first_timestamp_ms(number: int) -> int | None:
+        if number not in begins:
+            with opened(storage, segments[number].path) as file:
+                begins[number] = _first_timestamp_ms(file, segments[number].start_offset)
+        return begins[number]
+
+    def at_or_after(number: int, bound_ms: int) -> bool:
+        timestamp_ms = first_timestamp_ms(number)
+        return timestamp_ms is not None and timestamp_ms >= bound_ms
+
+    numbers = range(len(segments))
+    later = bisect.bisect_left(numbers, True, key=lambda number: at_or_after(number, end_ms + CLOCK_SLACK_MS))
+    sooner = bisect.bisect_left(numbers, True, key=lambda number: at_or_after(number, first_ms - CLOCK_SLACK_MS))
+    begin = segments[max(sooner - 1, 0)].start_offset
+    end = segments[later].start_offset if later < len(segments) else segments[-1].end_offset
+    return begin, max(begin, end)
+
+
+def record_size(file: OpenRange, position: int) -> int | None:
+    """What the record at a position of a segment says is its size; None if the file ends there."""
+    data = read_range(file, position, _SIZE.size)
+    return int(_SIZE.unpack(data)[0]) if len(data) == _SIZE.size else None
+
+
+def _first_timestamp_ms(file: OpenRange, file_offset: int) -> int | None:
+    size = record_size(file, 0)
+    if size is None or not 0 < size <= file.size_bytes:
+        return None
+    data = read_range(file, 0, size)
+    if isinstance(frame_shape(memoryview(data), 0, file_offset), DamageCode):
+        return None
+    try:
+        return decode_record(data, verify_crc=False).store_timestamp_ms
+    except FormatError:
+        return None

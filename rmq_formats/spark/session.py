@@ -1,0 +1,70 @@
+"""A Spark session with Delta configured and the project's sources and functions registered."""
+
+import os
+import sys
+from importlib.resources import files
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_ALWAYS: Final = {
+    # A store's times are UTC; dates must not depend on the machine that asks.
+    "spark.sql.session.timeZone": "UTC",
+    # Forks of one Python process that has the kernels loaded, see ``daemon``.
+    "spark.python.daemon.module": "rmq_formats.spark.daemon",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
+}
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "4",
+    # Delta keeps a table's state in this many partitions; its default of 50 is a cluster's.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = True, **conf: str) -> SparkSession:
+    """The running session, or a new one, with the ``rmq_*`` sources and functions registered.
+
+    Under ``spark-submit`` the master and the packages that were given there hold; otherwise the session
+    is local, on all processors.
+
+    Args:
+        app_name: shown in Spark's own pages.
+        master: Spark's master URL; None is that of ``spark-submit``, else ``local[*]``.
+        delta: have Delta Lake; fetched from Maven Central the first time.
+        conf: further settings, ``spark_sql_shuffle_partitions="8"`` for ``spark.sql.shuffle.partitions``.
+    """
+    from rmq_formats.spark import register_all  # noqa: PLC0415 # the package imports this module
+
+    submitted = "SPARK_ENV_LOADED" in os.environ  # set by spark-submit for the script that it runs
+    builder = SparkSession.builder.appName(app_name)
+    settings = dict(_ALWAYS)
+    if not submitted:
+        # Workers must run in this very environment; without it the sources are not found there.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings |= _LOCAL
+        log4j = files("rmq_formats.spark") / "log4j2.properties"
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j}"
+        builder = builder.master(master or "local[*]")
+    elif master:
+        builder = builder.master(master)
+    if delta:
+        settings |= _DELTA
+        if not submitted:
+            settings["spark.jars.packages"] = DELTA_PACKAGE
+    settings |= {name.replace("_", "."): value for name, value in conf.items()}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register_all(spark)
+    return spark

@@ -1,0 +1,503 @@
+"""The pages under docs/formats against the golden stores and the code: what they say is true, or a test fails.
+
+A hex dump on a page is a fenced block whose info string names what it shows::
+
+    ```hex STORE/PATH@POSITION KIND
+    00 00 00 fe      ; +0    size = 254  a note for people
+    da a3 20 a7      ; +4    magic = 0xDAA320A7
+    ```
+
+STORE is a golden store, PATH a file in it, POSITION the first byte shown; KIND is a key of ``DECODERS``.
+Behind the bytes stand their place in the block and, where KIND has fields, one field's name and value;
+further lines of bytes belong to the same field, lines without bytes are for people.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
+from types import SimpleNamespace
+
+import pytest
+
+from rmq_formats import layout, rebuild
+from rmq_formats.checkpoint import Checkpoint
+from rmq_formats.commitlog import Blank, walk
+from rmq_formats.compression import Compression, decompress
+from rmq_formats.config_json import TopicConfig, loads, topic_configs
+from rmq_formats.consumequeue import PRE_BLANK, Unit, delay_levels_ms, dispatch_tags_code
+from rmq_formats.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address
+from rmq_formats.damage import DamageCode
+from rmq_formats.frame import body_crc
+from rmq_formats.hashing import index_key_hash, tags_code
+from rmq_formats.hosts import Host
+from rmq_formats.index import IndexEntry, IndexHeader, build_index, entry_position, find_key, slot_position
+from rmq_formats.layout import index_file_bytes
+from rmq_formats.message import StoredMessage, decode_record
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted((DOCS / "formats").glob("*.md"))}
+FILE_TYPES = ["checkpoint", "commitlog", "config", "consumequeue", "consumequeue_ext", "index", "store"]
+
+Golden = Callable[[str], Path]
+Value = int | str | bytes | Host
+Field = tuple[str, Value, bytes]  # name, value as rmq_formats decodes it, the bytes that stand for it
+
+_BLOCK = re.compile(r"^```(\w+) ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"\+(?P<position>\d+)\s*(?:(?P<name>\S+) = (?P<value>\"[^\"]*\"|\d+ bytes|\S+))?")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One field of a dump, as the page shows it."""
+
+    position: int
+    data: bytes
+    name: str | None
+    value: str | None
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One hex block of a page."""
+
+    page: str
+    store: str
+    path: str
+    position: int
+    kind: str
+    lines: list[Line]
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(line.data for line in self.lines)
+
+
+def parse_dump(page: str, info: str, text: str) -> Dump:
+    place, kind = info.split()
+    store, path, position = re.fullmatch(r"(\w+)/(.+)@(\d+)", place).groups()
+    lines: list[Line] = []
+    for row in text.splitlines():
+        digits, _, comment = row.partition(";")
+        data = bytes.fromhex(digits)
+        if not data:
+            continue
+        if comment:
+            match = _COMMENT.match(comment.strip())
+            assert match, f"{page}: {row}"
+            lines.append(Line(int(match["position"]), data, match["name"], match["value"]))
+        else:
+            last = lines.pop()
+            lines.append(Line(last.position, last.data + data, last.name, last.value))
+    return Dump(page, store, path, int(position), kind, lines)
+
+
+DUMPS = [
+    parse_dump(page, info, body)
+    for page, text in PAGES.items()
+    for language, info, body in _BLOCK.findall(text)
+    if language == "hex"
+]
+
+
+def int_field(name: str, value: int, width: int) -> Field:
+    return name, value, value.to_bytes(width, "big", signed=True)
+
+
+def property_fields(properties_bytes: bytes) -> Iterator[Field]:
+    for entry in properties_bytes.split(b"\x02")[:-1]:
+        name, _, value = entry.partition(b"\x01")
+        yield name.decode(), value.decode(), entry + b"\x02"
+
+
+def record_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    """All fields of the record at a position, read by the codec."""
+    message = decode_record(data, position)
+    assert message.size == size
+    topic, properties = message.topic.encode(), message.properties_bytes
+    yield int_field("size", message.size, 4)
+    yield int_field("magic", message.magic, 4)
+    yield int_field("body_crc", message.body_crc, 4)
+    yield int_field("queue_id", message.queue_id, 4)
+    yield int_field("flag", message.flag, 4)
+    yield int_field("queue_offset", message.queue_offset, 8)
+    yield int_field("physical_offset", message.recorded_physical_offset, 8)
+    yield int_field("sys_flag", message.sys_flag, 4)
+    yield int_field("born_timestamp_ms", message.born_timestamp_ms, 8)
+    yield "born_host", message.born_host, message.born_host.to_bytes()
+    yield int_field("store_timestamp_ms", message.store_timestamp_ms, 8)
+    yield "store_host", message.store_host, message.store_host.to_bytes()
+    yield int_field("reconsume_times", message.reconsume_times, 4)
+    yield int_field("prepared_transaction_offset", message.prepared_transaction_offset, 8)
+    yield int_field("body_bytes", len(message.body), 4)
+    yield "body", message.body, message.body
+    yield int_field("topic_bytes", len(topic), message.version)
+    yield "topic", topic, topic
+    yield int_field("properties_bytes", len(properties), 2)
+    yield from property_fields(properties)
+
+
+def record_head_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    used = 0
+    whole = int.from_bytes(data[position : position + 4], "big")
+    for field in record_fields(data, position, whole):
+        if used == size:
+            return
+        yield field
+        used += len(field[2])
+
+
+def blank_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    (blank,) = (item for item in walk(data, 0) if isinstance(item, Blank))
+    assert (blank.physical_offset, size) == (position, layout.BLANK_BYTES)
+    yield int_field("size", blank.size, 4)
+    yield int_field("magic", layout.MAGIC_BLANK, 4)
+
+
+def numbers(decode: Callable[[bytes, int], object], **widths: int) -> Callable[[bytes, int, int], Iterator[Field]]:
+    """A decoder of one thing after the other, each of numbers of these widths, in the order on disk."""
+    thing_bytes = sum(widths.values())
+
+    def decoded(data: bytes, position: int, size: int) -> Iterator[Field]:
+        assert size % thing_bytes == 0
+        for at in range(position, position + size, thing_bytes):
+            thing = decode(data, at)
+            for name, width in widths.items():
+                yield int_field(name, getattr(thing, name), width)
+
+    return decoded
+
+
+def ext_unit_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    end = position + size
+    while position < end:
+        unit = ExtUnit.decode(data, position)
+        yield int_field("size", unit.size if unit else 0, 2)
+        if unit is None:
+            return
+        yield int_field("tags_code", unit.tags_code, 8)
+        yield int_field("store_timestamp_ms", unit.store_timestamp_ms, 8)
+        yield int_field("bit_map_bytes", len(unit.bit_map), 2)
+        position += unit.size
+
+
+def decode_timercheck(data: bytes, position: int) -> SimpleNamespace:
+    """We have no codec of it: seven numbers, in the order of the page's table."""
+    return SimpleNamespace(zip(TIMERCHECK, Struct(f">{len(TIMERCHECK)}q").unpack_from(data, position), strict=True))
+
+
+def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    text = data[position : position + size]
+    yield "text", text.decode(), text
+
+
+TIMERCHECK = [
+    "last_read_time_ms", "last_timer_log_flush_position", "last_timer_queue_offset", "master_timer_queue_offset",
+    "state_version", "timestamp_ms", "counter",
+]  # fmt: skip
+HEADER_WIDTHS = dict(zip((attribute.name for attribute in fields(IndexHeader)), (8, 8, 8, 8, 4, 4), strict=True))
+
+DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
+    "record": record_fields,
+    "record_head": record_head_fields,
+    "properties": lambda data, position, size: property_fields(data[position : position + size]),
+    "blank": blank_fields,
+    "units": numbers(Unit.decode, physical_offset=8, size=4, tags_code=8),
+    "ext_units": ext_unit_fields,
+    "index_header": numbers(lambda data, position: IndexHeader.decode(data[position:]), **HEADER_WIDTHS),
+    "index_slot": numbers(lambda data, at: SimpleNamespace(entry=Struct(">i").unpack_from(data, at)[0]), entry=4),
+    "index_entries": numbers(IndexEntry.decode, key_hash=4, physical_offset=8, seconds=4, previous=4),
+    "checkpoint": numbers(
+        lambda data, position: Checkpoint.decode(data[position:]),
+        **{attribute.name: 8 for attribute in fields(Checkpoint)},
+    ),
+    "timercheck": numbers(decode_timercheck, **dict.fromkeys(TIMERCHECK, 8)),
+    "text": text_fields,
+    "json": None,  # bytes only
+    "zeros": None,
+}
+
+
+def says(shown: str, value: Value) -> bool:
+    """Whether a value as a page shows it is the decoded one."""
+    if isinstance(value, Host):
+        return shown == value.text
+    if isinstance(value, int):
+        number = int(shown, 0)
+        return number == value if not shown.startswith("0x") else number in {value % (1 << 32), value % (1 << 64)}
+    if shown.endswith(" bytes"):
+        return shown == f"{len(value)} bytes"
+    return shown.strip('"') == (value.decode() if isinstance(value, bytes) else value)
+
+
+def golden_bytes(golden: Golden, store: str, path: str) -> bytes:
+    return (golden(store) / "store" / path).read_bytes()
+
+
+def dump_id(dump: Dump) -> str:
+    return f"{dump.page}:{dump.store}/{dump.path}@{dump.position}"
+
+
+@pytest.mark.parametrize("dump", DUMPS, ids=dump_id)
+def test_a_dump_is_the_bytes_of_the_golden_store(dump: Dump, golden: Golden) -> None:
+    data = golden_bytes(golden, dump.store, dump.path)
+    assert dump.data == data[dump.position : dump.position + len(dump.data)]
+    position = 0
+    for line in dump.lines:
+        assert line.position == position, f"the page says +{line.position}"
+        position += len(line.data)
+
+
+@pytest.mark.parametrize("dump", [dump for dump in DUMPS if DECODERS[dump.kind]], ids=dump_id)
+def test_a_dump_shows_each_field_as_the_codec_decodes_it(dump: Dump, golden: Golden) -> None:
+    decoder = DECODERS[dump.kind]
+    assert decoder is not None
+    decoded = list(decoder(golden_bytes(golden, dump.store, dump.path), dump.position, len(dump.data)))
+    assert [line.name for line in dump.lines] == [name for name, _, _ in decoded]
+    assert [line.data for line in dump.lines] == [data for _, _, data in decoded]
+    wrong = [
+        (name, line.value, value)
+        for line, (name, value, _) in zip(dump.lines, decoded, strict=True)
+        if not says(line.value or "", value)
+    ]
+    assert wrong == []
+
+
+def test_each_file_type_has_a_page_with_all_its_parts() -> None:
+    assert sorted(PAGES) == FILE_TYPES
+    for page, text in PAGES.items():
+        assert "## Worked example" in text, page
+        for part in ("Invariants\n1. ", "Edge cases\n- ", "```\n     ", "| offset | width |"):
+            assert part in text or (page, part) == ("store", "| offset | width |"), (page, part)
+        assert re.search("big-endian", text, re.IGNORECASE), page
+    assert {dump.page for dump in DUMPS} == set(PAGES)
+
+
+def rows_of(page: str, *header: str) -> list[list[str]]:
+    """Cells of the table rows below each header line that begins with these columns."""
+    found: list[list[str]] = []
+    inside = False
+    for line in PAGES[page].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")] if line.startswith("|") else []
+        if not cells:
+            inside = False
+        elif tuple(cells[: len(header)]) == header:
+            inside = True
+        elif inside and not set(line) <= set("|- "):
+            found.append(cells)
+    return found
+
+
+@pytest.mark.parametrize("page", FILE_TYPES)
+def test_constants_on_a_page_are_those_of_the_code(page: str) -> None:
+    for name, value, *_ in rows_of(page, "constant", "value"):
+        module = layout if hasattr(layout, name.strip("`")) else rebuild
+        actual = getattr(module, name.strip("`"))
+        assert int(value, 0) in {actual, actual % (1 << 32)}, name
+
+
+def test_bits_on_the_page_are_those_of_the_code() -> None:
+    rows = rows_of("commitlog", "bits", "constant")
+    assert len(rows) == 8
+    for bits, name, _ in rows:
+        assert getattr(layout, name.strip("`")) == int(bits, 16)
+
+
+@pytest.mark.parametrize("page", [page for page in FILE_TYPES if page != "store"])
+def test_fields_in_a_table_follow_each_other_without_a_gap(page: str) -> None:
+    rows = rows_of(page, "offset", "width", "field")
+    assert rows
+    for (offset, width, *_), (following, *_) in pairwise(rows):
+        if offset.isdigit() and width.isdigit() and following.isdigit() and following != "0":
+            assert int(offset) + int(width) == int(following)
+    for offset, _, _, name, *_ in (row for row in rows if len(row) > 4 and row[3].startswith("`")):
+        assert getattr(layout, name.strip("`")) == int(offset)
+
+
+def test_damage_codes_on_the_page_are_those_of_the_scan() -> None:
+    rows = rows_of("commitlog", "code", "name", "the check that failed")
+    assert rows == [[str(int(code)), f"`{code.name}`", code.text] for code in DamageCode]
+
+
+def test_links_lead_to_pages_and_headings_that_are_there() -> None:
+    root = DOCS.parent
+    for path in (root / "CONTRIBUTING.md", root / "CHANGELOG.md", DOCS / "README.md", *(DOCS / "formats").glob("*.md")):
+        for target in re.findall(r"\]\(([^)]+)\)", path.read_text("utf-8")):
+            if target.startswith("http"):
+                continue
+            name, _, anchor = target.partition("#")
+            linked = (path.parent / name).resolve()
+            assert linked.exists(), f"{path.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
+                slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in slugs, f"{path.name}: {target}"
+
+
+def test_the_index_of_the_documents_lists_each_of_them() -> None:
+    index = (DOCS / "README.md").read_text("utf-8")
+    listed = {(DOCS / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index)}
+    documents = {path.resolve() for path in DOCS.rglob("*.md") if path != DOCS / "README.md"}
+    assert documents - listed == set(), "list these in docs/README.md"
+
+
+def mixed_record(golden: Golden, physical_offset: int) -> StoredMessage:
+    start = physical_offset // (1 << 20) * (1 << 20)
+    data = golden_bytes(golden, "mixed", f"commitlog/{start:020d}")
+    return decode_record(data, physical_offset - start, physical_offset=physical_offset)
+
+
+def test_the_compressed_bodies_in_the_table_inflate(golden: Golden) -> None:
+    rows = rows_of("commitlog", "record at (mixed)", "sys_flag")
+    assert {row[2] for row in rows} == {codec.name for codec in Compression}
+    for at, sys_flag, codec, stored, plain, first in rows:
+        message = mixed_record(golden, int(at))
+        assert (f"0x{message.sys_flag:X}", str(len(message.body))) == (sys_flag, stored)
+        assert Compression.of_sys_flag(message.sys_flag) is Compression[codec]
+        assert len(decompress(message.body, message.sys_flag)) == int(plain)
+        assert message.body.startswith(bytes.fromhex(first.strip("`")))
+    grown = rows[0]
+    assert int(grown[3]) - int(grown[4]) == 9, "Edge cases: compression can grow a body"
+
+
+def test_what_the_commitlog_page_says_of_records(golden: Golden) -> None:
+    assert body_crc(b"123456789") == 1274296614
+    commit = mixed_record(golden, 2309568)
+    assert commit.sys_flag & layout.FLAG_TRANSACTION_MASK == layout.FLAG_TRANSACTION_COMMIT
+    assert commit.prepared_transaction_offset == 2308638
+    half = mixed_record(golden, 2308638)
+    assert (half.topic, half.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0)
+    assert {"REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP"} <= commit.properties.keys()
+    batched = mixed_record(golden, 1048576 + 424443)
+    uniq_keys = [value for name, value, _ in property_fields(batched.properties_bytes) if name == "UNIQ_KEY"]
+    assert len(set(uniq_keys)) == 2
+    assert batched.uniq_key == uniq_keys[-1]
+    with_crc = decode_record(golden_bytes(golden, "exotic_crc", "commitlog/00000000000000065536"), 43099)
+    assert with_crc.properties[layout.PROPERTY_CRC][::-1] == "1578372291"
+    behind_the_blank = mixed_record(golden, 1048576)
+    assert behind_the_blank.size == 499
+
+
+def test_what_the_consumequeue_page_says_of_units(golden: Golden, golden_settings: dict) -> None:
+    assert f"`{PRE_BLANK[:8].hex()} {PRE_BLANK[8:12].hex()} {PRE_BLANK[12:].hex()}`" in PAGES["consumequeue"]
+    assert tags_code("TagA") == 2598919
+    assert tags_code("TAG_😀") == -1826110392
+    assert Unit(0, 1, tags_code("TAG_😀")).encode().hex().endswith("ffffffff9327c448")
+    assert tags_code("AaAa") == tags_code("BBBB")
+    delayed = mixed_record(golden, 1509085)
+    levels = delay_levels_ms(golden_settings["mixed"].delay_levels)
+    assert (delayed.store_timestamp_ms, delayed.properties["DELAY"], levels[0]) == (1795230324045, "1", 1000)
+    unit = Unit.decode(golden_bytes(golden, "mixed", "consumequeue/SCHEDULE_TOPIC_XXXX/0/00000000000000000000"))
+    assert unit == Unit(1509085, delayed.size, dispatch_tags_code(delayed, levels))
+
+
+def test_what_the_ext_page_says_of_addresses(golden: Golden) -> None:
+    assert [encode_ext_address(offset) % (1 << 64) for offset in (0, 20)] == [0x8000000000000000, 0x8000000000000014]
+    assert decode_ext_address(layout.EXT_MAX_ADDRESS) == layout.EXT_MAX_ADDRESS + (1 << 63)
+    queue = golden_bytes(golden, "exotic_crc", "consumequeue/Exotic/0/00000000000000000000")
+    ext = golden_bytes(golden, "exotic_crc", "consumequeue_ext/Exotic/0/00000000000000000000")
+    log = golden_bytes(golden, "exotic_crc", "commitlog/00000000000000000000")
+    for number in (0, 1):
+        unit = Unit.decode(queue, number * layout.UNIT_BYTES)
+        message = decode_record(log, unit.physical_offset)
+        ext_unit = ExtUnit.decode(ext, decode_ext_address(unit.tags_code))
+        assert ext_unit == ExtUnit(tags_code(message.tags), message.store_timestamp_ms)
+    assert message.tags == "tag2"
+    assert (65536 - layout.EXT_END_BYTES) // layout.EXT_UNIT_MIN_BYTES == 3276
+
+
+def test_what_the_index_page_says_of_chains(golden: Golden, golden_settings: dict) -> None:
+    slots, entries = golden_settings["mixed"].index_slots, golden_settings["mixed"].index_entries
+    key_hash = index_key_hash("%DLQ%golden_cg", "o1")
+    image = golden_bytes(golden, "mixed", "index/20261121030524016")
+    assert slot_position(key_hash, slots) == 1464
+    assert key_hash % slots == 2062005856 % slots == 356
+    chain = [IndexEntry.decode(image, entry_position(number, slots)) for number in (407, 405, 121)]
+    assert [entry.previous for entry in chain] == [405, 121, 0]
+    assert find_key(image, slots, entries, key_hash) == [entry.physical_offset for entry in chain[:2]]
+    assert index_file_bytes(layout.INDEX_SLOTS, layout.INDEX_ENTRIES) == 420_000_040
+
+
+def test_the_empty_trailing_index_file_is_as_the_page_says() -> None:
+    keyed, keyless = (7, 100, 5000), (None, 200, 6000)
+    *_, last = build_index([keyed, keyless], slots=3, entries_per_file=2)
+    assert IndexHeader.decode(last) == IndexHeader(5000, 5000, 100, 100, 0, 1)
+    assert not any(last[layout.INDEX_HEADER_BYTES :])
+    (only,) = build_index([keyless], slots=3, entries_per_file=2)
+    assert IndexHeader.decode(only) == IndexHeader(0, 0, 0, 0, 0, 1)
+    assert build_index([], slots=3, entries_per_file=2) == []
+
+
+def test_one_message_is_followed_through_the_files(golden: Golden, golden_settings: dict) -> None:
+    settings = golden_settings["mixed"]
+    message = mixed_record(golden, 947281)
+    assert (message.topic, message.keys) == ("Clicks", ["order-73"])
+    file_start, position = 2000, 480
+    assert message.queue_offset * layout.UNIT_BYTES == file_start + position
+    unit = Unit.decode(golden_bytes(golden, "mixed", f"consumequeue/Clicks/1/{file_start:020d}"), position)
+    assert unit == Unit(message.physical_offset, message.size, tags_code(message.tags))
+    key_hash = index_key_hash(message.topic, "order-73")
+    assert (key_hash, key_hash % settings.index_slots) == (586116915, 415)
+    assert entry_position(1978, settings.index_slots) == 41600
+    image = golden_bytes(golden, "mixed", "index/20261121030519542")
+    assert find_key(image, settings.index_slots, settings.index_entries, key_hash) == [message.physical_offset]
+
+
+def test_what_the_checkpoint_page_says_of_times(golden: Golden) -> None:
+    exotic = Checkpoint.decode(golden_bytes(golden, "exotic", "checkpoint"))
+    lines = (golden("exotic") / "expected" / "messages.jsonl").read_text("utf-8").splitlines()
+    stored = {record["physical_offset"]: record["store_timestamp"] for record in map(json.loads, lines)}
+    assert exotic.physic_msg_timestamp_ms == 1795230416709 == stored[65536]
+    assert max(stored.values()) == 1795230416756 == exotic.logics_msg_timestamp_ms
+    mixed = Checkpoint.decode(golden_bytes(golden, "mixed", "checkpoint"))
+    *_, third, _ = sorted((golden("mixed") / "store" / "index").iterdir())
+    assert mixed.index_msg_timestamp_ms == IndexHeader.decode(third.read_bytes()).end_timestamp_ms
+    assert mixed.min_timestamp_ms == mixed.physic_msg_timestamp_ms - 3000
+
+
+def test_the_config_page_reads_the_dialect_as_the_code_does() -> None:
+    rows = rows_of("config", "fastjson writes", "we read")
+    assert len(rows) == 2
+    for written, read in rows:
+        assert loads(written.strip("`")) == json.loads(read.strip("`"))
+
+
+def test_the_config_page_shows_what_delay_offsets_say(golden: Golden) -> None:
+    text = golden_bytes(golden, "mixed", "config/delayOffset.json").decode()
+    (dump,) = (dump for dump in DUMPS if dump.kind == "json")
+    assert dump.data.decode() == text
+    flat = {
+        f"`{table}.{name}`": str(value)
+        for table, members in json.loads(json.dumps(loads(text))).items()
+        for name, value in members.items()
+    }
+    assert dict(rows_of("config", "key", "value")) == flat
+    for level, count in ((1, 4), (2, 3), (3, 11)):
+        data = golden_bytes(golden, "mixed", f"consumequeue/SCHEDULE_TOPIC_XXXX/{level - 1}/00000000000000000000")
+        units = [Unit.decode(data, at) for at in range(0, len(data), layout.UNIT_BYTES)]
+        assert sum(unit.is_written for unit in units) == count == int(flat[f"`offsetTable.{level}`"])
+
+
+def test_the_config_page_names_the_defaults_of_a_topic() -> None:
+    rows = rows_of("config", "member of `topicConfigTable.NAME`", "default")
+    (topic,) = topic_configs('{"topicConfigTable":{"T":{}}}').values()
+    assert topic == TopicConfig("T")
+    assert len(rows) == len(fields(TopicConfig))
+    for member, default, *_ in rows[1:]:
+        name = re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", member.strip("`"))
+        actual = getattr(topic, name)
+        assert default.strip("`") == (actual if isinstance(actual, str) else json.dumps(actual))
+
+
+def test_the_tree_on_the_store_page_is_that_of_the_golden_store(golden: Golden) -> None:
+    ((info, text),) = [(info, text) for language, info, text in _BLOCK.findall(PAGES["store"]) if language == "tree"]
+    root = golden(info) / "store"
+    shown = {path: int(size) for path, size in map(str.split, text.splitlines())}
+    actual = {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
+    hidden = actual.keys() - shown.keys()
+    assert {path: actual.get(path) for path in shown} == shown
+    assert all(path.startswith("consumequeue/") for path in hidden), hidden
+    assert not any((root / "commitlog" / "00000000000002097152").read_bytes()), "made ahead, all zeros"

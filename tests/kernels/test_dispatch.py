@@ -1,0 +1,182 @@
+"""What records give to ConsumeQueues and Index: the kernel against the codecs."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog import Frame, walk
+from rmq_formats.consumequeue import delay_levels_ms, dispatch_tags_code, goes_to_consumequeue
+from rmq_formats.dispatch import Dispatcher
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.index import index_keys
+from rmq_formats.layout import FLAG_TRANSACTION_ROLLBACK, SCHEDULE_TOPIC
+from rmq_formats.message import MessageToStore, StoredMessage
+from rmq_formats.paths import parse_segment_name
+from rmq_formats.properties import encode_properties
+from tests.formats.record_strategies import encode_segment, messages, plain_message
+from tests.kernels.logs import FILE_OFFSET, batches
+from tests.kernels.test_text import blocks
+
+LEVELS = (1000, 5000, 10_000)
+Rows = list[tuple[Any, ...]]
+
+
+def dispatched(
+    data: bytes, file_offset: int = FILE_OFFSET, levels: tuple[int, ...] = LEVELS, **scan: Any
+) -> tuple[Rows, Rows]:
+    """Units and keys with their queues' names, as the kernel gives them."""
+    dispatcher = Dispatcher(levels)
+    units: list[Any] = []
+    keys: list[Any] = []
+    for batch in batches(data, file_offset, **scan):
+        dispatcher.dispatch(batch)
+    for table, rows in zip(dispatcher.take(), (units, keys), strict=True):
+        rows += table.tolist()
+    names = dispatcher.queue_names()
+    return [(*names[row[0]], *row[1:]) for row in units], [(*row[:3], *names[row[3]]) for row in keys]
+
+
+def stored_messages(data: bytes, file_offset: int = FILE_OFFSET) -> Iterator[StoredMessage]:
+    return (item.decode() for item in walk(data, file_offset) if isinstance(item, Frame))
+
+
+def expected(found: Iterator[StoredMessage], levels: tuple[int, ...] = LEVELS) -> tuple[Rows, Rows]:
+    """The same by the codecs."""
+    units: Rows = []
+    keys: Rows = []
+    for message in found:
+        queue, at, time = (message.topic, message.queue_id), message.physical_offset, message.store_timestamp_ms
+        if goes_to_consumequeue(message.sys_flag):
+            code = dispatch_tags_code(message, levels)
+            units.append((*queue, message.queue_offset, at, message.size, code, time))
+        keys += [(index_key_hash(message.topic, key), at, time, *queue) for key in index_keys(message)]
+    return units, keys
+
+
+def check(stored: list[MessageToStore], **options: Any) -> tuple[Rows, Rows]:
+    data, _ = encode_segment(stored, FILE_OFFSET, 100, blank=True)
+    found = dispatched(data, **options)
+    assert found == expected(stored_messages(data))
+    return found
+
+
+def test_golden_records_are_dispatched_as_by_the_codecs(
+    golden: Callable[[str], Path], golden_name: str, golden_settings: dict[str, Any]
+) -> None:
+    levels = delay_levels_ms(golden_settings[golden_name].delay_levels)
+    for path in (golden(golden_name) / "store" / "commitlog").iterdir():
+        data, start = path.read_bytes(), parse_segment_name(path.name) or 0
+        found = dispatched(data, start, levels, window_bytes=8192)
+        assert found == expected(stored_messages(data, start), levels)
+
+
+odd_messages = st.builds(
+    lambda message, topic, block, sys_flag: replace(
+        message, topic=topic or message.topic, properties_bytes=block, sys_flag=sys_flag
+    ),
+    messages,
+    st.sampled_from(["", "", SCHEDULE_TOPIC, "a", "%RETRY%" + "g" * 140]),
+    blocks,
+    st.sampled_from([0, 0, 0x2, 0x4, 0x8, 0xC, 0x30C, 0x301]),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(odd_messages, min_size=1, max_size=8))
+def test_any_record_is_dispatched_as_by_the_codecs(stored: list[MessageToStore]) -> None:
+    check(stored, window_bytes=4096)
+
+
+@pytest.mark.parametrize("delay", ["1", "3", "4", "99", "0", "-1", "+2", "x", "2147483647", "2147483648", "3000000000"])
+@pytest.mark.parametrize("topic", [SCHEDULE_TOPIC, SCHEDULE_TOPIC[:-1], SCHEDULE_TOPIC + "X"])
+def test_a_delayed_record_has_its_delivery_time_for_a_tags_code(delay: str, topic: str) -> None:
+    properties = encode_properties({"DELAY": delay, "TAGS": "TagA"})
+    check([plain_message(topic, properties_bytes=properties)])
+
+
+def test_invalid_utf_8_in_topic_and_keys_is_dispatched_as_by_the_codecs() -> None:
+    stored = [plain_message("TOPICTOPIC", properties_bytes=b"KEYS\1a\xe4 \xff b\2TAGS\1\xf0\x9f\2") for _ in range(3)]
+    data, _ = encode_segment(stored, FILE_OFFSET, 0, blank=False)
+    data = data.replace(b"TOPICTOPIC", b"TO\xf0\x9fC\xed\xa0\x80IC")
+    assert dispatched(data) == expected(stored_messages(data))
+
+
+def test_the_key_whose_hash_is_the_smallest_int_has_hash_0() -> None:
+    # "polygenelubricants" hashes to the smallest int; a topic may be empty as far as a record goes.
+    key = next(text for text in ("#polygenelubricants"[1:],) if text)
+    _, keys = check([plain_message("t", properties_bytes=encode_properties({"KEYS": key}))])
+    assert len(keys) == 1
+
+
+def test_many_queues_make_the_queue_table_grow() -> None:
+    names = [("Topic" + "x" * (number % 120) + str(number), number % 7 - 3) for number in range(3000)]
+    stored = [plain_message(topic, b"", queue_id=queue_id) for topic, queue_id in names + names[::-1]]
+    units, _ = check(stored, window_bytes=65536)
+    assert [unit[:2] for unit in units] == names + names[::-1]
+
+
+def test_thousands_of_keys_in_a_record_are_all_taken() -> None:
+    most = b"KEYS\1" + b"a " * 16379 + b"b\2"
+    stored = [plain_message(properties_bytes=most) for _ in range(9)]
+    stored.append(plain_message(properties_bytes=b"UNIQ_KEY\1u\2KEYS\1" + b"k" * 32000))
+    _, keys = check(stored)
+    assert len(keys) == 9 * 16380 + 2, "more than one table of keys holds at first"
+
+
+@pytest.mark.parametrize("size", range(6))
+def test_each_part_of_keys_counts_up_to_the_last_free_row(size: int) -> None:
+    keys = " ".join("k" * size)
+    filler = b"KEYS\1" + b"a " * 16000
+    tail = plain_message(properties_bytes=encode_properties({"UNIQ_KEY": "u", "KEYS": f" {keys} "}))
+    check([plain_message(properties_bytes=filler)] * 4 + [tail] * 500)
+
+
+def test_more_units_than_a_table_holds_are_all_taken() -> None:
+    units, keys = check([plain_message("t", b"")] * 70_000, window_bytes=65536)
+    assert len(units) == 70_000
+    assert keys == []
+
+
+def test_rollbacks_give_nothing_and_half_messages_only_keys() -> None:
+    properties = encode_properties({"UNIQ_KEY": "u"})
+    stored = [plain_message(sys_flag=flag, properties_bytes=properties) for flag in (0, 4, 8, 12)]
+    units, keys = check(stored)
+    assert [unit[2] for unit in units] == [0, 2]
+    assert len(keys) == 3
+    assert check([plain_message(sys_flag=FLAG_TRANSACTION_ROLLBACK)]) == ([], [])
+
+
+def test_frames_that_fail_a_checksum_give_nothing() -> None:
+    data, places = encode_segment([plain_message() for _ in range(3)], FILE_OFFSET, 0, blank=False)
+    at = places[1][0] + 90
+    data = data[:at] + b"?" + data[at + 1 :]
+    units, _ = dispatched(data)
+    assert [unit[3] - FILE_OFFSET for unit in units] == [places[0][0], places[2][0]]
+    assert len(dispatched(data, verify_crc=False)[0]) == 3
+
+
+def test_take_gives_each_row_once_and_counts_go_on() -> None:
+    data, places = encode_segment([plain_message(queue_id=n % 2) for n in range(6)], FILE_OFFSET, 0, blank=False)
+    dispatcher = Dispatcher(LEVELS)
+    taken = []
+    for start in (places[0][0], places[3][0]):
+        for batch in batches(data, start=start, limit=start + 1, search=False):
+            dispatcher.dispatch(batch)
+        taken += dispatcher.take()[0].tolist()
+    assert [row[1] for row in taken] == [0, 3]
+    assert len(dispatcher.take()[0]) == 0
+    assert (dispatcher.message_count, dispatcher.record_bytes) == (2, 2 * places[0][1])
+    assert [name[1] for name in dispatcher.queue_names()] == [0, 1]
+
+
+def test_hash_collisions_of_queues_are_told_apart() -> None:
+    names = ["AaAa", "BBBB", "AaBB", "BBAa"]  # one Java hash
+    units, _ = check([plain_message(name, queue_id=number) for number in (0, 1 << 24, -1) for name in names])
+    assert len({unit[:2] for unit in units}) == 12
+    assert np.unique([unit[2] for unit in units]).size == 12

@@ -1,0 +1,146 @@
+"""The main job on real input, start to end: ``make demo``, or ``make demo STORE=DIR`` on your own store.
+
+A store that Apache RocketMQ wrote loses its queues and its Index; Spark rebuilds them from the CommitLog,
+byte for byte; its messages land in a Delta table; a query and a look-up by key answer from what came of it.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import zstandard
+from pyspark.sql import functions as F
+from rich.console import Console
+from rich.table import Table
+
+from rmq_formats.segment import open_storage
+from rmq_formats.spark import session
+
+ROOT = Path(__file__).parents[1]
+WORK = ROOT / ".demo"
+GOLDEN_SIZES = ["--consumequeue-file-bytes", "2000", "--index-slots", "500", "--index-entries", "2000"]
+GOLDEN_DELAY_LEVELS = ["--delay-levels", " ".join(f"{second}s" for second in range(1, 19))]
+console = Console(highlight=False)
+
+
+def say(text: str) -> None:
+    """One step of the demo."""
+    console.print(f"\n[bold]{text}[/bold]")
+
+
+def run_job(name: str, *arguments: str) -> dict[str, object]:
+    """Run a job as a user would; its report is the last line that it prints."""
+    shown = " ".join(f'"{argument}"' if " " in argument else argument for argument in arguments)
+    console.print(f"  $ python jobs/{name}.py {shown}", style="dim", soft_wrap=True)
+    command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode == 2:
+        sys.exit(2)
+    report: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def unpack_golden() -> Path:
+    """The golden store ``mixed``, with Java's own rebuild beside it."""
+    with (
+        (ROOT / "tests/golden/mixed.tar.zst").open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as plain,
+        tarfile.open(fileobj=plain, mode="r|") as archive,
+    ):
+        archive.extractall(WORK, filter="data")
+    return WORK / "mixed"
+
+
+def same_files(ours: Path, theirs: Path, *, by_name: bool) -> int | None:
+    """How many files two directories have, all with the same bytes; None where they differ."""
+    trees = [
+        {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+        for directory in (ours, theirs)
+    ]
+    # IndexFiles are named by the time of their creation: they are compared in order.
+    equal = trees[0] == trees[1] if by_name else list(trees[0].values()) == list(trees[1].values())
+    return len(trees[0]) if equal else None
+
+
+def compare(ours: Path, theirs: Path) -> bool:
+    """Say whether the rebuilt directories hold the original's bytes."""
+    good = True
+    for name, by_name in (("consumequeue", True), ("index", False)):
+        if not (theirs / name).exists():
+            continue
+        count = same_files(ours / name, theirs / name, by_name=by_name)
+        good &= count is not None
+        verdict = f"[green]{count} files, each byte as in Java's[/green]" if count is not None else "[red]differ[/red]"
+        console.print(f"  {name:<14}{verdict}")
+    return good
+
+
+def show_table(table: Path) -> tuple[str, str] | None:
+    """Messages by topic, out of the Delta table; topic and key of the newest message that has a key."""
+    spark = session("demo")
+    messages = spark.read.format("delta").load(str(table))
+    by_topic = messages.groupBy("topic").agg(
+        F.count("*").alias("messages"), F.sum("size").alias("bytes"), F.max("store_timestamp").alias("last")
+    )
+    shown = Table("topic", "messages", "bytes", "last stored (UTC)")
+    for row in by_topic.orderBy(F.desc("messages"), "topic").collect():
+        shown.add_row(row.topic, f"{row.messages:,}", f"{row.bytes:,}", f"{row.last:%Y-%m-%d %H:%M:%S}")
+    console.print(shown)
+    keyed = messages.where(F.size("keys") > 0).orderBy(F.desc("physical_offset")).select("topic", "keys").first()
+    spark.stop()
+    return (keyed["topic"], keyed["keys"][0]) if keyed else None
+
+
+def show_message(store: Path, topic: str, key: str) -> None:
+    """One message by its key, as an operator asks for it."""
+    say(f"4. Look a message up by its key {key!r}, without a broker")
+    console.print(f"  $ rmq query {store} --topic {topic} --key {key}", style="dim", soft_wrap=True)
+    command = [sys.executable, "-m", "rmq_core.cli.main", "query", str(store), "--topic", topic, "--key", key]
+    subprocess.run(command, check=False)
+
+
+def main() -> int:
+    """Run the demo."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", help="a RocketMQ store of yours; it is only read")
+    given = parser.parse_args()
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir()
+    if given.store:
+        store, out, theirs, sizes = Path(given.store), WORK / "rebuilt", Path(given.store), []
+        out.mkdir()
+        say(f"1. The store {store}")
+    else:
+        golden = unpack_golden()
+        store = out = golden / "store"
+        theirs, sizes = golden / "expected", [*GOLDEN_SIZES, *GOLDEN_DELAY_LEVELS]
+        say("1. A store that Apache RocketMQ 5.3.3 wrote; its queues and Index are thrown away")
+        shutil.rmtree(store / "consumequeue")
+        shutil.rmtree(store / "index")
+    files = open_storage(str(store))[0].entries(str(store / "commitlog"))
+    console.print(f"  commitlog: {len(files)} files, {sum(file.size_bytes for file in files):,} bytes")
+
+    say("2. Rebuild ConsumeQueue and Index from the CommitLog, on Spark")
+    report = run_job("rebuild", "--store", str(store), *(["--out", str(out)] if given.store else []), *sizes)
+    console.print(
+        f"  {report['messages']:,} messages, {report['units']:,} units, {report['index_entries']:,} Index entries "
+        f"in {report['seconds']} s"
+    )
+    good = compare(out, theirs)
+
+    say("3. Land the messages in a Delta table, each once")
+    table = WORK / "messages"
+    report = run_job("export_delta", "--store", str(store), "--table", str(table))
+    console.print(f"  {report['messages']:,} messages landed in {report['seconds']} s")
+    keyed = show_table(table)
+    if keyed:
+        show_message(store, *keyed)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
