@@ -5,55 +5,20 @@ that is not UTF-8, checksums) and for bodies that are to be inflated. Only asked
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from rmq_formats.arrow_build import MAX_ROWS, TIMESTAMP, BatchBuilder
+from rmq_formats.arrow_build import MAX_ROWS, BatchBuilder
 from rmq_formats.arrow_rows import FrameRows
+from rmq_formats.arrow_schema import Mode
 from rmq_formats.damage import Damage
-from rmq_formats.errors import FormatError, OptionError
+from rmq_formats.errors import FormatError
 from rmq_formats.kernels import scan
 from rmq_formats.scan import FrameBatch
 
-SCHEMA: Final = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("queue_offset", pa.int64()),
-        ("physical_offset", pa.int64()),
-        ("size", pa.int32()),
-        ("tags", pa.string()),
-        ("keys", pa.list_(pa.field("element", pa.string()))),
-        ("uniq_key", pa.string()),
-        ("msg_id", pa.string()),
-        ("body", pa.binary()),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("store_timestamp", TIMESTAMP),
-        ("born_timestamp", TIMESTAMP),
-        ("born_host", pa.string()),
-        ("store_host", pa.string()),
-        ("flag", pa.int32()),
-        ("sys_flag", pa.int32()),
-        ("reconsume_times", pa.int32()),
-        ("prepared_transaction_offset", pa.int64()),
-        ("body_crc", pa.int32()),
-        ("version", pa.int32()),
-        ("record_error", pa.string()),
-    ]
-)
-COLUMNS: Final[tuple[str, ...]] = tuple(SCHEMA.names)
 BATCH_BYTES: Final = 8 << 20  # of text and bodies, after which a batch is given out
 MAX_INT: Final = (1 << 31) - 1
-
-
-class Mode(StrEnum):
-    """What becomes of a damaged stretch of the log; Spark's names for it."""
-
-    PERMISSIVE = "PERMISSIVE"  # a row with record_error
-    DROPMALFORMED = "DROPMALFORMED"  # left out
-    FAILFAST = "FAILFAST"  # an error
 
 
 class RowSelector(Protocol):
@@ -66,20 +31,6 @@ class RowSelector(Protocol):
     def damage(self, damage: Damage) -> bool:
         """Whether a stretch without a record is wanted as a row."""
         ...
-
-
-def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of some columns.
-
-    Raises:
-        OptionError: a column that is not there, or none.
-    """
-    for name in columns:
-        if name not in COLUMNS:
-            raise OptionError(f"unknown column {name!r}; there are {', '.join(COLUMNS)}")
-    if not columns or len(set(columns)) < len(columns):
-        raise OptionError("columns must name at least one, and none twice")
-    return pa.schema([SCHEMA.field(name) for name in columns])
 
 
 def record_batches(
@@ -96,7 +47,7 @@ def record_batches(
 
     Args:
         batches: what a scan or point reads give.
-        schema: of the wanted columns, see ``schema_of``.
+        schema: of the wanted columns, see ``rmq_formats.arrow_schema.schema_of``.
         mode: what becomes of damaged stretches.
         decompress: inflate bodies that the producer compressed. One that does not inflate stays as it is
             stored and has a record_error.

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.arrow_rows import FrameRows
+from rmq_formats.arrow_schema import TIMESTAMP
 from rmq_formats.damage import DamageCode
 from rmq_formats.kernels import columns as kernel
 from rmq_formats.kernels import columns_text as text_kernel
@@ -30,7 +31,6 @@ from rmq_formats.layout import (
     RECORD_SYS_FLAG_AT,
 )
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 MAX_ROWS: Final = 1 << 16
 _FIRST_BYTES: Final = 1 << 16
 
@@ -136,7 +136,7 @@ class BatchBuilder:
         """Begin.
 
         Args:
-            schema: of the wanted columns, a part of ``rmq_formats.arrow.SCHEMA``.
+            schema: of the wanted columns, a part of ``rmq_formats.arrow_schema.COMMITLOG``.
         """
         self._schema = schema
         self._names = frozenset(schema.names)

@@ -125,6 +125,14 @@ class _LocalFile:
         os.close(self._descriptor)
 
 
+def _entry(item: os.DirEntry[str]) -> Entry | None:
+    """A name's entry; None for a link to nowhere, and for what was deleted since it was listed."""
+    try:
+        return Entry(item.name, True, 0) if item.is_dir() else Entry(item.name, False, item.stat().st_size)
+    except FileNotFoundError:
+        return None
+
+
 class LocalStorage:
     """Files of this machine or of a shared mount."""
 
@@ -134,7 +142,7 @@ class LocalStorage:
         """Names in a directory, sorted; empty where there is none."""
         try:
             with os.scandir(path) as scan:
-                found = [Entry(item.name, item.is_dir(), 0 if item.is_dir() else item.stat().st_size) for item in scan]
+                found = [entry for item in scan if (entry := _entry(item)) is not None]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:

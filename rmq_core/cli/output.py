@@ -35,20 +35,12 @@ def console() -> Console:
     return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def table(*columns: str) -> Table:
     """A table without frames. A column whose name begins with ``>`` is aligned to the right.
 
     Text that does not fit is folded, never cut: a topic's name may take a line and more.
     """
-    made = Table(
-        box=box.SIMPLE_HEAD,
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in columns:
         right = name.startswith(">")
         made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)

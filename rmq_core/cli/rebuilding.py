@@ -14,6 +14,7 @@ from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
+from rmq_formats.errors import OptionError
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import Progress, RebuildReport, rebuild_store
 from rmq_formats.offline.runner import ProcessRunner
@@ -25,6 +26,8 @@ def run(
     store: str, out: str | None, options: RebuildOptions, *, workers: int | None, report_file: str | None, as_json: bool
 ) -> int:
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
+    if report_file is not None and not Path(report_file).absolute().parent.is_dir():
+        raise OptionError(f"--report {report_file}: no such directory")
     with interruptible_workers(), _progress() as on_progress:
         report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress)
     line = msgspec.json.encode(report.to_dict()) + b"\n"

@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
+from rmq_formats.arrow_schema import Mode
 from rmq_formats.hosts import Host
 
 MAX_LONG: Final = (1 << 63) - 1
@@ -125,6 +127,35 @@ class Query:
         if not self.wants_topic(topic) or (self.queues is not None and queue_id not in self.queues[topic]):
             return NOTHING
         return self.bounds.get((topic, queue_id), EVERYTHING)
+
+
+class AccessPath(StrEnum):
+    """How records are found."""
+
+    AUTO = "auto"
+    SCAN = "scan"
+    CONSUMEQUEUE = "consumequeue"
+    INDEX = "index"
+    MESSAGE_ID = "msgId"  # never asked for by name: a message id is a place
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How records are given out.
+
+    Attributes:
+        columns: names, of ``rmq_formats.arrow_schema.COMMITLOG``.
+        query: which records.
+        mode: what becomes of damaged stretches.
+        verify_crc: check the sums of bodies and records.
+        decompress: inflate bodies that the producer compressed.
+    """
+
+    columns: tuple[str, ...]
+    query: Query = Query()
+    mode: Mode = Mode.PERMISSIVE
+    verify_crc: bool = True
+    decompress: bool = False
 
 
 def parse_tags(expression: str) -> frozenset[str] | None:

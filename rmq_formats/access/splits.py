@@ -80,13 +80,15 @@ def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end
                 begins[number] = _first_timestamp_ms(file, segments[number].start_offset)
         return begins[number]
 
-    def at_or_after(number: int, bound_ms: int) -> bool:
-        timestamp_ms = first_timestamp_ms(number)
-        return timestamp_ms is not None and timestamp_ms >= bound_ms
+    def first_from(bound_ms: int, unknown: bool) -> int:
+        def is_from(number: int) -> bool:
+            timestamp_ms = first_timestamp_ms(number)
+            return unknown if timestamp_ms is None else timestamp_ms >= bound_ms
 
-    numbers = range(len(segments))
-    later = bisect.bisect_left(numbers, True, key=lambda number: at_or_after(number, end_ms + CLOCK_SLACK_MS))
-    sooner = bisect.bisect_left(numbers, True, key=lambda number: at_or_after(number, first_ms - CLOCK_SLACK_MS))
+        return bisect.bisect_left(range(len(segments)), True, key=is_from)
+
+    later = first_from(end_ms + CLOCK_SLACK_MS, unknown=False)
+    sooner = first_from(first_ms - CLOCK_SLACK_MS, unknown=True)
     begin = segments[max(sooner - 1, 0)].start_offset
     end = segments[later].start_offset if later < len(segments) else segments[-1].end_offset
     return begin, max(begin, end)

@@ -1,6 +1,7 @@
 """Replaces directories of a store whole: killed at any instant, each is the old one or the new one."""
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from rmq_formats.errors import StoreError
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
+_NO_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}  # of kernels and file systems without it
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -21,6 +23,9 @@ def _exchange(first: Path, second: Path) -> None:
         result = _LIBC.renameat2(_AT_FDCWD, bytes(first), _AT_FDCWD, bytes(second), _RENAME_EXCHANGE)
         if result == 0:
             return
+        error = ctypes.get_errno()
+        if error not in _NO_EXCHANGE:
+            raise StoreError(f"{second}: cannot be replaced ({os.strerror(error)})")
     aside = first.with_name(f"{first.name}.aside")
     second.rename(aside)
     first.rename(second)
@@ -56,6 +61,8 @@ def publish(work: Path, target: Path, names: Sequence[str]) -> None:
 
 def finish_publishing(work: Path, target: Path) -> bool:
     """Do what is left of a ``publish`` that was interrupted; False if none was under way."""
+    published = work.with_name(f"{work.name}.published")
+    shutil.rmtree(published, ignore_errors=True)  # of a run that was killed while it cleaned up
     note = work / "publish.json"
     if not note.exists():
         return False
@@ -68,5 +75,6 @@ def finish_publishing(work: Path, target: Path) -> bool:
         else:
             fresh.rename(place)
     sync_file_system(target)
-    shutil.rmtree(work)
+    work.rename(published)  # half of a deleted work directory must not look like one to go on with
+    shutil.rmtree(published)
     return True

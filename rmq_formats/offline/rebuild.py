@@ -7,7 +7,8 @@ begins again from what is finished.
 """
 
 import json
-import os
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -114,7 +115,7 @@ class WriteResult:
         unit_count: units in them, without fillers.
         entry_count: Index entries in them.
         findings: faults, the first MAX_REPORTED, as ``Finding.to_dict``.
-        finding_count: all of them.
+        finding_counts: all of them, by code.
     """
 
     name: str
@@ -123,7 +124,7 @@ class WriteResult:
     unit_count: int
     entry_count: int
     findings: tuple[dict[str, Any], ...]
-    finding_count: int
+    finding_counts: dict[str, int]
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -160,9 +161,12 @@ def partition_count(splits: Sequence[Split]) -> int:
     return min(MAX_PARTITIONS, 1 + total // PARTITION_BYTES)
 
 
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write a file under another name, then rename: a reader sees all of it or none."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+def _write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:
+    """Write a file elsewhere, then rename: a reader sees all of it or none.
+
+    A task that dies leaves its half aside, for a broker does not start where a queue has a foreign file.
+    """
+    temporary = work / "part" / f"{path.name}.{uuid.uuid4().hex}"
     write(temporary)
     temporary.replace(path)
 
@@ -203,16 +207,17 @@ def scan_split(
     if options.consumequeue:
         _write_whole(
             work / "spill" / f"units-{names}",
+            work,
             lambda target: spill.write_units(target, units, dispatcher, partitions),
         )
     if options.index:
-        _write_whole(work / "spill" / f"keys-{names}", lambda target: spill.write_keys(target, keys))
+        _write_whole(work / "spill" / f"keys-{names}", work, lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
         split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
         last if options.live_topics is None else -1, len(keys), reported, len(damages),
     )  # fmt: skip
-    _write_text(done, result.to_json())
+    _write_text(done, work, result.to_json())
     return result
 
 
@@ -268,7 +273,7 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, work
             if len(rows):
                 queues.setdefault((topic, queue_id), []).append(rows)
     found: list[Finding] = []
-    file_count = unit_count = 0
+    queue_count = file_count = unit_count = 0
     for (topic, queue_id), parts in sorted(queues.items()):
         if not paths.is_safe_topic(topic) or "\ufffd" in topic:
             first = parts[0][0]
@@ -279,11 +284,14 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, work
             continue
         placement = rebuild.place_units(np.concatenate(parts))
         found += _queue_findings(topic, queue_id, placement)
-        file_count += _write_queue(topic, queue_id, placement.rows, options, work)
-        unit_count += len(placement.rows)
+        if len(placement.rows):
+            queue_count += 1
+            file_count += _write_queue(topic, queue_id, placement.rows, options, work)
+            unit_count += len(placement.rows)
     reported = tuple(finding.to_dict() for finding in found[:MAX_REPORTED])
-    result = WriteResult(done.stem, len(queues), file_count, unit_count, 0, reported, len(found))
-    _write_text(done, result.to_json())
+    counts = Counter(finding.kind.code for finding in found)
+    result = WriteResult(done.stem, queue_count, file_count, unit_count, 0, reported, dict(counts))
+    _write_text(done, work, result.to_json())
     return result
 
 
@@ -295,17 +303,17 @@ def _write_queue(topic: str, queue_id: int, rows: rebuild.Rows, options: Rebuild
         directory.mkdir(parents=True, exist_ok=True)
         for number, image in enumerate(ext_images):
             start = number * options.consumequeue_ext_file_bytes
-            _write_image(directory / paths.segment_name(start), image, options.consumequeue_ext_file_bytes)
+            _write_image(directory / paths.segment_name(start), work, image, options.consumequeue_ext_file_bytes)
             file_count += 1
     directory = Path(paths.queue_dir(paths.consumequeue_dir(str(work / "new")), topic, queue_id))
     directory.mkdir(parents=True, exist_ok=True)
     for start, units in rebuild.consumequeue_images(rows, options.consumequeue_file_bytes):
-        _write_image(directory / paths.segment_name(start), units.data, options.consumequeue_file_bytes)
+        _write_image(directory / paths.segment_name(start), work, units.data, options.consumequeue_file_bytes)
         file_count += 1
     return file_count
 
 
-def _write_image(path: Path, image: bytes | memoryview, file_bytes: int) -> None:
+def _write_image(path: Path, work: Path, image: bytes | memoryview, file_bytes: int) -> None:
     """Write a file's used bytes; the rest of it is a hole."""
 
     def write(target: Path) -> None:
@@ -313,14 +321,14 @@ def _write_image(path: Path, image: bytes | memoryview, file_bytes: int) -> None
             file.write(image)
             file.truncate(file_bytes)
 
-    _write_whole(path, write)
+    _write_whole(path, work, write)
 
 
-def _write_text(path: Path, text: str) -> None:
+def _write_text(path: Path, work: Path, text: str) -> None:
     def write(target: Path) -> None:
         target.write_text(text, encoding="utf-8")
 
-    _write_whole(path, write)
+    _write_whole(path, work, write)
 
 
 def index_tasks(
@@ -350,25 +358,30 @@ def index_tasks(
             room -= end - begin
             begin = end
     tasks: list[IndexTask] = []
-    name_ms = 0
+    name = f"{0:017d}"
     previous_end: tuple[int, int] | None = None
     for number, own in enumerate(parts):
         # The original names a file by its creation; the first record's time is as near and repeatable.
-        name_ms = max(name_ms + 1, last_keys(own[0][0], own[0][1])[0])
-        tasks.append(IndexTask(number, index_file_name(name_ms), tuple(own), previous_end))
+        name = _name_after(name, last_keys(own[0][0], own[0][1])[0])
+        tasks.append(IndexTask(number, name, tuple(own), previous_end))
         previous_end = last_keys(own[-1][0], own[-1][2] - 1)
     last_message = max((result.last_physical_offset for result in results), default=-1)
     if room == 0 and last_message > (previous_end[1] if previous_end else -1):
-        tasks.append(IndexTask(len(tasks), index_file_name(name_ms + 1), (), previous_end))
+        tasks.append(IndexTask(len(tasks), _name_after(name, 0), (), previous_end))
     return tasks
+
+
+def _name_after(name: str, time_ms: int) -> str:
+    """The name of an IndexFile, or the next one after ``name``: the original reads them in the order of names."""
+    return max(index_file_name(time_ms), f"{int(name) + 1:017d}")
 
 
 def index_file_name(time_ms: int) -> str:
     """``yyyyMMddHHmmssSSS`` in the local time zone, as the original names its IndexFiles."""
     try:
         moment = datetime.fromtimestamp(time_ms // 1000).astimezone()
-    except (ValueError, OSError, OverflowError):  # a time beyond the calendar: digits that sort alike
-        return f"{min(time_ms, 10**17 - 1):017d}"
+    except (ValueError, OSError, OverflowError):  # a damaged header's time, beyond the calendar
+        return f"{0:017d}"
     return f"{moment:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
 
 
@@ -405,8 +418,8 @@ def write_index(task: IndexTask, options: RebuildOptions, work: Path) -> WriteRe
             file.seek(0)
             file.write(builder.head())
 
-    _write_whole(directory / task.name, write)
+    _write_whole(directory / task.name, work, write)
     entry_count = sum(end - begin for _, begin, end in task.parts)
-    result = WriteResult(done.stem, 0, 1, 0, entry_count, (), 0)
-    _write_text(done, result.to_json())
+    result = WriteResult(done.stem, 0, 1, 0, entry_count, (), {})
+    _write_text(done, work, result.to_json())
     return result

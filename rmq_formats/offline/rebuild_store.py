@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -246,7 +245,7 @@ def _prepare(work: Path, splits: Sequence[Split], options: RebuildOptions) -> No
         return
     if work.exists():
         shutil.rmtree(work)
-    for name in ("spill", "done", *(f"new/{directory}" for directory in _directories(options))):
+    for name in ("spill", "done", "part", *(f"new/{directory}" for directory in _directories(options))):
         (work / name).mkdir(parents=True)
     temporary = note.with_suffix(".part")
     temporary.write_text(plan, encoding="utf-8")
@@ -329,19 +328,17 @@ def _drop_spills(work: Path, written: Sequence[WriteResult]) -> None:
 
 
 def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
-    """Gaps between files, and files of another size than the first."""
+    """Gaps between files, and files of another size than most."""
+    sizes = Counter(segment.size_bytes for segment in segments)
+    usual = max(sizes, key=lambda size: (sizes[size], size))  # of two files the shorter one was cut
     found = []
-    for before, after in pairwise(segments):
-        if before.size_bytes != segments[0].size_bytes:
-            detail = f"{before.size_bytes} bytes, the first file has {segments[0].size_bytes}"
-            found.append(Finding(WRONG_FILE_SIZE, detail, before.path, before.start_offset, before.size_bytes))
-        elif before.end_offset != after.start_offset:
-            missing = after.start_offset - before.end_offset
-            found.append(Finding(MISSING_SEGMENT, "no file holds this range", None, before.end_offset, missing))
-    last = segments[-1]
-    if last.size_bytes != segments[0].size_bytes:
-        detail = f"{last.size_bytes} bytes, the first file has {segments[0].size_bytes}"
-        found.append(Finding(WRONG_FILE_SIZE, detail, last.path, last.start_offset, last.size_bytes))
+    for segment, after in zip(segments, [*segments[1:], None], strict=True):
+        if segment.size_bytes != usual:
+            detail = f"{segment.size_bytes} bytes, not {usual} as the others"
+            found.append(Finding(WRONG_FILE_SIZE, detail, segment.path, segment.start_offset, segment.size_bytes))
+        elif after is not None and segment.end_offset != after.start_offset:
+            missing = after.start_offset - segment.end_offset
+            found.append(Finding(MISSING_SEGMENT, "no file holds this range", None, segment.end_offset, missing))
     return found
 
 
@@ -359,9 +356,8 @@ def _report(
         found += [damage_finding(damage) for damage in scan.damage_list()]
         counts[DAMAGED_RECORD.code] += scan.damage_count
     for result in written:
-        own = [Finding.from_dict(fields) for fields in result.findings]
-        found += own
-        counts.update(finding.kind.code for finding in own)
+        found += [Finding.from_dict(fields) for fields in result.findings]
+        counts.update(result.finding_counts)
     return RebuildReport(
         store,
         out,

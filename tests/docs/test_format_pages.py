@@ -186,7 +186,8 @@ def ext_unit_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
 
 def decode_timercheck(data: bytes, position: int) -> SimpleNamespace:
     """We have no codec of it: seven numbers, in the order of the page's table."""
-    return SimpleNamespace(zip(TIMERCHECK, Struct(f">{len(TIMERCHECK)}q").unpack_from(data, position), strict=True))
+    values = Struct(f">{len(TIMERCHECK)}q").unpack_from(data, position)
+    return SimpleNamespace(**dict(zip(TIMERCHECK, values, strict=True)))
 
 
 def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:

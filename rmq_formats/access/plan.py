@@ -1,0 +1,299 @@
+"""Chooses how the records of a query are found, and cuts the work into tasks.
+
+Whatever way is chosen gives the rows that a scan of the log gives: where the derived files may lack
+something, that part of the log is scanned beside them, or all of it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats import paths
+from rmq_formats.access.index_keys import index_paths, key_places, unknown_ranges
+from rmq_formats.access.query import AccessPath, Query
+from rmq_formats.access.queues import QueueFiles, average_record_bytes, last_unit, queue_topics, topic_queues
+from rmq_formats.access.splits import Range, log_bounds, range_splits, time_range
+from rmq_formats.access.trust import distrust
+from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
+from rmq_formats.offline.plan import DEFAULT_SPLIT_BYTES, Split
+from rmq_formats.segment import Segment, Storage, commitlog_segments
+
+POINT_COST_BYTES: Final = 16 << 10  # reading one record by its place costs about as much as scanning that
+MAX_UNKNOWN_SHARE: Final = 0.25  # of the log that an Index may not know, for it to be worth asking
+PLACES_PER_TASK: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Scan one split."""
+
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesTask:
+    """Read records at places whose sizes are not known."""
+
+    segments: tuple[Segment, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesTask:
+    """Read the records that the units of some queues point to within a stretch of the log."""
+
+    segments: tuple[Segment, ...]
+    queues: tuple[QueueFiles, ...]
+    begin: int
+    end: int
+
+
+Task = ScanTask | PlacesTask | QueuesTask
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be read.
+
+    Attributes:
+        access_path: how.
+        reason: why so, in words.
+        tasks: the work; may be none.
+        log_begin: the log's first byte.
+        log_end: the frozen end of the log: of what is written later nothing is read.
+    """
+
+    access_path: AccessPath
+    reason: str
+    tasks: tuple[Task, ...]
+    log_begin: int
+    log_end: int
+
+    @property
+    def scanned_bytes(self) -> int:
+        """Bytes of the log that are scanned, rather than read by their places."""
+        splits = [task.split for task in self.tasks if isinstance(task, ScanTask)]
+        return sum(min(split.limit, split.data_end) - split.start for split in splits)
+
+    def __str__(self) -> str:
+        scanned = f", {self.scanned_bytes} bytes of the log scanned" if self.scanned_bytes else ""
+        return f"access path {self.access_path}: {self.reason}; {len(self.tasks)} tasks{scanned}"
+
+
+def plan_read(
+    storage: Storage,
+    root: str,
+    query: Query,
+    *,
+    access_path: AccessPath = AccessPath.AUTO,
+    split_bytes: int = DEFAULT_SPLIT_BYTES,
+    min_tasks: int = 1,
+) -> Plan:
+    """Plan the read of a store.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        query: which records.
+        access_path: AUTO chooses; another one is taken as it is, without a look at what it may lack.
+        split_bytes: bytes of the log that a task is to read, about.
+        min_tasks: make tasks smaller until there are about this many.
+
+    Raises:
+        StoreNotFoundError: no such store, or an access path was asked for whose files are not there.
+        OptionError: an access path was asked for that the query is not fit for.
+    """
+    segments = commitlog_segments(storage, root)
+    begin, end = log_bounds(storage, segments)
+    planner = _Planner(storage, root, query, segments, begin, end, split_bytes, min_tasks)
+    return planner.plan(access_path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    storage: Storage
+    root: str
+    query: Query
+    segments: list[Segment]
+    log_begin: int
+    log_end: int
+    split_bytes: int
+    min_tasks: int
+
+    def plan(self, access_path: AccessPath) -> Plan:
+        if access_path is AccessPath.SCAN:
+            return self._scan("asked for")
+        if access_path is AccessPath.CONSUMEQUEUE:
+            return self._asked_for_queues()
+        if access_path is AccessPath.INDEX:
+            return self._asked_for_index()
+        if self.query.msg_id is not None:
+            _, place = self.query.msg_id
+            return self._result(AccessPath.MESSAGE_ID, "a message id names a place", self._places([place]))
+        why_not = []
+        if self.query.reads_index:
+            found = self._index_if_fit()
+            if isinstance(found, Plan):
+                return found
+            why_not.append(f"no index: {found}")
+        if self.query.reads_queues:
+            found = self._queues_if_fit()
+            if isinstance(found, Plan):
+                return found
+            why_not.append(f"no consumequeue: {found}")
+        reason = "; ".join(why_not) or "no condition that an index or a queue answers"
+        return self._scan(reason, by_time=True)
+
+    def _result(self, access_path: AccessPath, reason: str, tasks: Sequence[Task]) -> Plan:
+        return Plan(access_path, reason, tuple(tasks), self.log_begin, self.log_end)
+
+    # --- scan ---------------------------------------------------------------------------------------
+
+    def _scan(self, reason: str, *, by_time: bool = False) -> Plan:
+        begin, end = self._wanted_range()
+        if by_time and self.query.has_time:
+            first, last = time_range(self.storage, self.segments, *self.query.time_bounds)
+            begin, end = max(begin, first), min(end, last)
+        return self._result(AccessPath.SCAN, reason, self._scan_tasks([(begin, end)]))
+
+    def _wanted_range(self) -> Range:
+        query = self.query
+        return max(self.log_begin, query.first_physical_offset), min(self.log_end, query.end_physical_offset)
+
+    def _scan_tasks(self, ranges: Sequence[Range]) -> list[Task]:
+        splits = range_splits(self.segments, ranges, self.log_end, self.split_bytes, self.min_tasks)
+        return [ScanTask(split) for split in splits]
+
+    # --- places -------------------------------------------------------------------------------------
+
+    def _places(self, places: Sequence[int]) -> list[Task]:
+        begin, end = self._wanted_range()
+        wanted = [place for place in places if begin <= place < end]
+        cuts = range(0, len(wanted), PLACES_PER_TASK)
+        return [PlacesTask(tuple(self.segments), tuple(wanted[cut : cut + PLACES_PER_TASK])) for cut in cuts]
+
+    def _index_if_fit(self) -> Plan | str:
+        """A plan by the Index, with scans of what it does not know; or why there is none."""
+        topics = self.query.named_topics
+        if topics is None:
+            return "it has keys by topic, and no topic is named"
+        reason = distrust(self.storage, self.root)
+        if reason is not None:
+            return reason
+        files = index_paths(self.storage, self.root)
+        if not files:
+            return "there are no index files"
+        try:
+            unknown = unknown_ranges(self.storage, files, *self._wanted_range())
+            if sum(last - first for first, last in unknown) > MAX_UNKNOWN_SHARE * (self.log_end - self.log_begin):
+                return "the index files know too little of the log"
+            places = key_places(self.storage, files, topics, self._key())
+        except FormatError as error:
+            return str(error)
+        rest = [place for place in places if not any(first <= place < last for first, last in unknown)]
+        tasks = [*self._places(rest), *self._scan_tasks(unknown)]
+        return self._result(AccessPath.INDEX, f"the key is at {len(rest)} places", tasks)
+
+    def _key(self) -> str:
+        key = self.query.uniq_key if self.query.uniq_key is not None else self.query.key
+        assert key is not None
+        return key
+
+    def _asked_for_index(self) -> Plan:
+        if not self.query.reads_index:
+            raise OptionError("accessPath index needs key or uniqKey")
+        files = index_paths(self.storage, self.root)
+        if not files:
+            raise StoreNotFoundError(f"{paths.index_dir(self.root)}: no index files")
+        topics = self.query.named_topics
+        if topics is None:
+            topics = frozenset(filter(self.query.wants_topic, queue_topics(self.storage, self.root)))
+        places = key_places(self.storage, files, topics, self._key())
+        return self._result(AccessPath.INDEX, "asked for", self._places(places))
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def _queues_if_fit(self) -> Plan | str:
+        """A plan by the queues' units, with a scan of what was not yet dispatched; or why there is none."""
+        topics = self.query.named_topics
+        if topics is None:
+            return "no topic is named"
+        if not self.storage.is_local:
+            return "the store is not local; ask for it if the topic is a small part of the log"
+        reason = distrust(self.storage, self.root)
+        if reason is not None:
+            return reason
+        queues: list[QueueFiles] = []
+        for topic in sorted(topics):
+            own = topic_queues(self.storage, self.root, topic)
+            if not own:
+                return f"topic {topic} has none"
+            queues += own
+        queues = self._wanted_queues(queues)
+        dispatched = max(self._dispatched_end(), self.log_begin)
+        begin, end = self._wanted_range()
+        queue_bytes, count = self._cost(queues)
+        cost = queue_bytes + count * POINT_COST_BYTES
+        if cost >= end - begin:
+            return f"{count} records by their places cost more than scanning the log"
+        tasks = self._queue_tasks(queues, min(end, dispatched), queue_bytes)
+        tasks += self._scan_tasks([(max(begin, dispatched), end)])
+        return self._result(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
+
+    def _wanted_queues(self, queues: Sequence[QueueFiles]) -> list[QueueFiles]:
+        found = []
+        for queue in queues:
+            bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
+            if bounds.first_offset < bounds.end_offset:
+                found.append(queue)
+        return found
+
+    def _dispatched_end(self) -> int:
+        """Physical offset up to which all records are in their queues: the end of the last one that is."""
+        end = 0
+        for topic in queue_topics(self.storage, self.root):
+            for queue in topic_queues(self.storage, self.root, topic):
+                last = last_unit(self.storage, queue)
+                if last is not None and not last[1].is_pre_blank:
+                    end = max(end, last[1].physical_offset + last[1].size)
+        return end
+
+    def _cost(self, queues: Sequence[QueueFiles]) -> tuple[int, int]:
+        """Bytes of the records of some queues, estimated, and their number."""
+        count = 0
+        for queue in queues:
+            last = last_unit(self.storage, queue)
+            if last is not None:
+                bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
+                first = max(queue.first_offset, bounds.first_offset)
+                count += max(0, min(last[0], bounds.end_offset) - first)
+        return int(count * average_record_bytes(self.storage, queues)), count
+
+    def _queue_tasks(self, queues: Sequence[QueueFiles], end: int, queue_bytes: int) -> list[Task]:
+        """Tasks by stretches of the log, so that each reads its part of all queues in log order."""
+        begin, _ = self._wanted_range()
+        if not queues or begin >= end:
+            return []
+        count = max(self.min_tasks, -(-queue_bytes // self.split_bytes), 1)
+        step = max(1, -(-(end - begin) // count))
+        return [
+            QueuesTask(tuple(self.segments), tuple(queues), first, min(first + step, end))
+            for first in range(begin, end, step)
+        ]
+
+    def _asked_for_queues(self) -> Plan:
+        if not self.query.reads_queues:
+            raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
+        topics = self.query.named_topics
+        if topics is None:
+            topics = frozenset(filter(self.query.wants_topic, queue_topics(self.storage, self.root)))
+        queues: list[QueueFiles] = []
+        for topic in sorted(topics):
+            own = topic_queues(self.storage, self.root, topic)
+            if not own:
+                raise StoreNotFoundError(f"{paths.consumequeue_dir(self.root)}/{topic}: no queues")
+            queues += own
+        queues = self._wanted_queues(queues)
+        queue_bytes, _ = self._cost(queues)
+        tasks = self._queue_tasks(queues, self._wanted_range()[1], queue_bytes)
+        return self._result(AccessPath.CONSUMEQUEUE, "asked for", tasks)

@@ -1,0 +1,112 @@
+"""Runs one task of a plan: bytes in, Arrow batches out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.access.plan import PlacesTask, QueuesTask, ScanTask, Task
+from rmq_formats.access.points import Points, read_points
+from rmq_formats.access.query import Query, ReadOptions
+from rmq_formats.access.queues import message_units, units_in_log_range
+from rmq_formats.access.selection import Selection
+from rmq_formats.access.splits import record_size
+from rmq_formats.arrow import record_batches
+from rmq_formats.arrow_schema import schema_of
+from rmq_formats.hashing import tags_code
+from rmq_formats.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
+from rmq_formats.scan import FrameBatch, scan_segment
+from rmq_formats.segment import Segment, Storage, open_storage, opened
+
+_NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """The records of one task, in log order.
+
+    Args:
+        root: of the store, a path or URI.
+        task: of a plan.
+        options: what to give out.
+
+    Raises:
+        FormatError: in FAILFAST, at the first damage that the task meets.
+        StoreError: a file that cannot be read.
+    """
+    storage, _ = open_storage(root)
+    schema = schema_of(options.columns)
+    if isinstance(task, ScanTask):
+        yield from _batches(_scan(storage, task, options), schema, options, task.split.path)
+        return
+    points = _places(storage, task) if isinstance(task, PlacesTask) else _unit_points(storage, task, options.query)
+    for segment, points_of_segment in _by_segment(points, task.segments):
+        frames = read_points(storage, [segment], points_of_segment, verify_crc=options.verify_crc)
+        yield from _batches((batch for _, batch in frames), schema, options, segment.path)
+
+
+def _batches(
+    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str
+) -> Iterator[pa.RecordBatch]:
+    selector = None if options.query == Query() else Selection(options.query)
+    return record_batches(
+        frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path
+    )
+
+
+def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
+    split = task.split
+    with opened(storage, split.path) as file:
+        yield from scan_segment(
+            file, split.file_offset, split.file_bytes, start=split.start, limit=split.limit,
+            data_end=split.data_end, verify_crc=options.verify_crc,
+        )  # fmt: skip
+
+
+def _by_segment(points: Points, segments: Sequence[Segment]) -> Iterator[tuple[Segment, Points]]:
+    for segment in segments:
+        own = points.within(segment.start_offset, segment.end_offset)
+        if len(own.sizes):
+            yield segment, own
+
+
+def _places(storage: Storage, task: PlacesTask) -> Points:
+    """Places with the sizes that the records there say they have."""
+    found: list[tuple[int, int]] = []
+    for segment in task.segments:
+        own = [place for place in task.places if segment.start_offset <= place < segment.end_offset]
+        if not own:
+            continue
+        with opened(storage, segment.path) as file:
+            for place in own:
+                size = record_size(file, place - segment.start_offset)
+                if size is not None:
+                    found.append((place, size))
+    table = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return Points.of(table[:, 0], table[:, 1])
+
+
+def _unit_points(storage: Storage, task: QueuesTask, query: Query) -> Points:
+    """Places and sizes that the queues' units name within the task's stretch of the log."""
+    codes = None
+    if query.tags is not None:
+        codes = np.array([tags_code(tag) for tag in sorted(query.tags)], dtype=np.int64)
+    offsets: list[NDArray[np.int64]] = []
+    sizes: list[NDArray[np.int64]] = []
+    for queue in task.queues:
+        bounds = query.queue_bounds(queue.topic, queue.queue_id)
+        pieces = units_in_log_range(
+            storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset
+        )
+        for _, units in pieces:
+            physical_offsets = units["physical_offset"].astype(np.int64)
+            wanted = message_units(units) & (physical_offsets >= task.begin) & (physical_offsets < task.end)
+            if codes is not None and queue.topic != SCHEDULE_TOPIC:  # there the code is a time
+                unit_codes = units["tags_code"].astype(np.int64)
+                wanted &= np.isin(unit_codes, codes) | (unit_codes <= EXT_MAX_ADDRESS)
+            offsets.append(physical_offsets[wanted])
+            sizes.append(units["size"][wanted].astype(np.int64))
+    if not offsets:
+        return _NO_POINTS
+    return Points.of(np.concatenate(offsets), np.concatenate(sizes))

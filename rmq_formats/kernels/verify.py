@@ -1,0 +1,367 @@
+"""Compares what a store's files hold with what its CommitLog says they should.
+
+Each kernel goes on as long as all is as expected and says where it is not; what is odd there is told by
+slower code, once a finding. Arrays are borrowed.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+
+from rmq_formats.kernels.bytes import match_mask_32, read_i16, read_i32, read_i64, trailing_zeros
+from rmq_formats.kernels.dispatch import store_timestamp
+from rmq_formats.kernels.scan import (
+    BODY_AT,
+    BODY_BYTES,
+    CODE,
+    POSITION,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
+    SOUND,
+    TOPIC_AT,
+    TOPIC_BYTES,
+)
+from rmq_formats.kernels.text import REPLACEMENT, decode_code_point
+from rmq_formats.kernels.units import PHYSICAL_OFFSET, SIZE, TAGS_CODE
+from rmq_formats.layout import (
+    EXT_UNIT_MIN_BYTES,
+    FLAG_BORN_HOST_V6,
+    FLAG_COMPRESSED,
+    FLAG_COMPRESSION_LZ4,
+    FLAG_COMPRESSION_MASK,
+    FLAG_COMPRESSION_ZLIB,
+    FLAG_COMPRESSION_ZSTD,
+    FLAG_STORE_HOST_V6,
+    FLAG_TRANSACTION_COMMIT,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    INDEX_ENTRY_BYTES,
+    INDEX_SLOT_BYTES,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    RECORD_BORN_HOST_AT,
+    RECORD_BORN_TIMESTAMP_AT,
+    RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
+    RECORD_SYS_FLAG_AT,
+    UNIT_BYTES,
+)
+
+# Bits of what is odd about a record.
+ODD_TOPIC: Final = 1
+ODD_PROPERTIES: Final = 2
+ODD_SYS_FLAG: Final = 4
+ODD_QUEUE_ID: Final = 8
+ODD_QUEUE_OFFSET: Final = 16
+ODD_BORN_TIMESTAMP: Final = 32
+ODD_BORN_HOST: Final = 64
+ODD_STORE_TIMESTAMP: Final = 128
+ODD_STORE_HOST: Final = 256
+ODD_RECONSUME_TIMES: Final = 512
+ODD_PREPARED_OFFSET: Final = 1024
+ODD_COMPRESSION: Final = 2048
+
+_KNOWN_FLAGS = 0x7FF
+_MAX_TIMESTAMP = 1 << 48  # ms: the year 10889
+_MAX_RECONSUME_TIMES = 1 << 24
+_MAX_PORT = 0xFFFF
+_LZ4_MAGIC = 0x04224D18
+_ZSTD_MAGIC = 0x28B52FFD
+
+# Kinds of a fault in an Index entry, rows of a fault table int64[n, 4]: number, field, expected, actual.
+FAULT_SECONDS: Final = 0
+FAULT_PREVIOUS: Final = 1
+
+# The state of a walk over an IndexFile's entries, int64[STATE_COLUMNS].
+STATE_FAULTS: Final = 0  # noted so far; those behind the table's end are counted only
+STATE_SLOTS_USED: Final = 1
+STATE_COLUMNS: Final = 2
+NO_BEGIN: Final = -1  # seconds are not to be looked at
+
+# What a walk over ConsumeQueueExt units ends with.
+EXT_DONE: Final = 0
+EXT_BAD: Final = 1
+EXT_FULL: Final = 2
+
+_READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
+_READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
+_MAX_SECONDS = 0x7FFFFFFF
+_HIGH_BITS = -9187201950435737472  # 0x8080808080808080
+
+
+@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+def is_utf8(data: Any, at: int, stop: int) -> bool:
+    """Whether ``data[at:stop]`` is UTF-8 as Java encodes it."""
+    while at < stop:
+        if at + 8 <= stop and read_i64(data, at) & _HIGH_BITS == 0:
+            at += 8
+            continue
+        code, size = decode_code_point(data, at, stop)
+        if code == REPLACEMENT and not (size == 3 and data[at] == 0xEF):
+            return False
+        at += size
+    return True
+
+
+@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+def is_plain_topic(data: Any, at: int, stop: int) -> bool:
+    """Whether the topic is printable ASCII that can name a directory; others are to be looked at."""
+    if at == stop or (stop - at <= 2 and data[at] == 46):
+        return False
+    for index in range(at, stop):
+        if data[index] <= 32 or data[index] >= 127 or data[index] == 47:
+            return False
+    return True
+
+
+@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+def are_properties(data: Any, start: int, stop: int) -> bool:
+    """Whether a property block parses: each entry has a name and a separator; a value may be empty."""
+    entry, separator = start, -1
+    at = start
+    while at < stop:
+        address = np.uint64(data.ctypes.data + at)
+        width = 1
+        if at + 32 <= len(data):
+            width = 32
+            names = match_mask_32(address, np.uint8(NAME_VALUE_SEPARATOR))
+            ends = match_mask_32(address, np.uint8(PROPERTY_SEPARATOR))
+            if stop - at < width:
+                inside = (np.uint64(1) << np.uint64(stop - at)) - np.uint64(1)
+                names &= inside
+                ends &= inside
+        else:
+            names, ends = np.uint64(data[at] == NAME_VALUE_SEPARATOR), np.uint64(data[at] == PROPERTY_SEPARATOR)
+        both = names | ends
+        while both != 0:
+            bit = trailing_zeros(both)
+            both &= both - np.uint64(1)
+            if (ends >> np.uint64(bit)) & np.uint64(1):
+                if separator <= entry:
+                    return False
+                entry, separator = at + bit + 1, -1
+            elif separator < 0:
+                separator = at + bit
+        at += width
+    if entry < stop and separator <= entry:
+        return False
+    return is_utf8(data, start, stop)
+
+
+@njit("boolean(uint8[::1], int64, int64, int64)", cache=True, nogil=True)
+def is_compressed_as_said(data: Any, sys_flag: int, at: int, byte_count: int) -> bool:
+    """Whether the stored body begins as the compression that ``sys_flag`` names has it."""
+    kind = sys_flag & FLAG_COMPRESSION_MASK
+    if sys_flag & FLAG_COMPRESSED == 0:
+        return kind == 0
+    if kind == 0 or kind == FLAG_COMPRESSION_ZLIB:
+        return byte_count >= 2 and data[at] & 0x0F == 8 and (np.int64(data[at]) << 8 | np.int64(data[at + 1])) % 31 == 0
+    if kind == FLAG_COMPRESSION_LZ4:
+        return byte_count >= 4 and read_i32(data, at) == _LZ4_MAGIC
+    return kind == FLAG_COMPRESSION_ZSTD and byte_count >= 4 and read_i32(data, at) == _ZSTD_MAGIC
+
+
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+def _odd_fields(data: Any, position: int, physical_offset: int) -> int:
+    """The bits of the fixed fields that have values that no broker writes."""
+    odd = 0
+    sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
+    if sys_flag & ~_KNOWN_FLAGS:
+        odd |= ODD_SYS_FLAG
+    if read_i32(data, position + RECORD_QUEUE_ID_AT) < 0:
+        odd |= ODD_QUEUE_ID
+    if read_i64(data, position + RECORD_QUEUE_OFFSET_AT) < 0:
+        odd |= ODD_QUEUE_OFFSET
+    if not 0 <= read_i64(data, position + RECORD_BORN_TIMESTAMP_AT) < _MAX_TIMESTAMP:
+        odd |= ODD_BORN_TIMESTAMP
+    at = position + RECORD_BORN_HOST_AT + (HOST_V6_BYTES if sys_flag & FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
+    if not 0 <= read_i32(data, at - 4) <= _MAX_PORT:
+        odd |= ODD_BORN_HOST
+    if not 0 <= read_i64(data, at) < _MAX_TIMESTAMP:
+        odd |= ODD_STORE_TIMESTAMP
+    at += 8 + (HOST_V6_BYTES if sys_flag & FLAG_STORE_HOST_V6 else HOST_V4_BYTES)
+    if not 0 <= read_i32(data, at - 4) <= _MAX_PORT:
+        odd |= ODD_STORE_HOST
+    if not 0 <= read_i32(data, at) < _MAX_RECONSUME_TIMES:
+        odd |= ODD_RECONSUME_TIMES
+    prepared = read_i64(data, at + 4)
+    # The second half of a transaction names its first half; every other record has 0 here.
+    if prepared != 0 and (sys_flag & FLAG_TRANSACTION_COMMIT == 0 or not 0 < prepared < physical_offset):
+        odd |= ODD_PREPARED_OFFSET
+    return odd
+
+
+@njit("int64(uint8[::1], int64, int64[:, ::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any, odd: Any) -> int:
+    """Look at what no checksum covers in the sound frames of a window.
+
+    Args:
+        data: uint8[n], the window.
+        physical_offset: of ``data[0]``.
+        frames: int64[n, FRAME_COLUMNS].
+        timestamps: int64[n], written: store timestamp in ms, or -1 where the frame is not sound.
+        odd: int64[n], written: bits of what is odd.
+
+    Returns:
+        How many of the frames are odd.
+    """
+    count = 0
+    for row in range(len(frames)):
+        timestamps[row], odd[row] = -1, 0
+        if frames[row, CODE] != SOUND:
+            continue
+        position = frames[row, POSITION]
+        sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
+        found = _odd_fields(data, position, physical_offset + position)
+        if not is_compressed_as_said(data, sys_flag, frames[row, BODY_AT], frames[row, BODY_BYTES]):
+            found |= ODD_COMPRESSION
+        if not is_plain_topic(data, frames[row, TOPIC_AT], frames[row, TOPIC_AT] + frames[row, TOPIC_BYTES]):
+            found |= ODD_TOPIC
+        at = frames[row, PROPERTIES_AT]
+        if not are_properties(data, at, at + frames[row, PROPERTIES_BYTES]):
+            found |= ODD_PROPERTIES
+        timestamps[row] = store_timestamp(data, position, sys_flag)
+        odd[row] = found
+        if found:
+            count += 1
+    return count
+
+
+@njit("int64(int64[:, ::1], uint8[::1])", cache=True, nogil=True)
+def equal_units(rows: Any, data: Any) -> int:
+    """How many units from the first on equal these rows.
+
+    Args:
+        rows: int64[n, ROW_COLUMNS].
+        data: uint8[>= n * UNIT_BYTES].
+    """
+    for index in range(len(rows)):
+        at = index * UNIT_BYTES
+        if (
+            read_i64(data, at) != rows[index, PHYSICAL_OFFSET]
+            or read_i32(data, at + 8) != rows[index, SIZE]
+            or read_i64(data, at + 12) != rows[index, TAGS_CODE]
+        ):
+            return index
+    return len(rows)
+
+
+@njit("int64(uint8[::1], int64, int64[:, ::1], int64[::1])", cache=True, nogil=True)
+def walk_ext(data: Any, start: int, units: Any, result: Any) -> int:
+    """Read ConsumeQueueExt units one behind the other, from a file's position on.
+
+    Args:
+        data: uint8[n], the file.
+        start: where a unit begins.
+        units: int64[capacity, 3], written: position, tags code, store timestamp in ms.
+        result: int64[2], written: units read, position behind them.
+
+    Returns:
+        EXT_DONE at a size that is not positive or at the file's end, EXT_BAD at sizes that do not fit each
+        other or the file, EXT_FULL.
+    """
+    at, count, status = start, 0, EXT_DONE
+    while at + 2 <= len(data):
+        size = read_i16(data, at)
+        if size <= 0:
+            break
+        if size < EXT_UNIT_MIN_BYTES or at + size > len(data) or read_i16(data, at + 18) != size - EXT_UNIT_MIN_BYTES:
+            status = EXT_BAD
+            break
+        if count == len(units):
+            status = EXT_FULL
+            break
+        units[count, 0], units[count, 1], units[count, 2] = at, read_i64(data, at + 2), read_i64(data, at + 10)
+        at += size
+        count += 1
+    result[0], result[1] = count, at
+    return status
+
+
+@njit("void(int64[:, ::1], int64, int64, int64, int64, int64[::1])", cache=True, nogil=True)
+def _note_fault(faults: Any, number: int, field: int, expected: int, actual: int, state: Any) -> None:
+    if state[STATE_FAULTS] < len(faults):
+        row = state[STATE_FAULTS]
+        faults[row, 0], faults[row, 1], faults[row, 2], faults[row, 3] = number, field, expected, actual
+    state[STATE_FAULTS] += 1
+
+
+@njit("void(uint8[::1], int64, int64, int64, int32[::1], int64[:, ::1], int64[::1])", cache=True, nogil=True)
+def _follow_chain(entries: Any, at: int, number: int, key_hash: int, slots: Any, faults: Any, state: Any) -> None:
+    """Compare an entry's link with the slot table as it was when the entry was put, and update the table."""
+    slot = key_hash % len(slots)
+    previous = read_i32(entries, at + 16)
+    if previous != slots[slot]:
+        _note_fault(faults, number, FAULT_PREVIOUS, slots[slot], previous, state)
+    if slots[slot] == 0:
+        state[STATE_SLOTS_USED] += 1
+    slots[slot] = number
+
+
+@njit(
+    types.int64(
+        types.uint8[::1], types.int64, _READ_INT32, _READ_INT64, _READ_INT64, types.int64, types.int32[::1],
+        types.int64[:, ::1], types.int64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)  # fmt: skip
+def match_entries(
+    entries: Any, number: int, hashes: Any, physical_offsets: Any, store_timestamps_ms: Any, begin_ms: int, slots: Any,
+    faults: Any, state: Any,
+) -> int:  # fmt: skip
+    """Walk entries and keys in step, until an entry is not that of its key.
+
+    Args:
+        entries: uint8[>= n * INDEX_ENTRY_BYTES].
+        number: of the first of these entries in its file.
+        hashes: int32[n], of the keys.
+        physical_offsets: int64[n].
+        store_timestamps_ms: int64[n].
+        begin_ms: what an entry's seconds count from; not positive where they are 0, -1 not to look at them.
+        slots: int32[slot count], the newest entry of each chain; updated.
+        faults: int64[capacity, 4], see FAULT_SECONDS; written.
+        state: int64[STATE_COLUMNS]; updated.
+
+    Returns:
+        How many entries are those of their keys.
+    """
+    for row in range(len(hashes)):
+        at = row * INDEX_ENTRY_BYTES
+        if read_i32(entries, at) != hashes[row] or read_i64(entries, at + 4) != physical_offsets[row]:
+            return row
+        if begin_ms != NO_BEGIN:
+            seconds = 0
+            if begin_ms > 0:
+                seconds = min(max((store_timestamps_ms[row] - begin_ms) // 1000, 0), _MAX_SECONDS)
+            if read_i32(entries, at + 12) != seconds:
+                _note_fault(faults, number + row, FAULT_SECONDS, seconds, read_i32(entries, at + 12), state)
+        _follow_chain(entries, at, number + row, hashes[row], slots, faults, state)
+    return len(hashes)
+
+
+@njit("void(uint8[::1], int64, int32[::1], int32[::1], int64[:, ::1], int64[::1])", cache=True, nogil=True)
+def chain_only(entries: Any, number: int, hashes: Any, slots: Any, faults: Any, state: Any) -> None:
+    """Follow the chains through entries whose keys are not known, by the hashes that they should have."""
+    for row in range(len(hashes)):
+        if hashes[row] >= 0:
+            _follow_chain(entries, row * INDEX_ENTRY_BYTES, number + row, hashes[row], slots, faults, state)
+
+
+@njit("int64(uint8[::1], int32[::1], int64[::1])", cache=True, nogil=True)
+def compare_slots(data: Any, slots: Any, found: Any) -> int:
+    """Find the slots of a file that are not as recomputed; returns how many there are.
+
+    Args:
+        data: uint8[slot count * INDEX_SLOT_BYTES], the slot table.
+        slots: int32[slot count].
+        found: int64[capacity], written: the first of their numbers.
+    """
+    count = 0
+    for slot in range(len(slots)):
+        if read_i32(data, slot * INDEX_SLOT_BYTES) != slots[slot]:
+            if count < len(found):
+                found[count] = slot
+            count += 1
+    return count
