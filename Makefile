@@ -17,7 +17,17 @@ install: $(STAMP) ## make .venv with everything in it
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,dev]'
+	$(MAKE) --no-print-directory delta-jars
 	touch $@
+
+# Delta's two jars beside Spark's own: a session starts at once, and without resolving packages.
+.PHONY: delta-jars
+delta-jars:
+	@jars=$$($(BIN)/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "jars")'); \
+	for artifact in delta-spark_4.2_2.13:4.4.0 delta-storage:4.4.0; do \
+	  test -e "$$jars/$${artifact/:/-}.jar" || mvn -q -B dependency:copy -Dartifact="io.delta:$$artifact" \
+	    -DoutputDirectory="$$jars" || echo "no Maven: Spark itself will fetch Delta when it is first used" >&2; \
+	done
 
 demo: install ## the main job on a golden store, or on yours: make demo STORE=DIR
 	@$(BIN)/python tools/demo.py $(if $(STORE),--store "$(STORE)")

@@ -13,7 +13,10 @@ from benchmarks.measure import Figure
 
 def table(figures: list[Figure]) -> str:
     """The figures as a Markdown table."""
-    lines = ["| what | measured | Apache RocketMQ (Java) | ratio | target | met |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| what | measured | Apache RocketMQ (Java) | ratio | target | met |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for figure in figures:
         ratio = "" if figure.ratio is None else f"{figure.ratio:.2f} ×"
         met = "yes" if figure.met else "**no**"

@@ -74,6 +74,13 @@ def _scans(store: Path, messages: int) -> list[Figure]:
     rows = messages / report["dispatch_s"]
     rate = report["bytes"] / report["all_s"]
     return [
-        Figure("`rmq_commitlog` to `noop`, dispatch columns", f"{rows / 1e6:.2f} M rows/s", "", None, "2 M rows/s", rows >= 2e6),
+        Figure(
+            "`rmq_commitlog` to `noop`, dispatch columns",
+            f"{rows / 1e6:.2f} M rows/s",
+            "",
+            None,
+            "2 M rows/s",
+            rows >= 2e6,
+        ),
         Figure("the same, all columns with bodies", f"{rate / 1e6:,.0f} MB/s", "", None, "700 MB/s", rate >= 700e6),
     ]

@@ -98,7 +98,9 @@ def _check_table(table: DeltaTableLog, given: argparse.Namespace) -> None:
             "give another --table, or --store-id if the store has moved"
         )
     if table.partition_columns() != given.partition_by.split(","):
-        raise StoreError(f"{given.table}: is partitioned by {','.join(table.partition_columns())}, not {given.partition_by}")
+        raise StoreError(
+            f"{given.table}: is partitioned by {','.join(table.partition_columns())}, not {given.partition_by}"
+        )
 
 
 def without_exported(frame: DataFrame, spark: SparkSession, path: str, start: int, end: int) -> DataFrame:
@@ -144,12 +146,16 @@ def _write(
     frame = messages(spark, given, start, end)
     seen = Observation("export")
     sound = F.col("record_error").isNull()
-    frame = frame.observe(
-        seen,
-        F.count_if(sound).alias("messages"),
-        F.sum(F.when(sound, F.col("size"))).alias("bytes"),
-        F.count_if(~sound).alias("damaged"),
-    ).where(sound).drop("record_error")
+    frame = (
+        frame.observe(
+            seen,
+            F.count_if(sound).alias("messages"),
+            F.sum(F.when(sound, F.col("size"))).alias("bytes"),
+            F.count_if(~sound).alias("damaged"),
+        )
+        .where(sound)
+        .drop("record_error")
+    )
     if exists:
         frame = without_exported(frame, spark, given.table, start, end)
     partitions = given.partition_by.split(",")

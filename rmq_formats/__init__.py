@@ -1,0 +1,83 @@
+"""What the bytes of an Apache RocketMQ store mean: codecs, kernels, Spark data sources, and ``Store``.
+
+``Store`` loads numba and pyarrow, which takes a second; it does so when it is first asked for, and
+``import rmq_formats`` does not.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rmq_formats.errors import (
+    ChecksumError,
+    DecodeError,
+    FormatError,
+    LengthError,
+    MagicError,
+    OptionError,
+    RmqError,
+    StoreError,
+    StoreLockedError,
+    StoreNotFoundError,
+    StoreSizeError,
+    TruncatedError,
+)
+
+if TYPE_CHECKING:
+    from rmq_formats.access.query import Query
+    from rmq_formats.message import MessageToStore, StoredMessage
+    from rmq_formats.segment import Segment
+    from rmq_formats.store import Store
+
+    __version__: str
+
+__all__ = [
+    "ChecksumError",
+    "DecodeError",
+    "FormatError",
+    "LengthError",
+    "MagicError",
+    "MessageToStore",
+    "OptionError",
+    "Query",
+    "RmqError",
+    "Segment",
+    "Store",
+    "StoreError",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "StoreSizeError",
+    "StoredMessage",
+    "TruncatedError",
+    "__version__",
+]
+
+_HOMES = {
+    "MessageToStore": "message",
+    "Query": "access.query",
+    "Segment": "segment",
+    "Store": "store",
+    "StoredMessage": "message",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name == "__version__":
+        value = _version()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    metadata = import_module("importlib.metadata")
+    try:
+        return str(metadata.version("rmq-lake"))
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "unknown"

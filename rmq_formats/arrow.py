@@ -7,12 +7,13 @@ that is not UTF-8, checksums) and for bodies that are to be inflated. Only asked
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_formats.arrow_build import MAX_ROWS, BatchBuilder
 from rmq_formats.arrow_rows import FrameRows
 from rmq_formats.arrow_schema import Mode
-from rmq_formats.damage import Damage
+from rmq_formats.damage import Damage, DamageCode
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels import scan
 from rmq_formats.scan import FrameBatch
@@ -65,8 +66,7 @@ def record_batches(
     inflates = decompress and "body" in schema.names
     for batch in batches:
         if mode is Mode.FAILFAST:
-            for damage in batch.all_damages()[:1]:
-                raise FormatError(damage.code.text, damage.physical_offset, path)
+            _fail_at_damage(batch, path)
         if mode is Mode.PERMISSIVE and batch.damages:
             wanted = [damage for damage in batch.damages if selector is None or selector.damage(damage)]
             if wanted:
@@ -79,7 +79,8 @@ def record_batches(
                 raise FormatError(reason, int(rows.physical_offsets[row]), path)
             if builder.count and not builder.room_for(rows):
                 yield builder.finish()
-            builder.append(rows)
+            if len(rows):
+                builder.append(rows)
             if builder.byte_count >= batch_bytes or builder.count == MAX_ROWS:
                 yield builder.finish()
     if builder.count:
@@ -95,11 +96,25 @@ def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) ->
     return rows
 
 
+def _fail_at_damage(batch: FrameBatch, path: str | None) -> None:
+    """Raise FormatError at the first damaged stretch or record of a batch, if there is one."""
+    for damage in batch.damages[:1]:  # they stand before the frames
+        raise FormatError(damage.code.text, damage.physical_offset, path)
+    failed = np.flatnonzero(batch.frames[:, scan.CODE])[:1]
+    for row in failed.tolist():
+        code = DamageCode(int(batch.frames[row, scan.CODE]))
+        offset = FrameRows(batch.data, batch.frames[row : row + 1]).physical_offsets[0]
+        raise FormatError(code.text, int(offset), path)
+
+
 def _parts(rows: FrameRows, inflates: bool, batch_bytes: int) -> Iterator[FrameRows]:
     """Rows in pieces that a batch can hold."""
-    begin = 0
-    while begin < len(rows):
-        part = rows if len(rows) <= MAX_ROWS and not begin else rows.part(begin, begin + MAX_ROWS)
+    if len(rows) <= MAX_ROWS and not inflates:
+        yield rows
+        return
+    begin, count = 0, len(rows)
+    while begin < count:
+        part = rows.part(begin, begin + MAX_ROWS)
         begin += part.inflate(batch_bytes) if inflates else len(part)
         yield part
 

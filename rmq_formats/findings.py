@@ -39,7 +39,9 @@ WRONG_FILE_SIZE = Kind(
     "a broker does not start with a file of another size than mappedFileSizeCommitLog; restore or quarantine it",
 )
 UNSAFE_TOPIC = Kind(
-    "commitlog.topic", Severity.ERROR, "the record's topic is no directory name, so it gets no unit in a queue; restore it from a replica"
+    "commitlog.topic",
+    Severity.ERROR,
+    "the record's topic is no directory name, so it gets no unit in a queue; restore it from a replica",
 )
 REPEATED_QUEUE_OFFSET = Kind(
     "commitlog.queue_offset.repeated",
@@ -131,7 +133,8 @@ class FindingList:
 
     def add_uncounted(self, kind: Kind, count: int) -> None:
         """Count faults that nobody will look at one by one."""
-        self.counts[kind] += count
+        if count:
+            self.counts[kind] += count
 
     def has_room(self, kind: Kind) -> bool:
         """Whether one more of that kind would be kept: if not, its details need not be found out."""

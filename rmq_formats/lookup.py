@@ -1,9 +1,10 @@
-"""An IndexFile on disk, read in places: its header, its chains, its entries in order.
+"""Look-ups in the files beside the log, by a few small reads: keys in IndexFiles, times in ConsumeQueues.
 
-How many slots it has stands nowhere in it: they are the broker's settings, and are found out here.
+How many slots an IndexFile has stands nowhere in it: they are the broker's settings, and are found out here.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -11,22 +12,35 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.consumequeue import Unit
 from rmq_formats.errors import FormatError
 from rmq_formats.index import MAX_LONG, IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.layout import (
+    FLAG_BORN_HOST_V6,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
     INDEX_ENTRIES,
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
     INDEX_SLOT_BYTES,
     INDEX_SLOTS,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BORN_HOST_AT,
+    RECORD_MAGIC_AT,
+    RECORD_PHYSICAL_OFFSET_AT,
+    RECORD_SYS_FLAG_AT,
+    UNIT_BYTES,
     index_file_bytes,
 )
-from rmq_formats.segment import OpenRange, read_range
+from rmq_formats.segment import OpenRange, Segment, Storage, opened, read_range
 
 ENTRY: Final = np.dtype([("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 assert ENTRY.itemsize == INDEX_ENTRY_BYTES
 
 _SLOT = Struct(">i")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
 _INTEGERS_AT_ONCE: Final = 1 << 18
 _ENTRIES_AT_ONCE: Final = 1 << 16
 _UNUSED_INTEGERS: Final = INDEX_ENTRY_BYTES // INDEX_SLOT_BYTES  # entry 0
@@ -135,3 +149,80 @@ def _candidates(file: OpenRange, header: IndexHeader) -> list[int]:
             return [slots for slots in range(number - _UNUSED_INTEGERS, number - 2 * _UNUSED_INTEGERS, -1) if slots > 0]
         wanted -= len(used)
     return []
+
+
+class QueueSearch:
+    """Searches one queue for a store time: its units point to the records, which have the times."""
+
+    def __init__(self, storage: Storage, log: Sequence[Segment], queue: Sequence[Segment], end_offset: int) -> None:
+        """Begin a search.
+
+        Args:
+            storage: where the store is.
+            log: files of the CommitLog, by offset; at least one.
+            queue: files of the queue, by offset; at least one.
+            end_offset: queue offset one past its last unit.
+        """
+        self._storage = storage
+        self._log = log
+        self._queue = queue
+        self._end_offset = end_offset
+
+    def first_since(self, time_ms: int) -> Unit | None:
+        """The first unit whose message was stored at a time or later; None if there is none.
+
+        Searched by halves, as ``ConsumeQueue#getOffsetInQueueByTime`` does. Units of records that have been
+        deleted with the oldest files count as earlier.
+
+        Raises:
+            FormatError: a unit that points to no record: the queue cannot be searched.
+        """
+        first = self._queue[0].start_offset // UNIT_BYTES
+        offsets = range(first, self._end_offset)
+        found = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
+        return self._message_unit(found)
+
+    def _is_since(self, queue_offset: int, time_ms: int) -> bool:
+        unit = self._message_unit(queue_offset)
+        return unit is None or self._store_timestamp_ms(unit) >= time_ms
+
+    def _message_unit(self, queue_offset: int) -> Unit | None:
+        """The first unit from an offset on that stands for a message: fillers are passed over."""
+        for offset in range(queue_offset, self._end_offset):
+            segment = _containing(self._queue, offset * UNIT_BYTES)
+            unit = Unit.decode(self._read(segment, offset * UNIT_BYTES, UNIT_BYTES))
+            if not unit.is_pre_blank:
+                return unit
+        return None
+
+    def _store_timestamp_ms(self, unit: Unit) -> int:
+        if unit.physical_offset < self._log[0].start_offset:
+            return -1
+        segment = _containing(self._log, unit.physical_offset)
+        head = self._read(segment, unit.physical_offset, _TIMESTAMP_END)
+        magic = _INT32.unpack_from(head, RECORD_MAGIC_AT)[0]
+        recorded_offset = _INT64.unpack_from(head, RECORD_PHYSICAL_OFFSET_AT)[0]
+        if magic not in {MAGIC_V1, MAGIC_V2} or recorded_offset != unit.physical_offset:
+            raise FormatError("a unit that points to no record", unit.physical_offset, segment.path)
+        born_v6 = _INT32.unpack_from(head, RECORD_SYS_FLAG_AT)[0] & FLAG_BORN_HOST_V6
+        at = RECORD_BORN_HOST_AT + (HOST_V6_BYTES if born_v6 else HOST_V4_BYTES)
+        return int(_INT64.unpack_from(head, at)[0])
+
+    def _read(self, segment: Segment, offset: int, size_bytes: int) -> bytes:
+        with opened(self._storage, segment.path) as file:
+            return read_range(file, offset - segment.start_offset, size_bytes).ljust(size_bytes, b"\0")
+
+
+_TIMESTAMP_END: Final = RECORD_BORN_HOST_AT + HOST_V6_BYTES + _INT64.size
+
+
+def _containing(segments: Sequence[Segment], offset: int) -> Segment:
+    """The segment that an offset is in.
+
+    Raises:
+        FormatError: there is none.
+    """
+    number = bisect_right(segments, offset, key=lambda segment: segment.start_offset) - 1
+    if number < 0 or offset >= segments[number].end_offset:
+        raise FormatError("no file holds this place", offset)
+    return segments[number]

@@ -5,6 +5,7 @@ read with ``pread``, not mapped: a file that shrinks under a map ends the proces
 error that can be told.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,6 +61,10 @@ class Storage(Protocol):
         """Whether a file or directory is there."""
         ...
 
+    def version(self, path: str) -> int:
+        """A number that is another one once the file has been changed or replaced; 0 where none is known."""
+        ...
+
     def open(self, path: str) -> OpenRange:
         """Open a file for reading. Raises StoreNotFoundError."""
         ...
@@ -91,11 +96,15 @@ class _LocalFile:
         except OSError as error:
             raise StoreError(f"{path}: cannot be opened ({error.strerror})") from error
         self.size_bytes = os.fstat(self._descriptor).st_size
+        self._path = path
 
     def read_into(self, offset: int, target: memoryview) -> int:
         done = 0
         while done < len(target):
-            got = os.preadv(self._descriptor, [target[done:]], offset + done)
+            try:
+                got = os.preadv(self._descriptor, [target[done:]], offset + done)
+            except OSError as error:
+                raise StoreError(f"{self._path}: cannot be read at {offset + done} ({error.strerror})") from error
             if got == 0:
                 break
             done += got
@@ -129,8 +138,10 @@ def _entry(item: os.DirEntry[str]) -> Entry | None:
     """A name's entry; None for a link to nowhere, and for what was deleted since it was listed."""
     try:
         return Entry(item.name, True, 0) if item.is_dir() else Entry(item.name, False, item.stat().st_size)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP}:
+            return None
+        raise
 
 
 class LocalStorage:
@@ -153,6 +164,13 @@ class LocalStorage:
         """Whether a file or directory is there."""
         return Path(path).exists()
 
+    def version(self, path: str) -> int:
+        """The time of the file's last change in ns; unlike that of its content, no copy tool sets it back."""
+        try:
+            return Path(path).stat().st_ctime_ns
+        except FileNotFoundError:
+            return 0
+
     def open(self, path: str) -> OpenRange:
         """Open a file for reading."""
         return _LocalFile(path)
@@ -172,9 +190,13 @@ class _ArrowFile:
         except OSError as error:
             raise StoreError(f"{path}: cannot be opened ({error})") from error
         self.size_bytes = int(self._file.size())
+        self._path = path
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        got = self._file.read_at(min(len(target), max(0, self.size_bytes - offset)), offset)
+        try:
+            got = self._file.read_at(min(len(target), max(0, self.size_bytes - offset)), offset)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be read at {offset} ({error})") from error
         target[: len(got)] = got
         return len(got)
 
@@ -213,13 +235,22 @@ class ArrowStorage:
     def entries(self, path: str) -> list[Entry]:
         """Names in a directory, sorted; empty where there is none."""
         selector = pafs.FileSelector(self._inner(path), allow_not_found=True)
-        infos: list[Any] = self._file_system.get_file_info(selector)
+        try:
+            infos: list[Any] = self._file_system.get_file_info(selector)
+        except NotADirectoryError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be listed ({error})") from error
         found = [Entry(info.base_name, info.type == pafs.FileType.Directory, info.size or 0) for info in infos]
         return sorted(found, key=lambda entry: entry.name)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""
         return bool(self._file_system.get_file_info(self._inner(path)).type != pafs.FileType.NotFound)
+
+    def version(self, path: str) -> int:
+        """The time of the object's last change in ns."""
+        return int(self._file_system.get_file_info(self._inner(path)).mtime_ns or 0)
 
     def open(self, path: str) -> OpenRange:
         """Open a file for reading."""

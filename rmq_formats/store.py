@@ -4,44 +4,32 @@ import html
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
-from struct import Struct
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rmq_formats import paths
-from rmq_formats.access.plan import AccessPath, Plan, plan_read
+from rmq_formats.access.plan import Plan, plan_read
 from rmq_formats.access.points import Points, read_points
-from rmq_formats.access.query import Query, QueueBounds
-from rmq_formats.access.queues import QueueFiles, last_unit, queue_topics, topic_queues
-from rmq_formats.access.read import ReadOptions, read_task
+from rmq_formats.access.query import MAX_LONG, Query, QueueBounds, ReadOptions
+from rmq_formats.access.queues import last_unit, queue_topics, topic_queues
+from rmq_formats.access.read import read_task
 from rmq_formats.access.trust import distrust
-from rmq_formats.arrow import COLUMNS, Mode
-from rmq_formats.consumequeue import Unit
-from rmq_formats.errors import OptionError
-from rmq_formats.kernels.dispatch import STORE_TIMESTAMP_AT
-from rmq_formats.kernels.scan import POSITION
-from rmq_formats.layout import (
-    FLAG_BORN_HOST_V6,
-    HOST_V4_BYTES,
-    HOST_V6_BYTES,
-    RECORD_PHYSICAL_OFFSET_AT,
-    RECORD_SYS_FLAG_AT,
-    UNIT_BYTES,
-)
+from rmq_formats.arrow_schema import COMMITLOG, Mode
+from rmq_formats.errors import FormatError, OptionError
+from rmq_formats.kernels.scan import CODE, POSITION, SOUND
+from rmq_formats.lookup import QueueSearch
 from rmq_formats.message import StoredMessage, decode_message_id, decode_record
 from rmq_formats.scan import scan_segment
-from rmq_formats.segment import Segment, commitlog_segments, open_storage, opened, read_range
+from rmq_formats.segment import Segment, commitlog_segments, open_storage, opened
 
 Time = int | datetime
 OnPlan = Callable[[Plan], None]
 
 _PLACE: Final = ("physical_offset", "size")
-_TAIL_BYTES: Final = 16 << 20  # where the last record is looked for; the largest has 4 MiB by default
-_INT32 = Struct(">i")
-_INT64 = Struct(">q")
-_V6_EXTRA: Final = HOST_V6_BYTES - HOST_V4_BYTES
+_EDGE_BYTES: Final = 16 << 20  # where a first or last record is looked for; one has 4 MiB and a bit by default
+_SHOWN_TOPICS: Final = 8
 
 
 class Store:
@@ -129,8 +117,9 @@ class Store:
     def arrow(
         self,
         columns: Sequence[str] | None = None,
-        query: Query | None = None,
         *,
+        topic: str | None = None,
+        query: Query | None = None,
         mode: Mode | str = Mode.PERMISSIVE,
         decompress: bool = False,
         verify_crc: bool = True,
@@ -138,8 +127,9 @@ class Store:
         """Records as Arrow batches, with the columns of the Spark source ``rmq_commitlog``.
 
         Args:
-            columns: names; None is all of ``rmq_formats.arrow.COLUMNS``.
-            query: which records; None is all.
+            columns: names; None is all of ``rmq_formats.arrow_schema.COMMITLOG``.
+            topic: only that one's messages.
+            query: which records, for all other conditions; None is all.
             mode: PERMISSIVE gives damage as rows with a record_error, DROPMALFORMED leaves it out,
                 FAILFAST raises.
             decompress: inflate bodies that the producer compressed.
@@ -147,16 +137,19 @@ class Store:
 
         Raises:
             FormatError: damage, in FAILFAST.
-            OptionError: an unknown column or mode.
+            OptionError: an unknown column or mode, or both a topic and a query.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         try:
             wanted_mode = Mode(mode)
         except ValueError:
             raise OptionError(f"mode {mode!r}: give {', '.join(Mode)}") from None
-        options = ReadOptions(
-            tuple(COLUMNS if columns is None else columns), query or Query(), wanted_mode, verify_crc, decompress
-        )
+        if topic is not None and query is not None:
+            raise OptionError("give the topic in the query")
+        if query is None:
+            query = Query(topics=None if topic is None else frozenset([topic]))
+        names = tuple(COMMITLOG.names if columns is None else columns)
+        options = ReadOptions(names, query, wanted_mode, verify_crc, decompress)
         for task in plan_read(self._storage, self.path, options.query).tasks:
             yield from read_task(self.path, task, options)
 
@@ -221,11 +214,16 @@ class Store:
         segments = self.segments()
         for task in plan.tasks:
             for batch in read_task(self.path, task, ReadOptions(_PLACE, query, mode)):
-                offsets, sizes = (np.asarray(batch.column(name), dtype=np.int64) for name in _PLACE)
-                for _, found in read_points(self._storage, segments, Points.of(offsets, sizes), verify_crc=False):
-                    window = found.data.data
-                    for position in found.frames[:, POSITION].tolist():
-                        yield decode_record(window, position, verify_crc=False)
+                places = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)
+                yield from self._decode(segments, places)
+
+    def _decode(self, segments: Sequence[Segment], places: NDArray[np.int64]) -> Iterator[StoredMessage]:
+        """The records at places, int64[n, 2] of physical offset and size, in the order of the log."""
+        points = Points.of(places[:, 0], places[:, 1])
+        for _, batch in read_points(self._storage, segments, points, verify_crc=False):
+            window = batch.data.data
+            for position in batch.frames[:, POSITION].tolist():
+                yield decode_record(window, position, verify_crc=False)
 
     # --- by time ------------------------------------------------------------------------------------
 
@@ -237,21 +235,119 @@ class Store:
         queues = topic_queues(self._storage, self.path, topic)
         if not queues or distrust(self._storage, self.path) is not None:
             return self._scan_since(topic, queue_id, time_ms, on_plan)
-        found = []
+        units = []
         for queue in queues:
             if queue_id in {None, queue.queue_id}:
-                search = _QueueSearch(self, segments, queue)
-                offset = search.first_since(time_ms)
-                if search.is_broken:
+                last = last_unit(self._storage, queue)
+                search = QueueSearch(self._storage, segments, queue.segments, last[0] if last else queue.first_offset)
+                try:
+                    unit = search.first_since(time_ms)
+                except FormatError:
                     return self._scan_since(topic, queue_id, time_ms, on_plan)
-                found += self.query(topic=topic, queue_id=queue.queue_id, offset=offset) if offset is not None else []
-        return sorted(found, key=lambda message: message.physical_offset)
+                units += [] if unit is None else [(unit.physical_offset, unit.size)]
+        return list(self._decode(segments, np.array(units, dtype=np.int64).reshape(-1, 2)))
 
     def _scan_since(
         self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
     ) -> list[StoredMessage]:
         queues = None if queue_id is None else {topic: frozenset([queue_id])}
-        first: dict[int, StoredMessage] = {}
-        for message in self._read(Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms), on_plan=on_plan):
-            first.setdefault(message.queue_id, message)
-        return list(first.values())
+        query = Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms)
+        plan = plan_read(self._storage, self.path, query)
+        if on_plan:
+            on_plan(plan)
+        first: dict[int, tuple[int, int]] = {}
+        options = ReadOptions(("queue_id", *_PLACE), query, Mode.DROPMALFORMED)
+        for task in plan.tasks:
+            for batch in read_task(self.path, task, options):
+                rows = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)
+                for row in np.unique(rows[:, 0], return_index=True)[1].tolist():
+                    first.setdefault(int(rows[row, 0]), (int(rows[row, 1]), int(rows[row, 2])))
+        return list(self._decode(self.segments(), np.array(list(first.values()), dtype=np.int64).reshape(-1, 2)))
+
+    # --- for notebooks ------------------------------------------------------------------------------
+
+    def _repr_html_(self) -> str:
+        """A small table. It costs a few reads, whatever the size of the store."""
+        segments = self.segments()
+        first, last = self._edge_message(segments, last=False), self._edge_message(segments, last=True)
+        topics = queue_topics(self._storage, self.path)
+        shown = ", ".join(topics[:_SHOWN_TOPICS]) + (" …" if len(topics) > _SHOWN_TOPICS else "")
+        rows = [
+            ("store", self.path),
+            ("CommitLog", f"{len(segments):,} files, {sum(segment.size_bytes for segment in segments):,} bytes"),
+            ("offsets", f"{first.physical_offset:,} to {last.physical_offset:,}" if first and last else "no messages"),
+            ("stored", f"{_utc(first)} to {_utc(last)}" if first and last else ""),
+            ("topics", f"{len(topics):,}: {shown}" if topics else "no ConsumeQueue"),
+        ]
+        cells = "".join(
+            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
+            for name, value in rows
+            if value
+        )
+        return f"<table>{cells}</table>"
+
+    def _edge_message(self, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
+        """The first or the last sound record, if it stands near that end of a file."""
+        for segment in reversed(segments) if last else segments:
+            with opened(self._storage, segment.path) as file:
+                data_end = file.data_end()
+                start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
+                found = None
+                for batch in scan_segment(
+                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end
+                ):
+                    sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
+                    if len(sound):
+                        found = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)
+                        if not last:
+                            return found
+                if found is not None:
+                    return found
+        return None
+
+
+def _query(
+    topic: str | None,
+    queue_id: int | None,
+    from_offset: int | None,
+    to_offset: int | None,
+    tags: str | Sequence[str] | None,
+    from_time: Time | None,
+    to_time: Time | None,
+    from_physical_offset: int,
+    to_physical_offset: int | None,
+) -> Query:
+    """The query of ``Store.messages``. Queue offsets narrow it only where they are one queue's."""
+    if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
+        raise OptionError("queue_id, from_offset and to_offset are a topic's: name the topic")
+    queues, bounds = None, {}
+    if topic is not None and queue_id is not None:
+        queues = {topic: frozenset([queue_id])}
+        narrowed = {"first_offset": from_offset, "end_offset": to_offset}
+        bounds[topic, queue_id] = QueueBounds(**{name: value for name, value in narrowed.items() if value is not None})
+    return Query(
+        topics=None if topic is None else frozenset([topic]),
+        queues=queues,
+        bounds=bounds,
+        first_ms=None if from_time is None else _milliseconds(from_time),
+        end_ms=None if to_time is None else _milliseconds(to_time),
+        first_physical_offset=from_physical_offset,
+        end_physical_offset=MAX_LONG if to_physical_offset is None else to_physical_offset,
+        tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
+    )
+
+
+def _milliseconds(time: Time) -> int:
+    """Store time in ms; a datetime without a zone is UTC."""
+    if isinstance(time, int):
+        return time
+    moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def _utc(message: StoredMessage) -> str:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=message.store_timestamp_ms)
+    except OverflowError:
+        return f"{message.store_timestamp_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

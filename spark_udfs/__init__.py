@@ -1,0 +1,24 @@
+"""Column functions for DataFrames and SQL over what RocketMQ stores.
+
+Each works on whole Arrow columns, in kernels. ``register_functions(spark)`` makes them known to SQL by their
+own names; ``rmq_formats.spark.session()`` has done so.
+"""
+
+from pyspark.sql import SparkSession
+
+from spark_udfs.functions import rmq_crc32 as rmq_crc32  # noqa: PLC0414 # this package's interface
+from spark_udfs.functions import rmq_key_hash as rmq_key_hash  # noqa: PLC0414
+from spark_udfs.functions import rmq_properties as rmq_properties  # noqa: PLC0414
+from spark_udfs.functions import rmq_tags_code as rmq_tags_code  # noqa: PLC0414
+
+
+def register_functions(spark: SparkSession) -> None:
+    """Make the functions known to SQL: ``SELECT rmq_tags_code(tags) FROM …``."""
+    functions = {
+        "rmq_properties": rmq_properties,
+        "rmq_tags_code": rmq_tags_code,
+        "rmq_key_hash": rmq_key_hash,
+        "rmq_crc32": rmq_crc32,
+    }
+    for name, function in functions.items():
+        spark.udf.register(name, function)

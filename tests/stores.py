@@ -42,3 +42,11 @@ def write_commitlog(
             queue_offsets[queue] = queue_offsets.get(queue, 0) + 1
     (directory / f"{file_start:020d}").write_bytes(image)
     return placed
+
+
+def flip(store: Path, physical_offset: int, file_bytes: int, mask: int = 0x5A) -> None:
+    """Change one byte of the CommitLog."""
+    path = store / "commitlog" / f"{physical_offset // file_bytes * file_bytes:020d}"
+    data = bytearray(path.read_bytes())
+    data[physical_offset % file_bytes] ^= mask
+    path.write_bytes(data)

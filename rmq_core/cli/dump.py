@@ -4,14 +4,11 @@ from typing import Annotated
 
 import typer
 
-PATH_HELP = (
-    "A store, its commitlog, consumequeue or index directory, one queue's directory, or one file. "
-    "Local, or a URI as s3://bucket/store."
-)
+from rmq_core.cli.arguments import AnyPath
 
 
 def dump(
-    path: Annotated[str, typer.Argument(help=PATH_HELP, show_default=False)],
+    path: AnyPath,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     from_offset: Annotated[
         int,
@@ -27,9 +24,12 @@ def dump(
     topic: Annotated[str | None, typer.Option(metavar="T", help="Only that topic's.")] = None,
     no_body: Annotated[bool, typer.Option("--no-body", help="Leave the bodies out.")] = False,
 ) -> int:
-    """Print the records of a CommitLog, the units of a ConsumeQueue or the entries of an IndexFile.
+    """Print records, units or entries one by one.
 
-    A store means its CommitLog. What is damaged is told on stderr, a line for each stretch, and the rest is
+    The records of a CommitLog (a store means its CommitLog), the units of a ConsumeQueue, the entries of an
+    IndexFile; a checkpoint and config files whole.
+
+    What is damaged is told on stderr, a line for each stretch, and the rest is
     printed; the exit code is 1 then.
     """
     from rmq_core.cli import dumping  # noqa: PLC0415 # takes a second to load

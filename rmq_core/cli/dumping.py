@@ -49,27 +49,30 @@ def run(path: str, wanted: Wanted) -> int:
         raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
     with output.Lines() as lines:
         faults = Faults(lines)
-        heading, found = _lines(place, wanted, faults)
+        heading, pieces = _pieces(place, wanted, faults)
         if not wanted.as_json:
             lines.write(heading.encode())
-        for line in islice(found, wanted.limit):
-            lines.write(line)
+        for piece in pieces:
+            lines.write(piece)
     return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
 
 
-def _lines(place: Place, wanted: Wanted, faults: Faults) -> tuple[str, Iterator[bytes]]:
-    """The heading, for people, and the lines of what is at a place."""
+def _pieces(place: Place, wanted: Wanted, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
+    """The heading, for people, and the lines of what is at a place, one or many in a piece."""
     if place.kind in {Kind.STORE, Kind.COMMITLOG}:
-        records = _records(place.storage, log_segments(place), wanted, faults)
-        return record_text.RECORD_HEADING, records
+        batches = _batches(place.storage, log_segments(place), wanted.from_offset, faults)
+        if wanted.as_json:
+            return "", _json_records(batches, wanted)
+        lines = _text_records(batches, wanted)
+        return record_text.RECORD_HEADING, islice(lines, wanted.limit)
     if place.kind is Kind.CONSUMEQUEUE:
-        units = files.units(place, wanted.topic, wanted.from_offset, faults.tell)
+        units = islice(files.units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
         return record_text.UNIT_HEADING, _json(units) if wanted.as_json else record_text.unit_lines(units)
     if place.kind is Kind.CONSUMEQUEUE_EXT:
-        ext_units = files.ext_units(place, wanted.topic, faults.tell)
+        ext_units = islice(files.ext_units(place, wanted.topic, faults.tell), wanted.limit)
         return record_text.EXT_HEADING, _json(ext_units) if wanted.as_json else record_text.ext_lines(ext_units)
     if place.kind is Kind.INDEX:
-        entries = files.entries(place, wanted.from_offset, faults.tell)
+        entries = islice(files.entries(place, wanted.from_offset, faults.tell), wanted.limit)
         return record_text.ENTRY_HEADING, _json(entries) if wanted.as_json else record_text.entry_lines(entries)
     data = place.storage.read_bytes(place.path)
     is_checkpoint = place.kind is Kind.CHECKPOINT
@@ -82,10 +85,18 @@ def _json(rows: Iterator[Any]) -> Iterator[bytes]:
     return (msgspec.json.encode(row) + b"\n" for row in rows)
 
 
-def _records(storage: Storage, segments: list[Segment], wanted: Wanted, faults: Faults) -> Iterator[bytes]:
-    to_lines = record_json.record_lines if wanted.as_json else record_text.record_lines
-    for batch in _batches(storage, segments, wanted.from_offset, faults):
-        yield from to_lines(batch, topic=wanted.topic, with_body=wanted.with_body)
+def _json_records(batches: Iterator[FrameBatch], wanted: Wanted) -> Iterator[bytes | memoryview]:
+    renderer = record_json.RecordRenderer(topic=wanted.topic, with_body=wanted.with_body)
+    left = wanted.limit
+    while left != 0 and (batch := next(batches, None)) is not None:
+        for piece, count in renderer.render(batch, left):
+            yield piece
+            left = None if left is None else left - count
+
+
+def _text_records(batches: Iterator[FrameBatch], wanted: Wanted) -> Iterator[bytes]:
+    for batch in batches:
+        yield from record_text.record_lines(batch, topic=wanted.topic, with_body=wanted.with_body)
 
 
 def _batches(storage: Storage, segments: list[Segment], begin: int, faults: Faults) -> Iterator[FrameBatch]:

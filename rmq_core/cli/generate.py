@@ -13,7 +13,9 @@ TOPIC = "TopicTest"
 
 
 def generate(
-    store: Annotated[str, typer.Argument(help="The store's directory; made if missing.", show_default=False)],
+    store: Annotated[
+        str, typer.Argument(metavar="STORE", help="The store's directory; made if missing.", show_default=False)
+    ],
     messages: Annotated[int, typer.Option(min=0, metavar="N", help="How many.", show_default=False)],
     body_bytes: Annotated[int, typer.Option(min=1, metavar="S", help="Size of each body.", show_default=False)],
     topics: Annotated[str, typer.Option(metavar="T", help="Names, separated by commas, or how many.")] = "1",
@@ -23,9 +25,10 @@ def generate(
     seed: Annotated[int, typer.Option(metavar="K", help="Equal seeds give equal bytes.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
 ) -> None:
-    """Write a store in bulk, without a broker, at the speed of the disk.
+    """Write a store in bulk, without a broker.
 
-    Only the CommitLog and config/topics.json: rmq rebuild, or a broker that opens the store, makes the rest.
+    At the speed of the disk. Only the CommitLog and config/topics.json: rmq rebuild, or a broker that opens the
+    store, makes the rest.
     """
     from rmq_formats.generate import generate_store  # noqa: PLC0415 # takes a second to load
 

@@ -4,14 +4,16 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.dump import PATH_HELP
+from rmq_core.cli.arguments import AnyPath
 
 
 def inspect(
-    path: Annotated[str, typer.Argument(help=PATH_HELP, show_default=False)],
+    path: AnyPath,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> int:
-    """Tell what a store or one segment holds: counts, offsets, times, topics, sizes.
+    """Tell what a store or one segment holds.
+
+    Counts, offsets, times, topics, sizes, and whether it is sound.
 
     The CommitLog is read whole, checksums included. Damage is listed, and the exit code is 1 then.
     """

@@ -212,6 +212,7 @@ def log_facts(storage: Storage, segments: Sequence[Segment], on_bytes: Callable[
         files = tuple(future.result() for future in running)
     topics = _topics([scan.queues() for scan in scans])
     found = [*segment_findings(segments), *(damage_finding(damage) for scan in scans for damage in scan.damages)]
+    found.sort(key=lambda finding: finding.physical_offset or 0)
     unlisted = sum(scan.damage_count - len(scan.damages) for scan in scans)
     messages = sum(file.messages for file in files)
     filled = [file for file in files if file.messages]

@@ -93,9 +93,11 @@ def _usage_text(error: Any) -> str:
 
 
 app = typer.Typer(
+    name="rmq",
     cls=RmqGroup,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes would cut long options at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _command in COMMANDS.items():

@@ -82,18 +82,25 @@ class Lines:
         self._pieces: list[bytes] = []
         self._held_bytes = 0
 
-    def write(self, line: bytes) -> None:
-        """Add a line, with its end."""
-        self._pieces.append(line)
-        self._held_bytes += len(line)
+    def write(self, lines: bytes | memoryview) -> None:
+        """Add a line or some, with their ends. A memoryview's bytes are written or copied before this returns."""
+        if len(lines) >= BUFFER_BYTES:
+            self.flush()
+            self._write(lines)
+            return
+        self._pieces.append(bytes(lines))
+        self._held_bytes += len(lines)
         if self._held_bytes >= BUFFER_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write what is held."""
         pieces, self._pieces, self._held_bytes = self._pieces, [], 0
+        self._write(b"".join(pieces))
+
+    def _write(self, data: bytes | memoryview) -> None:
         with naming_stdout():
-            self._stream.write(b"".join(pieces))
+            self._stream.write(data)
             self._stream.flush()
 
     def __enter__(self) -> "Lines":
@@ -187,3 +194,9 @@ def time_text(time_ms: int | None) -> str:
     except OverflowError:
         return f"{time_ms} ms"
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
+
+
+def second_text(time_ms: int) -> str:
+    """``time_text`` without the fraction, for what is known to the second."""
+    text = time_text(time_ms)
+    return f"{text[:-5]}Z" if text.endswith("Z") else text

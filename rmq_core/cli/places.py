@@ -148,6 +148,8 @@ def _content_kind(head: bytes, size_bytes: int) -> Kind | None:
     magic = unpack_from(">i", head, RECORD_MAGIC_AT)[0]
     if magic in {MAGIC_V1, MAGIC_V2, MAGIC_BLANK}:
         return Kind.COMMITLOG
+    if _is_index_header(head, size_bytes):  # before the units: the header's times could be one
+        return Kind.INDEX
     unit = Unit.decode(head)
     is_unit = RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_FRAME_BYTES or unit.is_pre_blank
     if size_bytes % UNIT_BYTES == 0 and unit.physical_offset >= 0 and is_unit:
@@ -157,7 +159,7 @@ def _content_kind(head: bytes, size_bytes: int) -> Kind | None:
         return Kind.CONSUMEQUEUE_EXT
     if size_bytes == CHECKPOINT_FILE_BYTES and not any(head[CHECKPOINT_USED_BYTES:]) and any(head):
         return Kind.CHECKPOINT
-    return Kind.INDEX if _is_index_header(head, size_bytes) else None
+    return None
 
 
 def _is_index_header(head: bytes, size_bytes: int) -> bool:
@@ -165,7 +167,7 @@ def _is_index_header(head: bytes, size_bytes: int) -> bool:
         return False
     header = IndexHeader.decode(head)
     return (
-        0 < header.begin_timestamp_ms < 1 << 45  # before the year 3000
+        1 << 39 < header.begin_timestamp_ms < 1 << 45  # from 1987 to 3084
         and 0 <= header.begin_physical_offset <= header.end_physical_offset
         and 0 < header.slot_count < header.index_count <= size_bytes // INDEX_ENTRY_BYTES
     )

@@ -1,6 +1,74 @@
-"""x."""
+"""``rmq query``: finds messages offline, by the store's own indexes."""
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from rmq_core.cli.arguments import StorePath
+from rmq_formats.errors import OptionError
+
+_MIN_MS_DIGITS = 11  # fewer are a date, as 20260731
 
 
-def query() -> int:
-    """X."""
-    return 0
+def query(
+    store: StorePath,
+    key: Annotated[str | None, typer.Option(metavar="K", help="One of its KEYS; with --topic.")] = None,
+    uniq_key: Annotated[
+        str | None, typer.Option(metavar="U", help="Its UNIQ_KEY, the id that the producer got; with --topic.")
+    ] = None,
+    msg_id: Annotated[str | None, typer.Option(metavar="ID", help="Its offset message id.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="The topic.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, metavar="Q", help="The queue; with --topic.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Its queue offset; with --topic and --queue.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ISO",
+            help="With --topic: of each queue the first message stored then or later. UTC if without a zone; or ms.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as rmq dump has it.")] = False,
+) -> int:
+    """Find messages by key, id, queue offset or time.
+
+    Index and ConsumeQueue are used where they can be relied on; else the log is scanned, and a line on stderr
+    says why. Nothing found: exit code 1.
+    """
+    conditions = {"--key": key, "--uniq-key": uniq_key, "--msg-id": msg_id, "--offset": offset, "--time": time}
+    given = [name for name, value in conditions.items() if value is not None]
+    if len(given) != 1:
+        raise OptionError(f"give one of {', '.join(conditions)}; given: {', '.join(given) or 'none'}")
+    if msg_id is None and topic is None:
+        raise OptionError(f"{given[0]}: give --topic too")
+    if offset is not None and queue is None:
+        raise OptionError("--offset: give --queue too")
+    if msg_id is not None and not (topic is None and queue is None):
+        raise OptionError("--msg-id: names one message; leave --topic and --queue out")
+    time_ms = None if time is None else parse_time(time)
+
+    from rmq_core.cli import finding  # noqa: PLC0415 # takes a second to load
+
+    return finding.run(
+        store,
+        finding.Wanted(
+            key=key, uniq_key=uniq_key, msg_id=msg_id, topic=topic, queue_id=queue, offset=offset, time=time_ms
+        ),
+        as_json=as_json,
+    )
+
+
+def parse_time(text: str) -> int | datetime:
+    """A time on the command line: ISO 8601, or milliseconds since 1970.
+
+    Raises:
+        OptionError: neither.
+    """
+    if text.isdecimal() and len(text) >= _MIN_MS_DIGITS:
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"--time {text}: not a time such as 2026-07-31T12:00:00+08:00") from None

@@ -4,13 +4,14 @@ from typing import Annotated
 
 import typer
 
+from rmq_core.cli.arguments import StorePath
 from rmq_formats.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 
 def rebuild(
-    store: Annotated[str, typer.Argument(help="The store's root directory, or a URI.", show_default=False)],
+    store: StorePath,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there instead of into the store.")] = None,
-    what: Annotated[str, typer.Option(metavar="all|consumequeue|index", help="What to rebuild.")] = "all",
+    what: Annotated[str, typer.Option(metavar="WHAT", help="all, consumequeue or index.")] = "all",
     consumequeue_file_bytes: Annotated[
         int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
     ] = CONSUMEQUEUE_FILE_BYTES,
@@ -33,7 +34,7 @@ def rebuild(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
 ) -> int:
-    """Rebuild ConsumeQueue and Index of a store from its CommitLog.
+    """Make ConsumeQueue and Index anew from the CommitLog.
 
     The files come out as the broker's own, byte for byte, and replace the old ones at once: killed at any
     instant, this leaves the old state or the new one. A store that a broker has open is refused.

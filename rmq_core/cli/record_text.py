@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from rich.cells import cell_len, set_cell_size
 
 from rmq_core.cli.files import EntryRow, ExtRow, UnitRow
-from rmq_core.cli.output import bytes_text, printable, time_text
+from rmq_core.cli.output import bytes_text, printable, second_text, time_text
 from rmq_formats.compression import Compression, decompress
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels.scan import CODE, POSITION, SOUND
@@ -65,9 +65,11 @@ def preview(message: StoredMessage, cells: int) -> str:
         size = f"{bytes_text(len(body))} ({size} of {codec.name.lower()})"
     text = text_of(body[:_PREVIEW_BYTES])
     shown = f"body {size}: {body[:16].hex(' ') if text is None else printable(text)}"
+    if shown.isascii() and len(shown) > cells:  # the common case, which needs no widths of characters
+        return f"{shown[: cells - 2]} …"
     if cell_len(shown) <= cells and (len(body) <= 16 or text is not None):
         return shown
-    return set_cell_size(shown, min(cells - 2, cell_len(shown))) + " …"
+    return set_cell_size(shown, min(cells - 2, cell_len(shown))).rstrip() + " …"
 
 
 def text_of(data: bytes) -> str | None:
@@ -104,7 +106,7 @@ def entry_lines(rows: Iterator[EntryRow]) -> Iterator[bytes]:
         lambda row: row.index_file,
         lambda row: (
             f"{row.entry:>9} {row.slot:>8} {row.key_hash:>11} {row.physical_offset:>16}"
-            f"  {time_text(row.store_timestamp).replace('.000Z', 'Z'):20} {row.previous_entry:>9}"
+            f"  {second_text(row.store_timestamp):20} {row.previous_entry:>9}"
         ),
     )
 

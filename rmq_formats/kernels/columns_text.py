@@ -51,7 +51,7 @@ def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
         data: uint8[n], the window.
         start: first byte of a property block.
         stop: one past its last byte.
-        separators: int32[MAX_BLOCK_BYTES], written.
+        separators: int32[bytes of the block], written.
 
     Returns:
         How many there are.
@@ -98,8 +98,8 @@ def find_well_known(data: Any, table: Any, column: int, separators: Any, found: 
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
-        column: that of the blocks' positions; they have at most MAX_BLOCK_BYTES.
-        separators: int32[MAX_BLOCK_BYTES], scratch.
+        column: that of the blocks' positions.
+        separators: int32[bytes of the longest block], scratch; MAX_BLOCK_BYTES for a record's.
         found: int64[rows, WELL_KNOWN_COLUMNS], written: spans of the values.
 
     Source: ``MessageDecoder#string2messageProperties``.
@@ -182,9 +182,9 @@ def parse_properties(
     Args:
         data: uint8[n], the window.
         table: int64[rows, columns], a table of spans.
-        column: that of the blocks' positions; they have at most MAX_BLOCK_BYTES.
-        separators: int32[MAX_BLOCK_BYTES], scratch.
-        slots: int32[NAME_SLOTS], scratch.
+        column: that of the blocks' positions.
+        separators: int32[bytes of the longest block], scratch.
+        slots: int32[NAME_SLOTS], scratch; for longer blocks a power of two that is half of their bytes.
         at: row of the first block in the output.
         base: entries that are in the output.
         offsets: int32[capacity + 1], written from ``at + 1`` on: where each row's entries end.
@@ -204,7 +204,7 @@ def parse_properties(
         found[row, 4], found[row, 5] = -1, 0
         count = find_separators(data, start, stop, separators)
         # An entry has a separator of its own, so that at most half of the slots are taken.
-        mask = FEW_SLOTS - 1 if 2 * count < FEW_SLOTS else NAME_SLOTS - 1
+        mask = FEW_SLOTS - 1 if 2 * count < FEW_SLOTS else len(slots) - 1
         for slot in range(mask + 1):
             slots[slot] = 0
         first = total

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, types
 
-from rmq_formats.kernels.bytes import match_mask_32, read_i16, read_i32, read_i64, trailing_zeros
+from rmq_formats.kernels.bytes import match_mask_32, prefetch, read_i16, read_i32, read_i64, trailing_zeros
 from rmq_formats.kernels.dispatch import store_timestamp
 from rmq_formats.kernels.scan import (
     BODY_AT,
@@ -87,6 +87,7 @@ EXT_FULL: Final = 2
 _READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
 _MAX_SECONDS = 0x7FFFFFFF
+_AHEAD = 24  # entries: the slot table is far larger than a cache, its lines must be asked for early
 _HIGH_BITS = -9187201950435737472  # 0x8080808080808080
 
 
@@ -327,7 +328,10 @@ def match_entries(
     Returns:
         How many entries are those of their keys.
     """
+    base = slots.ctypes.data
     for row in range(len(hashes)):
+        if row + _AHEAD < len(hashes):
+            prefetch(np.uint64(base + 4 * (hashes[row + _AHEAD] % len(slots))))
         at = row * INDEX_ENTRY_BYTES
         if read_i32(entries, at) != hashes[row] or read_i64(entries, at + 4) != physical_offsets[row]:
             return row

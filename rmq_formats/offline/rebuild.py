@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,7 +161,7 @@ def partition_count(splits: Sequence[Split]) -> int:
     return min(MAX_PARTITIONS, 1 + total // PARTITION_BYTES)
 
 
-def _write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:
     """Write a file elsewhere, then rename: a reader sees all of it or none.
 
     A task that dies leaves its half aside, for a broker does not start where a queue has a foreign file.
@@ -205,13 +205,13 @@ def scan_split(
     units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names = f"{split.number:06d}.arrow"
     if options.consumequeue:
-        _write_whole(
+        write_whole(
             work / "spill" / f"units-{names}",
             work,
             lambda target: spill.write_units(target, units, dispatcher, partitions),
         )
     if options.index:
-        _write_whole(work / "spill" / f"keys-{names}", work, lambda target: spill.write_keys(target, keys))
+        write_whole(work / "spill" / f"keys-{names}", work, lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
         split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
@@ -230,9 +230,26 @@ def _only_live(
     return units[live[units[:, dispatch_kernel.UNIT_QUEUE]]], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
 
 
+class Scanned(Protocol):
+    """What the scan of a split says of its place in the log."""
+
+    @property
+    def begin_physical_offset(self) -> int:
+        """The split's first frame."""
+        ...
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Where its walk ended: the first frame of the next split."""
+        ...
+
+
+AnyScan = TypeVar("AnyScan", bound=Scanned)
+
+
 def mend_seams(
-    splits: Sequence[Split], results: Sequence[ScanResult], scan_again: Callable[[Split, int], ScanResult]
-) -> list[ScanResult]:
+    splits: Sequence[Split], results: Sequence[AnyScan], scan_again: Callable[[Split, int], AnyScan]
+) -> list[AnyScan]:
     """See that each split of a file began where the one before it ended; scan again those that did not.
 
     A record's body may hold a record's bytes with the very offset where they stand, by malice. A split
@@ -321,14 +338,14 @@ def _write_image(path: Path, work: Path, image: bytes | memoryview, file_bytes: 
             file.write(image)
             file.truncate(file_bytes)
 
-    _write_whole(path, work, write)
+    write_whole(path, work, write)
 
 
 def _write_text(path: Path, work: Path, text: str) -> None:
     def write(target: Path) -> None:
         target.write_text(text, encoding="utf-8")
 
-    _write_whole(path, work, write)
+    write_whole(path, work, write)
 
 
 def index_tasks(
@@ -418,7 +435,7 @@ def write_index(task: IndexTask, options: RebuildOptions, work: Path) -> WriteRe
             file.seek(0)
             file.write(builder.head())
 
-    _write_whole(directory / task.name, work, write)
+    write_whole(directory / task.name, work, write)
     entry_count = sum(end - begin for _, begin, end in task.parts)
     result = WriteResult(done.stem, 0, 1, 0, entry_count, (), {})
     _write_text(done, work, result.to_json())

@@ -5,14 +5,14 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats import config_json, paths
-from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError, StoreSizeError
 from rmq_formats.findings import DAMAGED_RECORD, MISSING_SEGMENT, WRONG_FILE_SIZE, Finding, damage_finding
 from rmq_formats.layout import UNIT_BYTES, index_file_bytes
 from rmq_formats.offline import rebuild as tasks
@@ -109,22 +109,27 @@ def rebuild_store(
 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
-        StoreLockedError: to be written in place while a broker runs.
+        StoreLockedError: to be written into a store whose broker runs.
         StoreSizeError: sizes that do not fit the layout, or the store's own files.
+        OptionError: to be written to an object store.
+        StoreError: the disk is full, or something else is in the way.
     """
     clock = _Clock()
     check_sizes(options)
     storage, root = open_storage(store)
     segments = commitlog_segments(storage, root)
-    target = Path(out if out is not None else root)
+    target = _local_target(out if out is not None else store)
     work = target / WORK_DIRECTORY
     with ExitStack() as stack:
+        stack.enter_context(_told_as_store_errors(target))
         if target.resolve() == Path(root).resolve():
             _check_existing_sizes(storage, root, options)
             stack.enter_context(store_lock(root))
+        elif Path(paths.lock_file(str(target))).exists():  # another store, that a broker may have
+            stack.enter_context(store_lock(str(target)))
         finish_publishing(work, target)
         splits = plan_splits(storage, segments, min_splits=runner.parallelism)
-        _prepare(work, splits, options)
+        _prepare(work, [storage.version(segment.path) for segment in segments], splits, options)
         clock.mark("plan")
         scans = _scan(splits, options, work, runner, on_progress)
         clock.mark("scan")
@@ -134,6 +139,22 @@ def rebuild_store(
         publish(work, target, _directories(options))
         clock.mark("publish")
     return _report(store, str(target), segments, scans, written, clock)
+
+
+def _local_target(path: str) -> Path:
+    storage, root = open_storage(path)
+    if not storage.is_local:
+        raise OptionError(f"{path}: a rebuild is written to a local disk or a shared mount; give --out DIR")
+    return Path(root)
+
+
+@contextmanager
+def _told_as_store_errors(target: Path) -> Iterator[None]:
+    """Errors of the operating system, such as a full disk, as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or target}: {error.strerror or error}") from error
 
 
 def options_from_arguments(
@@ -235,14 +256,22 @@ def _check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) 
             )
 
 
-def _prepare(work: Path, splits: Sequence[Split], options: RebuildOptions) -> None:
+def _boot() -> str:
+    """Which run of the machine this is. After a power loss files that were not flushed may be empty."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+
+def _prepare(work: Path, versions: list[int], splits: Sequence[Split], options: RebuildOptions) -> None:
     """Make the work directory, or keep the one that a killed run of the same rebuild left."""
     fields = asdict(options)
     fields["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
-    plan = json.dumps({"splits": [asdict(split) for split in splits], "options": fields})
+    own = [asdict(split) for split in splits]
+    plan = json.dumps({"splits": own, "options": fields, "versions": versions, "boot": _boot()})
     note = work / "plan.json"
     if note.exists() and note.read_text(encoding="utf-8") == plan:
         return
+    note.unlink(missing_ok=True)  # a run that is killed here must not leave a plan and half of its files
     if work.exists():
         shutil.rmtree(work)
     for name in ("spill", "done", "part", *(f"new/{directory}" for directory in _directories(options))):

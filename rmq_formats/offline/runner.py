@@ -1,10 +1,15 @@
 """Runs tasks: a function over a list of arguments, results in the order of the arguments."""
 
+import ctypes
 import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
+
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
@@ -23,6 +28,14 @@ class Runner(Protocol):
     ) -> list[Result]:
         """Apply ``function`` to each argument; ``on_done`` is told each result as it comes."""
         ...
+
+
+def _end_with(parent: int) -> None:
+    """Have this process killed when its parent is: a pool's processes would wait for work for ever."""
+    if hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was killed before
+        os._exit(1)
 
 
 class ProcessRunner:
@@ -46,7 +59,7 @@ class ProcessRunner:
                     on_done(results[-1])
             return results
         workers = min(self.parallelism, len(arguments) or 1)
-        with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        with ProcessPoolExecutor(workers, get_context("fork"), _end_with, (os.getpid(),)) as pool:
             try:
                 for result in pool.map(function, arguments):
                     results.append(result)

@@ -3,11 +3,23 @@
 import os
 import sys
 from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
+import pyspark
 from pyspark.sql import SparkSession
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+_NOT_NEEDED: Final = (
+    "io.delta:delta-kernel-api",
+    "io.delta:delta-kernel-defaults",
+    "io.delta:delta-kernel-unitycatalog",
+    "io.unitycatalog:unitycatalog-client",
+    "io.unitycatalog:unitycatalog-hadoop",
+    "org.apache.hadoop:hadoop-client-api",
+    "org.apache.hadoop:hadoop-client-runtime",
+)
 
 _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -18,7 +30,6 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Forks of one Python process that has the kernels loaded, see ``daemon``.
     "spark.python.daemon.module": "rmq_formats.spark.daemon",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "0",
 }
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
@@ -61,10 +72,21 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
     if delta:
         settings |= _DELTA
         if not submitted:
-            settings["spark.jars.packages"] = DELTA_PACKAGE
+            settings |= _delta_jars()
     settings |= {name.replace("_", "."): value for name, value in conf.items()}
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register_all(spark)
     return spark
+
+
+def _delta_jars() -> dict[str, str]:
+    """Settings that bring Delta's two jars; none where ``make install`` put them beside Spark's own.
+
+    Resolving the package takes seconds each time and writes a page to stderr, so that is the last
+    resort. Nothing else of what the package names is needed: Spark has it, in its own versions.
+    """
+    if any((Path(pyspark.__file__).parent / "jars").glob("delta-spark_*.jar")):
+        return {}
+    return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.excludes": ",".join(_NOT_NEEDED)}

@@ -127,7 +127,9 @@ UNIT_ZERO: Final = Kind(
     "consumequeue.unit.zero", _ERROR, f"a broker takes it for the end of the queue, and drops what follows; "
     f"{_REBUILD_QUEUE}",
 )  # fmt: skip
-UNIT_DANGLING: Final = Kind("consumequeue.unit.dangling", _ERROR, f"no message of this queue is there; {_REBUILD_QUEUE}")
+UNIT_DANGLING: Final = Kind(
+    "consumequeue.unit.dangling", _ERROR, f"no message of this queue is there; {_REBUILD_QUEUE}"
+)
 UNIT_DUPLICATE: Final = Kind("consumequeue.unit.duplicate", _ERROR, f"consumers get a message twice; {_REBUILD_QUEUE}")
 UNIT_DISPLACED: Final = Kind(
     "consumequeue.unit.displaced", _ERROR, f"the message has another queue offset than this place; {_REBUILD_QUEUE}"
@@ -148,7 +150,9 @@ UNIT_BEYOND: Final = Kind(
 )  # fmt: skip
 UNIT_BEHIND_END: Final = Kind("consumequeue.unit.behind_end", _ERROR, f"bytes behind the last unit; {_REBUILD_QUEUE}")
 PRE_BLANK: Final = Kind(
-    "consumequeue.pre_blank", _WARNING, f"the filler before the queue's first unit is not as it should be; {_REBUILD_QUEUE}"
+    "consumequeue.pre_blank",
+    _WARNING,
+    f"the filler before the queue's first unit is not as it should be; {_REBUILD_QUEUE}",
 )
 TOPIC_UNKNOWN: Final = Kind(
     "consumequeue.topic.unknown", _WARNING,
@@ -161,7 +165,9 @@ TOPIC_DELETED: Final = Kind(
 )  # fmt: skip
 NOT_CHECKED: Final = Kind("consumequeue.not_checked", _INFO, "queues of this kind are not verified")
 EXT_ADDRESS: Final = Kind(
-    "consumequeue_ext.address", _ERROR, f"the unit's tags code is no address of a ConsumeQueueExt unit; {_REBUILD_QUEUE}"
+    "consumequeue_ext.address",
+    _ERROR,
+    f"the unit's tags code is no address of a ConsumeQueueExt unit; {_REBUILD_QUEUE}",
 )
 EXT_UNIT: Final = Kind(
     "consumequeue_ext.unit", _ERROR, f"the ConsumeQueueExt unit is not that of its message; {_REBUILD_QUEUE}"
@@ -243,4 +249,7 @@ DELAY_OFFSET: Final = Kind(
     "more of this delay level was delivered than its queue holds; delayed messages are passed over until it grows",
 )  # fmt: skip
 
-ALL: Final[tuple[Kind, ...]] = (*DAMAGE.values(), *(value for value in list(globals().values()) if isinstance(value, Kind)))
+ALL: Final[tuple[Kind, ...]] = (
+    *DAMAGE.values(),
+    *(value for value in list(globals().values()) if isinstance(value, Kind)),
+)

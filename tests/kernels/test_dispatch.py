@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_formats import dispatch
 from rmq_formats.commitlog import Frame, walk
 from rmq_formats.consumequeue import delay_levels_ms, dispatch_tags_code, goes_to_consumequeue
 from rmq_formats.dispatch import Dispatcher
-from rmq_formats.hashing import index_key_hash
+from rmq_formats.hashing import index_key_hash, java_string_hash
 from rmq_formats.index import index_keys
+from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.layout import FLAG_TRANSACTION_ROLLBACK, SCHEDULE_TOPIC
 from rmq_formats.message import MessageToStore, StoredMessage
 from rmq_formats.paths import parse_segment_name
@@ -32,12 +34,9 @@ def dispatched(
 ) -> tuple[Rows, Rows]:
     """Units and keys with their queues' names, as the kernel gives them."""
     dispatcher = Dispatcher(levels)
-    units: list[Any] = []
-    keys: list[Any] = []
     for batch in batches(data, file_offset, **scan):
         dispatcher.dispatch(batch)
-    for table, rows in zip(dispatcher.take(), (units, keys), strict=True):
-        rows += table.tolist()
+    units, keys = (table.tolist() for table in dispatcher.take())
     names = dispatcher.queue_names()
     return [(*names[row[0]], *row[1:]) for row in units], [(*row[:3], *names[row[3]]) for row in keys]
 
@@ -107,11 +106,15 @@ def test_invalid_utf_8_in_topic_and_keys_is_dispatched_as_by_the_codecs() -> Non
     assert dispatched(data) == expected(stored_messages(data))
 
 
-def test_the_key_whose_hash_is_the_smallest_int_has_hash_0() -> None:
-    # "polygenelubricants" hashes to the smallest int; a topic may be empty as far as a record goes.
-    key = next(text for text in ("#polygenelubricants"[1:],) if text)
-    _, keys = check([plain_message("t", properties_bytes=encode_properties({"KEYS": key}))])
-    assert len(keys) == 1
+@pytest.mark.parametrize(("hashed", "expected"), [(0, 0), (5, 5), (-5, 5), (-(1 << 31), 0), ((1 << 31) - 1,) * 2])
+def test_a_key_s_hash_is_the_absolute_value_and_0_for_the_smallest_int(hashed: int, expected: int) -> None:
+    assert kernel.index_hash(np.uint32(hashed & 0xFFFFFFFF)) == expected
+
+
+def test_a_key_with_the_smallest_hash_is_indexed_under_0() -> None:
+    assert java_string_hash("cbdjsgq#k") == -(1 << 31)
+    _, keys = check([plain_message("cbdjsgq", properties_bytes=b"KEYS\1k\2")])
+    assert keys[0][0] == 0
 
 
 def test_many_queues_make_the_queue_table_grow() -> None:
@@ -137,9 +140,10 @@ def test_each_part_of_keys_counts_up_to_the_last_free_row(size: int) -> None:
     check([plain_message(properties_bytes=filler)] * 4 + [tail] * 500)
 
 
-def test_more_units_than_a_table_holds_are_all_taken() -> None:
-    units, keys = check([plain_message("t", b"")] * 70_000, window_bytes=65536)
-    assert len(units) == 70_000
+def test_more_units_than_a_table_holds_are_all_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_FIRST_ROWS", 500)
+    units, keys = check([plain_message("t", b"")] * 3000, window_bytes=65536)
+    assert len(units) == 3000
     assert keys == []
 
 

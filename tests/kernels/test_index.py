@@ -1,5 +1,7 @@
 """IndexFiles out of columns against the codec."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ def built(entries: list[tuple[int, int, int]], slots: int, per_file: int, pieces
         own = entries[begin : begin + per_file - 1]
         builder, body = IndexBuilder(slots, previous_end), b""
         bounds = [0, *sorted(piece % (len(own) + 1) for piece in pieces), len(own)]
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             columns = [np.array([key[column] for key in own[first:last]], dtype=np.int64) for column in range(3)]
             for column in columns:
                 column.flags.writeable = False  # as those out of an Arrow file

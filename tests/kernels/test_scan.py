@@ -59,13 +59,13 @@ def test_damaged_golden_segments_are_scanned_as_they_are_walked(
     check_against_the_walk(damaged(data, damagings), cuts, window_bytes, file_offset)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(segments(), st.lists(st.integers(0, 60_000), max_size=5), windows)
 def test_any_segment_is_scanned_as_it_is_walked(data: bytes, cuts: list[int], window_bytes: int) -> None:
     check_against_the_walk(data, cuts, window_bytes)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(segments(), damagings, st.lists(st.integers(0, 60_000), max_size=5), windows)
 def test_any_damaged_segment_is_scanned_as_it_is_walked(
     data: bytes, damagings: list[Damaging], cuts: list[int], window_bytes: int

@@ -11,7 +11,6 @@ from rmq_formats.offline import publish
 
 _CHANGES = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate", "os.link", "os.symlink"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-FORK_TIMEOUT_S = 60
 
 
 class _Countdown:
@@ -64,7 +63,6 @@ def _run(action: Callable[[], Any], at: int | None, writing: int) -> None:
             countdown.tick()
 
         publish._exchange = counted
-        publish.sync_file_system = lambda directory: None  # a kill loses nothing of the page cache
         sys.addaudithook(countdown.hook)
         action()
         os.write(writing, str(countdown.seen).encode())

@@ -1,6 +1,5 @@
 """Helpers of the rebuild's tests: runners, options, what the codecs make of a log, and tree snapshots."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -149,11 +148,3 @@ def patch(store: Path, physical_offset: int, data: bytes, file_bytes: int = 4096
 
 def live(options: RebuildOptions, *topics: str) -> RebuildOptions:
     return replace(options, live_topics=frozenset(topics))
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -111,7 +111,7 @@ def test_a_flipped_byte_in_a_body_costs_that_record(exotic: Exotic, splits: int)
     assert len(of_kind(report, findings.QUEUE_GAP)) == 1
 
 
-@pytest.mark.parametrize("splits", [1, 7, 300])
+@pytest.mark.parametrize("splits", [1, 7, 90])
 def test_a_kilobyte_of_garbage_costs_the_records_under_it(exotic: Exotic, splits: int) -> None:
     begin = exotic.records[200]["physical_offset"] + 50
     exotic.patch(begin, np.random.default_rng(5).bytes(1024))
@@ -194,7 +194,7 @@ def test_a_body_that_holds_a_record_gives_no_unit_of_it(tmp_path: Path) -> None:
     assert outer.physical_offset + 88 < 1088
     body = bytes(1088 - outer.physical_offset - 88) + inner + bytes(len(outer.body))
     write_commitlog(tmp_path / "store", [message(1, body=part[: len(outer.body)]) for part in (bodies[0], body)], 8192)
-    for splits in range(1, 40):
+    for splits in (1, 2, 3, 5, 8, 13, 21, 34):
         rebuild(tmp_path / "store", tmp_path / f"out{splits}", SMALL, Splits(splits))
         assert built(tmp_path / f"out{splits}") == by_codecs(tmp_path / "store"), splits
     assert len(list(stored_messages(tmp_path / "store"))) == 2
@@ -205,7 +205,7 @@ def test_records_of_an_earlier_life_behind_the_blank_give_nothing(tmp_path: Path
     records = list(stored_messages(store))
     at = records[20].physical_offset
     patch(store, at, (16384 - at).to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True), 16384)
-    for splits in (1, 5, 80):
+    for splits in (1, 5, 30):
         report = rebuild(store, tmp_path / f"out{splits}", SMALL, Splits(splits))
         assert report.messages == 20
         assert built(tmp_path / f"out{splits}") == by_codecs(store)

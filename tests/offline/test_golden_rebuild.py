@@ -15,7 +15,7 @@ RUNNERS = {
     "one process": ProcessRunner(1),
     "two processes": ProcessRunner(2),
     "20 splits": Splits(20),
-    "300 splits": Splits(300),
+    "150 splits": Splits(150),
     "60 splits in two processes": Splits(60, ProcessRunner(2)),
 }
 

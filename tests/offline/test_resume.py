@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.offline import publish
+from rmq_formats.offline import publish, rebuild_store
 from rmq_formats.offline.rebuild_store import WORK_DIRECTORY
 from rmq_formats.offline.runner import ProcessRunner
 from tests.offline.crashing import NoExchange, run_and_die
@@ -98,7 +98,7 @@ def test_killed_before_any_change_it_leaves_old_or_new_and_the_next_run_ends_it(
     new = new_trees(store, tmp_path / "undisturbed")
     count, begin = change_count(store, tmp_path), begin_of_publication(store, tmp_path)
     assert 20 < begin < count
-    for at in moments(count, begin - 4, 9):
+    for at in moments(count, begin - 4, 14):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         check_old_or_new(store, new)
         rebuild(store, None, SMALL, RUNNER)
@@ -134,7 +134,7 @@ def test_a_run_with_other_options_ends_a_publication_too(store: Path, tmp_path: 
     new = new_trees(store, tmp_path / "undisturbed")
     only_index = replace(SMALL, consumequeue=False)
     count, begin = change_count(store, tmp_path), begin_of_publication(store, tmp_path)
-    for at in range(begin, count + 3, 2):
+    for at in range(begin, count + 3, 3):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         rebuild(store, None, only_index, RUNNER)
         assert tree(store / "index") == new["index"]
@@ -209,3 +209,29 @@ def test_killed_at_random_moments_it_leaves_old_or_new_and_the_next_run_ends_it(
 def test_an_undisturbed_rebuild_is_that_of_the_codecs(store: Path) -> None:
     rebuild_in_two_processes(store)
     assert built(store) == by_codecs(store) != Built({}, [])
+
+
+def test_a_run_that_was_killed_while_it_cleared_another_s_work_leaves_none_of_it(store: Path, tmp_path: Path) -> None:
+    new = new_trees(store, tmp_path / "undisturbed")
+    other = replace(SMALL, index_slots=60, consumequeue_file_bytes=800)
+    begin = begin_of_publication(store, tmp_path)
+    for at in range(1, 60, 7):
+        run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), begin)
+        restore_old(store)
+        remove(store / "consumequeue")
+        remove(store / "index")
+        run_and_die(lambda: rebuild(store, None, other, RUNNER), at)
+        rebuild(store, None, SMALL, RUNNER)
+        check_finished(store, new)
+
+
+def test_after_a_reboot_nothing_unflushed_is_trusted(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = new_trees(store, tmp_path / "undisturbed")
+    run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), begin_of_publication(store, tmp_path))
+    for path in (store / WORK_DIRECTORY / "new").rglob("0" * 20):
+        path.write_bytes(b"")
+    monkeypatch.setattr(rebuild_store, "_boot", lambda: "another")
+    rebuild(store, None, SMALL, RUNNER)
+    check_finished(store, new)

@@ -1,0 +1,103 @@
+"""Bodies to bytes and back.
+
+Java's fastjson writes two things that are no JSON: bare integers as keys (``{0:5}``) and objects as keys
+(``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, where a map is keyed by a message queue). Both are read;
+an object as a key becomes its canonical text here, which ``queue_key`` makes and ``parse_queue_key`` reads.
+We write standard JSON, with that text as a string, which Java takes as well; the Go client does not, where it
+reads such a map (code 220), and ``encode_for_fastjson`` is for it.
+"""
+
+import re
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from rmq_formats import config_json
+from rmq_formats.errors import DecodeError
+
+_T = TypeVar("_T")
+Maybe: TypeAlias = _T | msgspec.UnsetType | None  # left out when UNSET, as Java leaves out null
+
+_OBJECT_KEY: Final = re.compile(rb'"(\{\\"(?:[^"\\]|\\.)*\})":')
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class BodyStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of the bodies: members are declared in the order of their names, which is Java's.
+
+    (Type checkers want ``frozen`` and ``kw_only`` said again by each.)
+    """
+
+
+class MessageQueue(BodyStruct, frozen=True, kw_only=True, order=True):
+    """A queue of a topic on a broker."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+_decoders: dict[Any, Any] = {}
+
+
+def _decoder(kind: Any) -> Any:
+    decode = _decoders.get(kind)
+    if decode is None:
+        decode = _decoders[kind] = msgspec.json.Decoder(kind).decode
+    return decode
+
+
+def decode_body(body: bytes | memoryview, kind: type[_T]) -> _T:
+    """Read a body, of standard JSON or of fastjson's.
+
+    Unknown members are ignored; null counts as absent.
+
+    Raises:
+        DecodeError: it is neither, or a member has a bad value.
+    """
+    try:
+        return _decoder(kind)(body)  # type: ignore[no-any-return]
+    except _NOT_JSON:
+        pass
+    try:
+        members = _without_nulls(config_json.loads(str(body, "utf-8")))
+        return msgspec.convert(members, kind, strict=False, str_keys=True)
+    except UnicodeDecodeError as error:
+        raise DecodeError("a body that is not UTF-8", physical_offset=error.start) from error
+    except msgspec.ValidationError as error:
+        raise DecodeError(f"a body that is no {kind.__name__}: {error}") from error
+
+
+def _without_nulls(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def encode_body(body: msgspec.Struct) -> bytes:
+    """Standard JSON without spaces."""
+    return _encode(body)
+
+
+def encode_for_fastjson(body: msgspec.Struct) -> bytes:
+    """The same with message queues as keys bare, as Java itself writes them."""
+    return _OBJECT_KEY.sub(lambda key: _decoder(str)(b'"%b"' % key[1]).encode() + b":", _encode(body))
+
+
+def queue_key(queue: MessageQueue) -> str:
+    """A queue as a map's key."""
+    return _encode(queue).decode()
+
+
+def parse_queue_key(key: str) -> MessageQueue:
+    """The queue that a map's key is.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    return decode_body(key.encode(), MessageQueue)

@@ -1,0 +1,154 @@
+"""Topics, subscription groups and offsets: what brokers keep, register and copy to their slaves."""
+
+# ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
+
+from msgspec import UNSET, field
+
+from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
+
+
+class DataVersion(BodyStruct, frozen=True, kw_only=True):
+    """Which state of a table this is; two are the same if all three members are."""
+
+    counter: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+
+    def next(self, now_ms: int, state_version: int = 0) -> "DataVersion":
+        """The version after a change."""
+        return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp=now_ms)
+
+
+class TopicConfig(BodyStruct, frozen=True, kw_only=True):
+    """A topic on a broker. ``perm``: 4 read, 2 write, 1 inherit, 8 priority."""
+
+    attributes: dict[str, str] = {}
+    order: bool = False
+    perm: int = 6
+    read_queue_nums: int = 16
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_name: str = ""
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 16
+
+
+class TopicQueueMapping(BodyStruct, frozen=True, kw_only=True):
+    """Which queues of a static topic a broker has (``TopicQueueMappingInfo``)."""
+
+    bname: Maybe[str] = UNSET
+    curr_id_map: dict[int, int] = {}
+    dirty: bool = False
+    epoch: int = 0
+    scope: Maybe[str] = "__global__"
+    topic: Maybe[str] = UNSET
+    total_queues: int = 0
+
+
+class TopicConfigs(BodyStruct, frozen=True, kw_only=True):
+    """A table of topics (``TopicConfigSerializeWrapper``; ``topics.json``)."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class TopicConfigAndMapping(BodyStruct, frozen=True, kw_only=True):
+    """The same with the mappings of static topics, as a broker registers it and a slave fetches it."""
+
+    data_version: DataVersion = DataVersion()
+    mapping_data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+    topic_queue_mapping_detail_map: dict[str, object] = {}
+    topic_queue_mapping_info_map: dict[str, TopicQueueMapping] = {}
+
+
+class TopicConfigList(BodyStruct, frozen=True, kw_only=True):
+    """Topics to create (code 18)."""
+
+    topic_config_list: list[TopicConfig] = []
+
+
+class SimpleSubscription(BodyStruct, frozen=True, kw_only=True):
+    """A subscription that a group is held to."""
+
+    expression: Maybe[str] = UNSET
+    expression_type: Maybe[str] = UNSET
+    topic: Maybe[str] = UNSET
+    version: int = 0
+
+
+class ExponentialRetryPolicy(BodyStruct, frozen=True, kw_only=True):
+    """Delays that grow: in milliseconds."""
+
+    initial: int = 5_000
+    max: int = 7_200_000
+    multiplier: int = 2
+
+
+class CustomizedRetryPolicy(BodyStruct, frozen=True, kw_only=True):
+    """Delays one by one, in milliseconds."""
+
+    next: list[int] = []
+
+
+class GroupRetryPolicy(BodyStruct, frozen=True, kw_only=True):
+    """How a group's messages are retried."""
+
+    customized_retry_policy: Maybe[CustomizedRetryPolicy] = UNSET
+    exponential_retry_policy: Maybe[ExponentialRetryPolicy] = UNSET
+    type: str = "CUSTOMIZED"
+
+
+class SubscriptionGroupConfig(BodyStruct, frozen=True, kw_only=True):
+    """A consumer group on a broker."""
+
+    attributes: dict[str, str] = {}
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_message_orderly: bool = False
+    consume_timeout_minute: int = 15
+    group_name: str = ""
+    group_retry_policy: GroupRetryPolicy = GroupRetryPolicy()
+    group_sys_flag: int = 0
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    subscription_data_set: Maybe[list[SimpleSubscription]] = UNSET
+    which_broker_when_consume_slowly: int = 1
+
+
+class SubscriptionGroups(BodyStruct, frozen=True, kw_only=True):
+    """A table of groups (code 201; ``subscriptionGroup.json``)."""
+
+    data_version: DataVersion = DataVersion()
+    forbidden_table: dict[str, dict[str, int]] = {}
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class GroupConfigList(BodyStruct, frozen=True, kw_only=True):
+    """Groups to create (code 225)."""
+
+    group_config_list: list[SubscriptionGroupConfig] = []
+
+
+class OffsetTable(BodyStruct, frozen=True, kw_only=True):
+    """Consumer offsets, by ``topic@group`` and queue (code 43; ``consumerOffset.json``)."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class MessageRequestMode(BodyStruct, frozen=True, kw_only=True):
+    """Whether a group pulls or pops a topic (code 401)."""
+
+    consumer_group: str = ""
+    mode: str = "PULL"
+    pop_share_queue_num: int = 0
+    topic: str = ""
+
+
+class MessageRequestModes(BodyStruct, frozen=True, kw_only=True):
+    """All of them, by topic and group (code 402)."""
+
+    message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = field(default_factory=dict)

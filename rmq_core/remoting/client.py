@@ -1,0 +1,206 @@
+"""The client: one connection for each address, made when it is needed and made again when it has ended."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rmq_core.remoting import acl
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ConnectError
+from rmq_core.remoting.frames import MAX_FRAME_BYTES
+from rmq_core.remoting.header import RemotingCommand
+
+DEFAULT_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What a client takes and waits for.
+
+    Attributes:
+        max_frame_bytes: a larger answer ends its connection.
+        connect_timeout_s: for a connection to be made; Java's.
+        write_high_water_bytes: requests wait while more than this is on its way.
+    """
+
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    connect_timeout_s: float = 3.0
+    write_high_water_bytes: int = 1 << 20
+
+
+class RemotingClient:
+    """Asks servers, and answers what they ask; use it with ``async with``, or close it."""
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler] | None = None,
+        *,
+        limits: ClientLimits = ClientLimits(),
+        credentials: acl.Credentials | None = None,
+        on_disconnect: Callable[[str], None] | None = None,
+    ) -> None:
+        """Prepare a client.
+
+        Args:
+            handlers: of requests that servers send, by code.
+            limits: of what it takes and waits for.
+            credentials: to sign all requests with.
+            on_disconnect: called with the address of each connection that has ended.
+        """
+        self._handlers = {} if handlers is None else handlers
+        self._limits = limits
+        self._credentials = credentials
+        self._on_disconnect = on_disconnect
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._open: set[Connection] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> "RemotingClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def invoke(
+        self, address: str, request: RemotingCommand, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> RemotingCommand:
+        """Send a request and wait for its answer, whatever its code.
+
+        Args:
+            address: ``host:port``.
+            request: it is numbered, and signed if there are credentials.
+            timeout_s: for the answer; connecting has its own.
+
+        Raises:
+            ConnectError: nobody is there; nothing was sent.
+            ConnectionLostError, RequestTimeoutError: no answer; the request may have been carried out.
+            FormatError: the request cannot be encoded.
+        """
+        connection = self._connections.get(address) or await self.connect(address)
+        if self._credentials is not None:
+            acl.sign(request, self._credentials)
+        response = await connection.invoke(request, timeout_s)
+        if response.code == ResponseCode.GO_AWAY:  # it is about to stop: the next request goes to a new connection
+            self._forget(address, connection)
+            connection.close()
+        return response
+
+    async def invoke_oneway(self, address: str, request: RemotingCommand) -> None:
+        """Send a request that gets no answer; returns when it is on its way.
+
+        Raises:
+            ConnectError: nobody is there.
+            FormatError: the request cannot be encoded.
+        """
+        connection = self._connections.get(address) or await self.connect(address)
+        if self._credentials is not None:
+            acl.sign(request, self._credentials)
+        await connection.writable()
+        connection.send_oneway(request)
+
+    async def connect(self, address: str) -> Connection:
+        """The connection to an address, made if there is none; who asks at the same time gets the same one.
+
+        Raises:
+            ConnectError: nobody is there.
+        """
+        connection = self._connections.get(address)
+        if connection is not None and not connection.is_closing:
+            return connection
+        if self._is_closed:
+            raise ConnectError(address, "the client is closed")
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = asyncio.ensure_future(self._connect(address))
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        return await asyncio.shield(task)
+
+    async def _connect(self, address: str) -> Connection:
+        host, port = _split(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.connect_timeout_s):
+                _, connection = await loop.create_connection(lambda: _ClientConnection(self, address), host, port)
+        except TimeoutError as error:
+            raise ConnectError(address, f"no connection within {self._limits.connect_timeout_s:g} s") from error
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ConnectError(address, f"cannot connect: {reason}") from error
+        self._connections[address] = connection
+        return connection
+
+    def disconnect(self, address: str) -> None:
+        """End the connection to an address, if there is one, once what was sent is on its way."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """End all connections; requests that wait fail."""
+        self._is_closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        if self._connecting:
+            await asyncio.wait(list(self._connecting.values()))
+        closing = list(self._open)
+        for connection in closing:
+            connection.close()
+            connection.abort()
+        for connection in closing:
+            await connection.wait_closed()
+
+    def _forget(self, address: str, connection: Connection) -> None:
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+
+    def opened(self, connection: Connection) -> None:
+        """A connection is there; it calls this itself."""
+        self._open.add(connection)
+
+    def ended(self, address: str, connection: Connection) -> None:
+        """A connection has ended; it calls this itself."""
+        self._open.discard(connection)
+        self._forget(address, connection)
+        if self._on_disconnect is not None:
+            self._on_disconnect(address)
+
+    @property
+    def handlers(self) -> Mapping[int, Handler]:
+        """Of requests that servers send."""
+        return self._handlers
+
+    @property
+    def limits(self) -> ClientLimits:
+        """What it takes and waits for."""
+        return self._limits
+
+
+class _ClientConnection(Connection):
+    """A connection to a server; tells its client when it comes and goes."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        super().__init__(
+            client.handlers,
+            max_frame_bytes=client.limits.max_frame_bytes,
+            write_high_water_bytes=client.limits.write_high_water_bytes,
+            reads_only_while_writable=False,
+        )
+        self._client = client
+        self._address = address
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._client.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._client.ended(self._address, self)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConnectError(address, "not a host and a port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,149 @@
+"""Frames: where one command ends and the next begins.
+
+::
+
+     0          4                   8              8+h          4+size
+    +----------+------------+------+--------------+------------+
+    | size     | type, 1 B  | h, 3 | header       | body       |
+    +----------+------------+------+--------------+------------+
+    size counts what follows it; big-endian; type 0 is a JSON header, 1 a binary one
+
+Source: ``NettyDecoder``, ``RemotingCommand#decode``.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+from rmq_core.remoting.codes import JSON, ROCKETMQ
+from rmq_core.remoting.header import (
+    Body,
+    RemotingCommand,
+    decode_binary_header,
+    decode_json_header,
+    encode_binary_header,
+    encode_json_header,
+)
+from rmq_formats.errors import DecodeError, LengthError, TruncatedError
+
+MAX_FRAME_BYTES: Final = 16 << 20  # with its size field, as Java counts it
+_PREFIX = Struct(">iBBH")  # the header's three bytes of size as one and two
+_SIZE = Struct(">i")
+_MIN_SIZE: Final = _PREFIX.size - _SIZE.size
+_MAX_HEADER_BYTES: Final = (1 << 24) - 1
+
+
+class FrameParser:
+    """Makes commands of a stream of bytes; feed it whatever arrives.
+
+    It holds the bytes of an unfinished frame only as far as they have come: a size that claims 16 MiB
+    costs nothing.
+
+    Attributes:
+        held_bytes: how many bytes of an unfinished frame are held.
+    """
+
+    __slots__ = ("_held", "_max_frame_bytes", "_needed_bytes")
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._held = bytearray()
+        self._needed_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of an unfinished frame that are held."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> Iterator[RemotingCommand]:
+        """The commands whose last bytes are in ``data``; read it to its end before you feed again.
+
+        A command's body is a view into the data, so the data lives as long as the body.
+
+        Raises:
+            LengthError: a frame or header of impossible size. The stream cannot be read on after any error.
+            DecodeError: a header that does not decode, or of an unknown type.
+        """
+        whole: bytes | bytearray = data
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed_bytes:
+                return
+            whole, self._held = self._held, bytearray()
+        view = memoryview(whole)
+        at, end, limit = 0, len(whole), self._max_frame_bytes - _SIZE.size
+        while at + _PREFIX.size <= end:
+            size, kind, high, low = _PREFIX.unpack_from(whole, at)
+            if not _MIN_SIZE <= size <= limit:
+                raise _bad_size(size, limit)
+            body_at, next_at = at + _PREFIX.size + (high << 16 | low), at + _SIZE.size + size
+            if body_at > next_at:
+                raise LengthError("a header that is longer than its frame", expected=size, actual=high << 16 | low)
+            if next_at > end:
+                break
+            header = view[at + _PREFIX.size : body_at]
+            if kind == JSON:
+                command = decode_json_header(header)
+            elif kind == ROCKETMQ:
+                command = decode_binary_header(header)
+            else:
+                raise DecodeError("an unknown type of header", actual=kind)
+            if body_at < next_at:
+                command.body = view[body_at:next_at]
+            at = next_at
+            yield command
+        if at < end:
+            self._hold(view[at:], limit)
+
+    def _hold(self, rest: memoryview, limit: int) -> None:
+        size = _MIN_SIZE
+        if len(rest) >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(rest)
+            if not _MIN_SIZE <= size <= limit:  # not checked yet where the prefix is not complete
+                raise _bad_size(size, limit)
+        self._needed_bytes = _SIZE.size + size
+        self._held += rest
+
+
+def _bad_size(size: int, limit: int) -> LengthError:
+    return LengthError("a frame of impossible size", expected=f"{_MIN_SIZE} to {limit}", actual=size)
+
+
+def frame_head(command: RemotingCommand) -> bytes:
+    """All of a frame but its body, which goes out behind it uncopied.
+
+    Raises:
+        LengthError: a header or frame over its limit, or what ``encode_binary_header`` raises.
+        DecodeError: the command's fields came from a peer and are no JSON object.
+    """
+    binary = command.serialize_type == ROCKETMQ
+    header = encode_binary_header(command) if binary else encode_json_header(command)
+    header_bytes = len(header)
+    size = _MIN_SIZE + header_bytes + len(command.body)
+    if size > MAX_FRAME_BYTES - _SIZE.size or header_bytes > _MAX_HEADER_BYTES:
+        raise LengthError("a frame that no peer takes", expected=MAX_FRAME_BYTES, actual=size + _SIZE.size)
+    return _PREFIX.pack(size, binary, header_bytes >> 16, header_bytes & 0xFFFF) + header
+
+
+def encode_frame(command: RemotingCommand) -> bytes:
+    """A whole frame; raises as ``frame_head``."""
+    return b"".join((frame_head(command), command.body))
+
+
+def decode_frame(data: bytes) -> RemotingCommand:
+    """The one frame that the bytes are.
+
+    Raises:
+        TruncatedError: they end too early.
+        LengthError: impossible sizes, or more bytes than the frame.
+        DecodeError: a header that does not decode.
+    """
+    commands = list((parser := FrameParser()).feed(data))
+    if not commands:
+        raise TruncatedError("the bytes end within a frame", actual=len(data))
+    if len(commands) > 1 or parser.held_bytes:
+        raise LengthError("more bytes than one frame")
+    return commands[0]
+
+
+__all__ = ["MAX_FRAME_BYTES", "Body", "FrameParser", "decode_frame", "encode_frame", "frame_head"]

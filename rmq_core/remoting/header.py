@@ -1,0 +1,300 @@
+"""A command: what a frame carries, request or answer; its header as JSON and in the binary form.
+
+::
+
+    binary header, big-endian
+     0      2        3         5        9      13            17        17+r          21+r
+    +------+--------+---------+--------+------+-------------+---------+-------------+------------+
+    | code |language| version | opaque | flag | remark size | remark  | fields size | fields     |
+    +------+--------+---------+--------+------+-------------+---------+-------------+------------+
+    a field: key size 2, key, value size 4, value; texts are UTF-8
+
+A header's extension fields stay as they came until somebody asks for them: a handler that reads them by
+``read_fields`` gets typed values from the bytes without a dictionary in between.
+
+Source: ``RemotingCommand``, ``RemotingSerializable``, ``RocketMQSerializable``.
+"""
+
+from struct import Struct
+from struct import error as StructError  # a class by its lower-case name
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from rmq_core.remoting.codes import (
+    CURRENT_VERSION,
+    JSON,
+    ONEWAY_FLAG,
+    RESPONSE_FLAG,
+    ROCKETMQ,
+    LanguageCode,
+    LanguageName,
+)
+from rmq_formats import config_json
+from rmq_formats.errors import DecodeError, LengthError
+
+if TYPE_CHECKING:
+    Fields = dict[str, str] | msgspec.Raw
+    Body = bytes | memoryview
+else:
+    Fields, Body = msgspec.Raw, Any  # what the JSON decoder is to make of them
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+
+_LANGUAGES: Final[tuple[LanguageName, ...]] = tuple(code.name for code in LanguageCode)  # type: ignore[misc]
+_LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
+_UNKNOWN_LANGUAGE: Final = int(LanguageCode.OTHER)
+_BINARY_HEAD = Struct(">hBhiii")  # up to the remark's size
+_INT = Struct(">i")
+_SHORT = Struct(">h")
+_MAX_SHORT: Final = (1 << 15) - 1
+
+
+class RemotingCommand(
+    msgspec.Struct, gc=False, rename={"fields": "extFields", "body": " body", "serialize_type": " type"}
+):
+    """A request or an answer. Made by ``request`` and ``response``; defaults are what an absent member means.
+
+    It is not frozen because the connection numbers it when it is sent.
+
+    Attributes:
+        code: a request code, or a response code.
+        flag: bit 0 an answer, bit 1 no answer wanted.
+        language: what the sender is written in; None if we do not know its name.
+        opaque: the request's number; its answer has the same.
+        version: of the sender, an ordinal (see ``codes.Version``).
+        remark: text for people, mostly what went wrong.
+        fields: the extension fields, perhaps still as JSON; ``ext_fields`` has them as a dictionary.
+        body: bytes behind the header; a view into what was received, or into a mapped file.
+        serialize_type: ``JSON`` or ``ROCKETMQ``; an answer's is its request's.
+    """
+
+    code: Int32 = 0
+    flag: Int32 = 0
+    language: LanguageName | None = "JAVA"
+    opaque: Int32 = 0
+    version: Int32 = 0
+    remark: str | None = None
+    fields: Fields = msgspec.Raw()
+    body: Body = b""
+    serialize_type: int = JSON
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
+        remark = "" if self.remark is None else f" {self.remark!r}"
+        return f"<{kind} {self.code} #{self.opaque}{remark} {self.language} {self.version}, {len(self.body)} B of body>"
+
+    @property
+    def ext_fields(self) -> dict[str, str]:
+        """The extension fields.
+
+        Raises:
+            DecodeError: they are no JSON object.
+        """
+        fields = self.fields
+        if not isinstance(fields, dict):
+            fields = self.fields = _decode_fields(fields)
+        return fields
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it is an answer."""
+        return self.flag & RESPONSE_FLAG != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether no answer is wanted."""
+        return self.flag & ONEWAY_FLAG != 0
+
+    def response(
+        self, code: int = 0, remark: str | None = None, ext_fields: dict[str, str] | None = None, body: Body = b""
+    ) -> "RemotingCommand":
+        """An answer to this request, in the form that the request came in."""
+        return RemotingCommand(
+            code, RESPONSE_FLAG, "PYTHON", self.opaque, CURRENT_VERSION, remark, ext_fields or {}, body,
+            self.serialize_type,
+        )  # fmt: skip
+
+
+def request(
+    code: int, ext_fields: dict[str, str] | None = None, body: Body = b"", *, serialize_type: int = JSON
+) -> RemotingCommand:
+    """A request of ours; the connection gives it its number, and the one-way bit if it is sent so."""
+    return RemotingCommand(
+        int(code), 0, "PYTHON", 0, CURRENT_VERSION, None, {} if ext_fields is None else ext_fields, body, serialize_type
+    )
+
+
+_decode_command = msgspec.json.Decoder(RemotingCommand).decode
+_decode_strings = msgspec.json.Decoder(dict[str, str]).decode
+_decode_any = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
+    """Read a JSON header; the body is for the caller to set.
+
+    Unknown members are ignored, and what is null, absent or an unknown language counts as in Java.
+
+    Raises:
+        DecodeError: not a JSON object, or a member of another type than it should be.
+    """
+    try:
+        command = _decode_command(header)
+    except _NOT_JSON:
+        return _decode_leniently(header)
+    command.serialize_type = JSON  # whatever members a stranger has put there
+    command.body = b""
+    return command
+
+
+def _loads(data: bytes | memoryview) -> object:
+    """Any JSON: the strict parser first, as it is faster."""
+    try:
+        return _decode_any(data)
+    except _NOT_JSON:
+        pass
+    try:
+        return config_json.loads(str(data, "utf-8"))
+    except UnicodeDecodeError as error:
+        raise DecodeError("JSON that is not UTF-8", physical_offset=error.start) from error
+
+
+def _decode_leniently(header: bytes | memoryview) -> RemotingCommand:
+    members = _loads(header)
+    if not isinstance(members, dict):
+        raise DecodeError("a header that is no JSON object", actual=type(members).__name__)
+    language, remark = members.get("language", "JAVA"), members.get("remark")
+    return RemotingCommand(
+        code=_integer(members, "code"),
+        flag=_integer(members, "flag"),
+        language=language if language in _LANGUAGE_CODES else None,
+        opaque=_integer(members, "opaque"),
+        version=_integer(members, "version"),
+        remark=None if remark is None else _text(remark),
+        fields=_strings(members.get("extFields")),
+    )
+
+
+def _integer(members: dict[str, object], name: str) -> int:
+    """A 32-bit member as fastjson casts it: null is 0, text of digits is a number."""
+    value = members.get(name)
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 12:
+        value = int(value)
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 31) <= value < 1 << 31:
+        raise DecodeError(f"a header whose {name} is no 32-bit number", actual=repr(value)[:64])
+    return value
+
+
+def _decode_fields(fields: msgspec.Raw) -> dict[str, str]:
+    if not fields:
+        return {}
+    try:
+        return _decode_strings(fields)
+    except _NOT_JSON:
+        return _strings(_loads(memoryview(fields)))
+
+
+def _strings(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DecodeError("extFields that are no JSON object", actual=type(value).__name__)
+    return {_text(key): _text(item) for key, item in value.items() if item is not None}
+
+
+def _text(value: object) -> str:
+    """A value as the text that Java makes of it; what UTF-8 cannot hold becomes '?', as on Java's way out."""
+    text = value if isinstance(value, str) else _encode(value).decode()
+    return text.encode("utf-8", "replace").decode()
+
+
+def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
+    """Read a header of the binary form; the body is for the caller to set.
+
+    A field with an empty key or value is left out: Java has null there, and so no field either.
+
+    Raises:
+        DecodeError: sizes that do not fit the header, or text that is not UTF-8.
+    """
+    data = bytes(header)
+    try:
+        code, language, version, opaque, flag, remark_bytes = _BINARY_HEAD.unpack_from(data)
+        remark_end = _BINARY_HEAD.size + remark_bytes
+        (fields_bytes,) = _INT.unpack_from(data, remark_end) if remark_bytes >= 0 else (-1,)
+        if fields_bytes < 0 or remark_end + _INT.size + fields_bytes != len(data):
+            raise DecodeError("sizes in a header that do not add up", expected=len(data), actual=fields_bytes)
+        remark = data[_BINARY_HEAD.size : remark_end].decode() if remark_bytes else None
+        fields = _read_fields(data, remark_end + _INT.size)
+    except StructError as error:
+        raise DecodeError("a header that ends too early", actual=f"{len(data)} bytes") from error
+    except UnicodeDecodeError as error:
+        raise DecodeError("text in a header that is not UTF-8") from error
+    name = _LANGUAGES[language] if language < len(_LANGUAGES) else None
+    return RemotingCommand(code, flag, name, opaque, version, remark, fields, b"", ROCKETMQ)
+
+
+def _read_fields(data: bytes, at: int) -> dict[str, str]:
+    """The fields from a position to the end."""
+    fields: dict[str, str] = {}
+    end = len(data)
+    while at < end:
+        value_at = at + _SHORT.size + _SHORT.unpack_from(data, at)[0]
+        key = data[at + _SHORT.size : value_at]
+        if value_at < at + _SHORT.size:
+            raise DecodeError("a negative size of a key", physical_offset=at)
+        (value_bytes,) = _INT.unpack_from(data, value_at)
+        value_at += _INT.size
+        at = value_at + value_bytes
+        if value_bytes < 0 or at > end:
+            raise DecodeError("a field that ends outside of the header", physical_offset=value_at, actual=value_bytes)
+        if key and value_bytes:
+            fields[key.decode()] = data[value_at:at].decode()
+    return fields
+
+
+def encode_json_header(command: RemotingCommand) -> bytes:
+    """The JSON header, members in Java's order.
+
+    Raises:
+        DecodeError: the command's fields came from a peer and are no JSON object.
+    """
+    fields = command.fields
+    if not isinstance(fields, dict):
+        fields = command.ext_fields
+    remark = command.remark
+    language = b"" if command.language is None else b',"language":"%b"' % command.language.encode()
+    return b'{"code":%d%b,"flag":%d%b,"opaque":%d%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
+        command.code,
+        b',"extFields":' + _encode(fields) if fields else b"",
+        command.flag,
+        language,
+        command.opaque,
+        b"" if remark is None else b',"remark":' + _encode(remark),
+        command.version,
+    )
+
+
+def encode_binary_header(command: RemotingCommand) -> bytes:
+    """The header in the binary form. Fields with an empty key or value come out as none at the other end.
+
+    Raises:
+        LengthError: a code, version or key that does not fit; Java cuts those off and means another code.
+        DecodeError: the command's fields came from a peer and are no JSON object.
+    """
+    if not -_MAX_SHORT <= command.code <= _MAX_SHORT or not 0 <= command.version <= _MAX_SHORT:
+        raise LengthError("a number too large for the binary header", actual=(command.code, command.version))
+    remark = (command.remark or "").encode()
+    pieces: list[bytes] = []
+    for key, value in command.ext_fields.items():
+        key_bytes, value_bytes = key.encode(), value.encode()
+        if len(key_bytes) > _MAX_SHORT:
+            raise LengthError("a key too long for the binary header", expected=_MAX_SHORT, actual=len(key_bytes))
+        pieces += (_SHORT.pack(len(key_bytes)), key_bytes, _INT.pack(len(value_bytes)), value_bytes)
+    fields = b"".join(pieces)
+    language = _LANGUAGE_CODES.get(command.language or "", _UNKNOWN_LANGUAGE)
+    head = _BINARY_HEAD.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))
+    return b"".join((head, remark, _INT.pack(len(fields)), fields))

@@ -1,0 +1,87 @@
+"""Requests of ours that wait for their answers on one connection."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_core.remoting.errors import ConnectionLostError, RequestTimeoutError
+from rmq_core.remoting.header import RemotingCommand
+
+_MAX_OPAQUE: Final = (1 << 31) - 1
+_SWEEP_S: Final = 0.02  # at least so long between two looks for requests that are out of time
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    future: asyncio.Future[RemotingCommand]
+    deadline: float
+    timeout_s: float
+
+
+class PendingRequests:
+    """Numbers requests and gives each answer to who waits for it.
+
+    One timer serves all requests, as a timer for each would cost more than the rest of a request.
+
+    Attributes:
+        address: of the other side, for errors.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = ""
+        self._loop = loop
+        self._waiting: dict[int, _Waiting] = {}
+        self._next_opaque = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def number(self, request: RemotingCommand) -> int:
+        """Give a request the next number."""
+        opaque = request.opaque = self._next_opaque
+        self._next_opaque = (opaque + 1) & _MAX_OPAQUE
+        return opaque
+
+    def add(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
+        """Number a request that will be sent now; the future of its answer."""
+        future = self._loop.create_future()
+        deadline = self._loop.time() + timeout_s
+        self._waiting[self.number(request)] = _Waiting(future, deadline, timeout_s)
+        if self._timer is None or deadline < self._timer_at:
+            self._set_timer(deadline)
+        return future
+
+    def resolve(self, response: RemotingCommand) -> None:
+        """Hand over an answer; one that nobody waits for (any more) is dropped."""
+        waiting = self._waiting.pop(response.opaque, None)
+        if waiting is not None and not waiting.future.done():
+            waiting.future.set_result(response)
+
+    def fail(self, reason: str) -> None:
+        """Tell all that no answer will come."""
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.future.done():
+                one.future.set_exception(ConnectionLostError(self.address, reason))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for opaque, one in [item for item in self._waiting.items() if item[1].deadline <= now]:
+            del self._waiting[opaque]
+            if not one.future.done():
+                error = RequestTimeoutError(self.address, f"no answer within {one.timeout_s:g} s")
+                one.future.set_exception(error)
+        if self._waiting:
+            self._set_timer(max(now + _SWEEP_S, min(one.deadline for one in self._waiting.values())))

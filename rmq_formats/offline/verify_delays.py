@@ -1,0 +1,88 @@
+"""The delay levels of a broker, as its queues of delayed messages tell them.
+
+A unit of ``SCHEDULE_TOPIC_XXXX`` has the time of delivery for a tags code; the record has the time when it was
+stored. A few units of each queue are looked at, so that a store whose broker has levels of its own is not
+full of wrong tags codes to who does not know them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rmq_formats import paths
+from rmq_formats.consumequeue import Unit
+from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.layout import RECORD_FIXED_BYTES_V1, SCHEDULE_TOPIC, UNIT_BYTES
+from rmq_formats.message import decode_record
+from rmq_formats.segment import Segment, Storage, list_segments, opened, read_range
+
+UNITS_LOOKED_AT: Final = 8  # of each level
+MAX_DELAY_MS: Final = 366 * 86_400_000
+_MAX_LEVELS: Final = 1000
+
+
+def told_delay_levels(
+    storage: Storage, root: str, segments: Sequence[Segment], default: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The levels, in ms: the default ones, unless most queues of delayed messages agree on others."""
+    told: dict[int, tuple[int, int]] = {}
+    for queue_id in _queue_ids(storage, root):
+        delays = Counter(_delays(storage, root, segments, queue_id))
+        if delays:
+            told[queue_id] = delays.most_common(1)[0]
+    other = {level: delay for level, (delay, _) in told.items() if level >= len(default) or default[level] != delay}
+    units = sum(told[level][1] for level in other)
+    if 2 * len(other) <= len(told) or units < 2:
+        return default
+    levels = [*default, *([default[-1]] * (max(other) + 1 - len(default)))]
+    for level, delay in other.items():
+        levels[level] = delay
+    return tuple(levels)
+
+
+def _queue_ids(storage: Storage, root: str) -> list[int]:
+    try:
+        entries = storage.entries(f"{paths.consumequeue_dir(root)}/{SCHEDULE_TOPIC}")
+    except RmqError:
+        return []
+    names = [int(entry.name) for entry in entries if entry.is_directory and entry.name.isdecimal()]
+    return sorted(number for number in names if number < _MAX_LEVELS)
+
+
+def _delays(storage: Storage, root: str, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:
+    """Delays of the last few messages of one level whose records are still there."""
+    found = 0
+    try:
+        for file in reversed(
+            list_segments(storage, paths.queue_dir(paths.consumequeue_dir(root), SCHEDULE_TOPIC, queue_id))
+        ):
+            with opened(storage, file.path) as open_file:
+                end = open_file.data_end() // UNIT_BYTES * UNIT_BYTES
+                begin = max(0, end - UNITS_LOOKED_AT * UNIT_BYTES)
+                data = read_range(open_file, begin, end - begin)
+            for at in range(0, len(data) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES):
+                unit = Unit.decode(data, at)
+                stored_ms = _stored_ms(storage, segments, unit)
+                if stored_ms is not None and 0 < unit.tags_code - stored_ms <= MAX_DELAY_MS:
+                    found += 1
+                    yield unit.tags_code - stored_ms
+            if found:
+                return
+    except RmqError:
+        return
+
+
+def _stored_ms(storage: Storage, segments: Sequence[Segment], unit: Unit) -> int | None:
+    """Of the record that a unit names, if it is a sound one of that queue's topic."""
+    for segment in segments:
+        if segment.start_offset <= unit.physical_offset and unit.physical_offset + unit.size <= segment.end_offset:
+            if unit.size < RECORD_FIXED_BYTES_V1:
+                return None
+            with opened(storage, segment.path) as file:
+                data = read_range(file, unit.physical_offset - segment.start_offset, unit.size)
+            try:
+                message = decode_record(data, physical_offset=unit.physical_offset)
+            except FormatError:
+                return None
+            return message.store_timestamp_ms if message.topic == SCHEDULE_TOPIC else None
+    return None

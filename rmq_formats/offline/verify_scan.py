@@ -1,0 +1,260 @@
+"""First wave of a verification: a task reads one split of the log, checks its records, spills what they give."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.damage import Damage, DamageCode
+from rmq_formats.dispatch import Dispatcher
+from rmq_formats.errors import RmqError
+from rmq_formats.findings import Finding, FindingList
+from rmq_formats.offline import spill
+from rmq_formats.offline.plan import Split
+from rmq_formats.offline.rebuild import write_whole
+from rmq_formats.offline.verify_plan import StoreLayout
+from rmq_formats.scan import scan_segment
+from rmq_formats.segment import open_storage, opened
+from rmq_formats.verify import kinds
+from rmq_formats.verify.log import LogCheck
+from rmq_formats.verify.times import Moment, seam_findings
+
+MAX_MARKS: Final = 200  # damaged stretches of a split that a map shows
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCheck:
+    """What one split gave.
+
+    Attributes:
+        split: it.
+        begin_physical_offset: its first frame.
+        end_physical_offset: where its walk ended: the first frame of the next split.
+        message_count: sound records.
+        record_bytes: their bytes.
+        key_count: keys that they give to the Index.
+        last_physical_offset: of its last sound record; -1 if there is none.
+        largest_record_bytes: of these records.
+        blank_at: physical offset of the file's end mark, if it is here.
+        damage_count: stretches that cannot be read.
+        damaged_bytes: their sizes together.
+        marks: (physical offset, size) of the first of them.
+        open_damage: the one that its segment ends with.
+        open_finding: the finding for that one, if more of the log follows.
+        head: the first records' times.
+        tail: the last ones'.
+        latest_ms: the latest store timestamp; -1 if there is none.
+        failed: it could not be read to its end.
+        findings: what is wrong.
+    """
+
+    split: Split
+    begin_physical_offset: int
+    end_physical_offset: int
+    message_count: int
+    record_bytes: int
+    key_count: int
+    last_physical_offset: int
+    largest_record_bytes: int
+    blank_at: int | None
+    damage_count: int
+    damaged_bytes: int
+    marks: tuple[tuple[int, int], ...]
+    open_damage: Damage | None
+    open_finding: Finding | None
+    head: tuple[Moment, ...]
+    tail: tuple[Moment, ...]
+    latest_ms: int
+    failed: bool
+    findings: FindingList
+
+
+def check_split(
+    split: Split, layout: StoreLayout, work: Path, partitions: int, *, begin: int | None = None
+) -> SplitCheck:
+    """Task: read one split; its units, keys and damaged stretches go to the work directory.
+
+    Args:
+        split: what to read.
+        layout: the broker's sizes.
+        work: the work directory.
+        partitions: of the queues.
+        begin: the file position of the split's first frame, where a search would find another.
+    """
+    findings = FindingList()
+    dispatcher = Dispatcher(layout.delay_levels_ms)
+    start = split.file_offset + (split.start if begin is None else begin)
+    first, end, last, failed, check = -1, start, -1, False, None
+    storage, path = open_storage(split.path)
+    try:
+        with opened(storage, path) as file:
+            check = LogCheck(split.path, file, split.file_offset, findings)
+            for batch in scan_segment(
+                file, split.file_offset, split.file_bytes, start=split.start if begin is None else begin,
+                limit=split.limit, data_end=split.data_end, search=begin is None,
+            ):  # fmt: skip
+                first = batch.begin_physical_offset if first < 0 else first
+                end = batch.next_physical_offset
+                check.add(batch)
+                dispatcher.dispatch(batch)
+                if len(batch.frames):
+                    last = batch.physical_offset + int(batch.frames[-1, 0])
+            check.finish(is_end=end >= split.file_offset + split.data_end)
+            open_finding = check.stretch_finding(check.open_damage) if check.open_damage else None
+    except (RmqError, OSError) as error:
+        failed, open_finding = True, None
+        findings.add(
+            Finding(kinds.SEGMENT_UNREADABLE, str(error), split.path, end, split.file_offset + split.limit - end)
+        )
+    units, keys = dispatcher.take()
+    names = f"{split.number:06d}"
+    write_whole(
+        work / "spill" / f"units-{names}.arrow", work,
+        lambda target: spill.write_units(target, units, dispatcher, partitions),
+    )  # fmt: skip
+    write_whole(work / "spill" / f"keys-{names}.arrow", work, lambda target: spill.write_keys(target, keys))
+    damages = [] if check is None else list(check.damages)
+    if failed:
+        damages.append(Damage(end, split.file_offset + split.limit - end, DamageCode.TRUNCATED))
+    write_damages(work / "spill" / f"damages-{names}.npy", work, damages)
+    times = None if check is None else check.times
+    return SplitCheck(
+        split=split,
+        begin_physical_offset=first,
+        end_physical_offset=end,
+        message_count=dispatcher.message_count,
+        record_bytes=dispatcher.record_bytes,
+        key_count=len(keys),
+        last_physical_offset=last,
+        largest_record_bytes=0 if check is None else check.largest_record_bytes,
+        blank_at=None if check is None else check.blank_at,
+        damage_count=len(damages),
+        damaged_bytes=sum(damage.size for damage in damages),
+        marks=tuple((damage.physical_offset, damage.size) for damage in damages[:MAX_MARKS]),
+        open_damage=None if check is None or failed else check.open_damage,
+        open_finding=open_finding,
+        head=() if times is None else tuple(times.head),
+        tail=() if times is None else tuple(times.tail),
+        latest_ms=-1 if times is None else times.latest_ms,
+        failed=failed,
+        findings=findings,
+    )
+
+
+def write_damages(path: Path, work: Path, damages: Sequence[Damage]) -> None:
+    """Write stretches as int64[n, 2]: begin and end."""
+    rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            np.save(file, rows.reshape(-1, 2))
+
+    write_whole(path, work, write)
+
+
+def read_damages(work: Path, split_count: int) -> Iterator[NDArray[np.int64]]:
+    """The stretches of all splits, in log order."""
+    for number in range(split_count):
+        yield np.load(work / "spill" / f"damages-{number:06d}.npy")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """One CommitLog file, put together from its splits.
+
+    Attributes:
+        path: of the file.
+        start_offset: physical offset of its first byte.
+        size_bytes: its size.
+        data_bytes: up to its last byte that is not zero.
+        message_count: sound records.
+        damage_count: stretches that cannot be read.
+        damaged_bytes: their sizes together.
+        marks: (physical offset, size) of the first of them.
+    """
+
+    path: str
+    start_offset: int
+    size_bytes: int
+    data_bytes: int
+    message_count: int
+    damage_count: int
+    damaged_bytes: int
+    marks: tuple[tuple[int, int], ...]
+
+
+def segment_states(checks: Sequence[SplitCheck]) -> list[SegmentState]:
+    """The files of the log."""
+    states: list[SegmentState] = []
+    for check in checks:
+        split = check.split
+        if not states or states[-1].path != split.path:
+            states.append(SegmentState(split.path, split.file_offset, split.file_bytes, split.data_end, 0, 0, 0, ()))
+        before = states[-1]
+        states[-1] = replace(
+            before,
+            message_count=before.message_count + check.message_count,
+            damage_count=before.damage_count + check.damage_count,
+            damaged_bytes=before.damaged_bytes + check.damaged_bytes,
+            marks=(before.marks + check.marks)[:MAX_MARKS],
+        )
+    return states
+
+
+def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
+    """What only the log as a whole tells: how each file ends, and what time does between splits."""
+    with_data = [check for check in checks if check.split.data_end > 0]
+    tail: Sequence[Moment] = ()
+    for number, check in enumerate(with_data):
+        yield from (replace(finding, path=check.split.path) for finding in seam_findings(tail, check.head))
+        tail = check.tail or tail
+        is_last = number + 1 == len(with_data)
+        if is_last or with_data[number + 1].split.path != check.split.path:
+            yield from _end_findings(check, is_last=is_last)
+    yield from (replace(finding, path=with_data[-1].split.path) for finding in seam_findings(tail, ()) if with_data)
+    yield from _hole_findings(checks)
+
+
+def _end_findings(check: SplitCheck, *, is_last: bool) -> Iterator[Finding]:
+    """How a file ends, by its last split."""
+    split = check.split
+    if check.blank_at is not None:
+        behind = check.blank_at - split.file_offset + 8
+        if split.data_end > behind:
+            detail = "bytes that are not zero behind the file's end mark"
+            at = split.file_offset + behind
+            yield Finding(kinds.LOG_AFTER_BLANK, detail, split.path, at, split.data_end - behind)
+    elif check.open_damage is not None and check.open_finding is not None:
+        is_torn = is_last and check.open_damage.code is not DamageCode.PHYSICAL_OFFSET
+        if is_torn:
+            detail = f"bytes behind the last record: {check.open_damage.code.text}"
+            yield replace(check.open_finding, kind=kinds.LOG_TAIL, detail=detail)
+        else:
+            yield check.open_finding
+    elif not is_last and not check.failed:
+        at = check.end_physical_offset
+        yield Finding(kinds.LOG_NO_BLANK, "no end mark behind the file's last record", split.path, at)
+
+
+def _hole_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
+    used = [number for number, check in enumerate(checks) if check.split.data_end > 0]
+    for number in range(used[-1] if used else 0):
+        split = checks[number].split
+        if split.data_end == 0 and split.file_bytes > 0:
+            detail = "nothing but zeros, and files with records behind it"
+            yield Finding(kinds.SEGMENT_HOLE, detail, split.path, split.file_offset, split.file_bytes)
+
+
+def log_end(checks: Sequence[SplitCheck]) -> int:
+    """One past the last byte of the log that was looked at; of a file that has ended, one past the file."""
+    for check in reversed(checks):
+        if check.split.data_end > 0:
+            return (
+                check.split.file_offset + check.split.file_bytes
+                if check.blank_at is not None
+                else check.end_physical_offset
+            )
+    return checks[0].split.file_offset if checks else 0

@@ -1,0 +1,70 @@
+"""The data source ``rmq_consumequeue``: the units of a store's ConsumeQueues as rows."""
+
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from rmq_formats.spark import schemas
+from rmq_formats.spark.options import SourceOptions, batch_only, consumequeue_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.access.derived import UnitRange
+
+
+class ConsumeQueueSource(DataSource):
+    """``spark.read.format("rmq_consumequeue").load(STORE)``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._options = consumequeue_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "rmq_consumequeue"
+
+    def schema(self) -> StructType:
+        """The columns, or those of the option ``columns``."""
+        return schemas.project(schemas.CONSUMEQUEUE, self._options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of a batch."""
+        return ConsumeQueueReader(batch_only(self._options), schema)
+
+
+class UnitPartition(InputPartition):
+    """Some ranges of units."""
+
+    def __init__(self, ranges: "tuple[UnitRange, ...]") -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class ConsumeQueueReader(DataSourceReader):
+    """Plans once, on the driver's side, and reads some ranges of units a partition."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schemas.check_asked(schemas.CONSUMEQUEUE, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """Ranges of units; their ends are frozen here."""
+        from rmq_formats.access.derived import plan_units  # noqa: PLC0415 # kernels, see ``commitlog``
+        from rmq_formats.segment import open_storage  # noqa: PLC0415
+
+        options = self._options
+        storage, root = open_storage(options.path)
+        tasks = plan_units(storage, root, options.query, options.split_bytes, options.min_partitions)
+        return [UnitPartition(ranges) for ranges in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Arrow batches of one partition."""
+        if not isinstance(partition, UnitPartition):
+            return  # Spark's stand-in for an empty list of partitions
+        from rmq_formats.access.derived import read_unit_ranges  # noqa: PLC0415
+
+        yield from read_unit_ranges(self._options.path, partition.ranges, self._columns, self._options.read.mode)

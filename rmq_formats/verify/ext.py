@@ -1,0 +1,121 @@
+"""ConsumeQueueExt files of one queue: its units by their offset, and what is wrong with the files."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.findings import Finding, FindingList, Kind
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels import verify as kernel
+from rmq_formats.kernels.bytes import read_i16
+from rmq_formats.kernels.scan import used_bytes
+from rmq_formats.layout import EXT_MAX_ADDRESS, EXT_UNIT_MIN_BYTES
+from rmq_formats.verify import kinds
+from rmq_formats.verify.units import FileView, Status
+
+MAX_RESUMES: Final = 64  # tries to find units again behind one that is none; a file of garbage ends them
+_END_MARK = -1
+_ADDRESS_ZERO = int(np.iinfo(np.int64).min)  # the address of offset 0
+
+
+class ExtTable:
+    """The units that the ext files of a queue hold."""
+
+    def __init__(self, topic: str, queue_id: int, findings: FindingList) -> None:
+        self._topic, self._queue_id, self._findings = topic, queue_id, findings
+        self._parts: list[NDArray[np.int64]] = []
+        self._units = np.empty((0, 3), dtype=np.int64)  # offset in the queue's ext files, tags code, store timestamp
+        self._named = np.empty(0, dtype=bool)
+
+    def _add_finding(self, kind: Kind, detail: str, path: str | None = None, count: int = 1) -> None:
+        self._findings.add(
+            Finding(kind, detail, path, topic=self._topic, queue_id=self._queue_id, count=count),
+        )
+
+    def add_file(self, path: str, start_offset: int, data: NDArray[np.uint8], *, is_last: bool) -> None:
+        """Read one file; they come in order.
+
+        Args:
+            path: for the findings.
+            start_offset: of the file, in the queue's ext files.
+            data: the whole file.
+            is_last: whether no file follows.
+        """
+        table = np.empty((len(data) // EXT_UNIT_MIN_BYTES + 1, 3), dtype=np.int64)
+        result = np.zeros(2, dtype=np.int64)
+        at = resumes = 0
+        while True:
+            status = kernel.walk_ext(data, at, table, result)
+            count, at = result.tolist()
+            part = table[:count].copy()
+            part[:, 0] += start_offset
+            self._parts.append(part)
+            if status != kernel.EXT_BAD:
+                break
+            self._add_finding(kinds.EXT_FORMAT, f"sizes that do not fit each other at byte {at}", path)
+            at += EXT_UNIT_MIN_BYTES
+            resumes += 1
+            if resumes == MAX_RESUMES or at >= len(data):
+                return
+        self._check_end(path, data, at, is_last=is_last)
+
+    def _check_end(self, path: str, data: NDArray[np.uint8], at: int, *, is_last: bool) -> None:
+        mark = read_i16(data, at) if at + 2 <= len(data) else 0
+        if mark != _END_MARK and not (is_last and mark == 0):
+            self._add_finding(kinds.EXT_FORMAT, f"no end mark where the file's units end, at byte {at}", path)
+        behind = np.ascontiguousarray(data[at + 2 :])
+        if used_bytes(behind, len(behind)):
+            self._add_finding(kinds.EXT_FORMAT, f"bytes behind the file's last unit, from byte {at + 2} on", path)
+
+    def freeze(self) -> None:
+        """All files are in: from now on units may be resolved."""
+        if self._parts:
+            self._units = np.concatenate(self._parts)
+        self._parts = []
+        self._named = np.zeros(len(self._units), dtype=bool)
+
+    def resolve(self, view: FileView) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Put the tags codes behind addresses into the view's actual rows.
+
+        Returns:
+            Which units have an address, and which of these have one that leads to no unit, or to the one of
+            another unit of the queue.
+        """
+        tags = view.actual[:, unit_kernel.TAGS_CODE]
+        is_address = tags <= EXT_MAX_ADDRESS
+        is_bad = is_address.copy()
+        places = np.flatnonzero(is_address)
+        if not len(self._units) or not len(places):
+            return is_address, is_bad
+        offsets = tags[places] - _ADDRESS_ZERO
+        at = np.minimum(np.searchsorted(self._units[:, 0], offsets), len(self._units) - 1)
+        is_first = np.zeros(len(places), dtype=bool)
+        is_first[np.unique(at, return_index=True)[1]] = True
+        is_good = (self._units[at, 0] == offsets) & is_first & ~self._named[at]
+        good, at = places[is_good], at[is_good]
+        self._named[at] = True
+        is_bad[good] = False
+        view.actual[good, unit_kernel.TAGS_CODE] = self._units[at, 1]
+        view.actual[good, unit_kernel.STORE_TIMESTAMP] = self._units[at, 2]
+        return is_address, is_bad
+
+    def check_surplus(self) -> None:
+        """Units that nothing named, behind the first that something did: those before it are old."""
+        named = np.flatnonzero(self._named)
+        begin = int(named[0]) if len(named) else 0
+        surplus = np.flatnonzero(~self._named[begin:]) + begin
+        if len(surplus):
+            detail = f"the first at offset {self._units[surplus[0], 0]} of the queue's ext files"
+            self._add_finding(kinds.EXT_SURPLUS, detail, count=len(surplus))
+
+
+def judge_ext(
+    view: FileView, status: NDArray[np.int8], is_address: NDArray[np.bool_], is_bad: NDArray[np.bool_]
+) -> None:
+    """Say of units whose tags code stands in ConsumeQueueExt what is wrong with that."""
+    in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.claims
+    wrong_time = view.actual[:, unit_kernel.STORE_TIMESTAMP] != view.wanted[:, unit_kernel.STORE_TIMESTAMP]
+    of_ext = in_place & is_address & ~is_bad
+    status[of_ext & ((status == Status.TAGS_CODE) | wrong_time)] = Status.EXT_UNIT
+    status[in_place & is_bad] = Status.EXT_ADDRESS

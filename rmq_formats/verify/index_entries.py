@@ -1,0 +1,360 @@
+"""The entries of one IndexFile against the keys of the log, both ways.
+
+Entries and keys are walked in step, in log order. Where they part, the entries ahead are looked up among
+the keys until one is found again, so that one fault is told as one fault and what follows is still judged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.findings import Finding, FindingList, Kind
+from rmq_formats.kernels import verify as kernel
+from rmq_formats.kernels.bytes import read_i32, read_i64
+from rmq_formats.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
+from rmq_formats.verify import kinds
+from rmq_formats.verify.facts import LogFacts
+
+BLOCK: Final = 1 << 16  # entries at a time; some pages of each of the arrays that they are compared with
+MAX_FAULTS: Final = 4096  # links and seconds that are told one by one
+MAX_TOLD_RUN: Final = 8  # entries in a row that are told one by one; more are one finding
+_FIRST_LOOK_UP: Final = 64
+_LAST_LOOK_UP: Final = 1 << 18
+
+_ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+assert _ENTRY.itemsize == INDEX_ENTRY_BYTES
+
+Hashes = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+class KeySource(Protocol):
+    """The keys of the log, in log order."""
+
+    count: int
+
+    def read(self, begin: int, end: int) -> tuple[Hashes, Longs, Longs]:
+        """Hashes, physical offsets and store timestamps (ms) of the keys ``[begin, end)``."""
+        ...
+
+    def locate(self, hashes: Hashes, physical_offsets: Longs, near: Longs) -> Longs:
+        """The number of each of these keys, the nearest one if a message has a key twice; -1 if there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInput:
+    """An IndexFile to look at.
+
+    Attributes:
+        path: for the findings.
+        size_bytes: its size.
+        data_end: one past its last byte that is not zero.
+        read: gives ``size`` bytes from an offset on, zeros behind the file's end; raises StoreError.
+        slots: slots that it has (``maxHashSlotNum``).
+        entries: entries that it has (``maxIndexNum``); number 0 is never used.
+        is_first: no IndexFile is before it.
+        is_last: none is behind it.
+        previous_end: end timestamp (ms) and end physical offset in the header of the file before.
+    """
+
+    path: str
+    size_bytes: int
+    data_end: int
+    read: Callable[[int, int], NDArray[np.uint8]]
+    slots: int
+    entries: int
+    is_first: bool
+    is_last: bool
+    previous_end: tuple[int, int] = (0, 0)
+
+    @property
+    def entries_at(self) -> int:
+        """Where entry 0 stands."""
+        return INDEX_HEADER_BYTES + self.slots * INDEX_SLOT_BYTES
+
+
+class EntryWalk:
+    """Goes through the entries of one file.
+
+    Attributes:
+        number: of the next entry.
+        key: number of the key that should be its; None before the first that is known.
+        key_begin: number of the first key that the file holds; -1 while none is known.
+        slots: int32[slot count], the slot table as it should be after the entries so far.
+        first: store timestamp (ms) and physical offset of entry 1, if its key is known.
+        last: of the last entry so far, if its key is known.
+    """
+
+    def __init__(
+        self,
+        file: IndexInput,
+        keys: KeySource,
+        facts: LogFacts,
+        findings: FindingList,
+        excused: FindingList,
+        header_begin_ms: int,
+    ) -> None:
+        """Begin a file.
+
+        Args:
+            file: the file.
+            keys: of the log.
+            facts: of the log.
+            findings: added to.
+            excused: findings that are none if a broker went on writing in the meantime.
+            header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
+        """
+        self.file = file
+        self.keys = keys
+        self.facts = facts
+        self.findings = findings
+        self.excused = excused
+        self.number = 1
+        self.key: int | None = None
+        self.key_begin = -1
+        self.slots = np.zeros(file.slots, dtype=np.int32)
+        self.first: tuple[int, int] | None = None
+        self.last: tuple[int, int] | None = None
+        self._begin_ms = header_begin_ms
+        self._faults = np.empty((MAX_FAULTS, 4), dtype=np.int64)
+        self._state = np.zeros(kernel.STATE_COLUMNS, dtype=np.int64)
+        self._last_old_offset = -1
+
+    @property
+    def slots_used(self) -> int:
+        """Slots that are not empty."""
+        return int(self._state[kernel.STATE_SLOTS_USED])
+
+    def entries(self, begin: int, end: int) -> NDArray[np.uint8]:
+        """The bytes of entries ``[begin, end)``."""
+        at = self.file.entries_at + begin * INDEX_ENTRY_BYTES
+        return self.file.read(at, (end - begin) * INDEX_ENTRY_BYTES)
+
+    def walk(self, end: int) -> None:
+        """Go through the entries before ``end``."""
+        while self.number < end:
+            if self.key is None or self.key == self.keys.count or not self._match(self.key, end):
+                self._find_key(end)
+
+    def _match(self, key: int, end: int) -> bool:
+        """Walk some entries in step with the keys from ``key`` on; whether all were theirs."""
+        count = min(end - self.number, BLOCK, self.keys.count - key) if self.number > 1 else 1
+        hashes, physical_offsets, timestamps = self.keys.read(key, key + count)
+        entries = self.entries(self.number, self.number + count)
+        begin_ms = self._begin_ms if self.number > 1 else self._first_begin_ms(key)
+        done = int(
+            kernel.match_entries(
+                entries, self.number, hashes, physical_offsets, timestamps, begin_ms, self.slots, self._faults,
+                self._state,
+            )
+        )  # fmt: skip
+        if done:
+            if self.number == 1:
+                self.first = int(timestamps[0]), int(physical_offsets[0])
+                self._begin_ms = self.first[0]
+                self._check_first_seconds(int(read_i32(entries, 12)), key, self.first)
+            self.last = int(timestamps[done - 1]), int(physical_offsets[done - 1])
+            self.number += done
+            self.key = key + done
+        return done == count
+
+    def _first_begin_ms(self, key: int) -> int:
+        """What the first entry's seconds count from: the end of the file before, if there is one."""
+        if self.file.is_first or key == 0:
+            return kernel.NO_BEGIN
+        return int(self.keys.read(key - 1, key)[2][0])
+
+    def _check_first_seconds(self, seconds: int, key: int, first: tuple[int, int]) -> None:
+        """Without a file before, the seconds are 0, unless there was one that has been deleted since."""
+        if not self.file.is_first or seconds == 0:
+            return
+        expected = 0
+        if key > 0:
+            expected = max(0, first[0] - int(self.keys.read(key - 1, key)[2][0])) // 1000
+        elif self.facts.start > 0 and seconds > 0:
+            expected = seconds
+        if seconds != expected:
+            self._add(kinds.INDEX_ENTRY_WRONG, "seconds of entry 1", str(expected), str(seconds), at=first[1])
+
+    def _find_key(self, end: int) -> None:
+        """The entry is not that of its key: find the next that is one's, and tell what lies between."""
+        at, size, found = self.number, _FIRST_LOOK_UP, -1
+        while at < end and found < 0:
+            stop = min(at + size, end)
+            hashes, physical_offsets = columns(self.entries(at, min(stop + 1, end)))
+            first_near = (self.key or 0) + at - self.number
+            near = np.arange(first_near, first_near + len(hashes), dtype=np.int64)
+            keys = self.keys.locate(hashes, physical_offsets, near)
+            hit = _first_run(keys, near, is_end=stop == end)
+            if hit < stop - at:
+                at, found = at + hit, int(keys[hit])
+            else:
+                at, size = stop, min(2 * size, _LAST_LOOK_UP)
+        self._tell_between(at, found)
+
+    def _tell_between(self, entry_end: int, found: int) -> None:
+        """Judge the entries from the next one up to ``entry_end``, where key ``found`` stands (-1: nowhere)."""
+        begin = self.number
+        strange = self._tell_known(begin, entry_end, is_end=found < 0)
+        strange_count = int(np.count_nonzero(strange))
+        key = self.key
+        if key is None and found >= 0:  # the first entries of the file
+            key = max(0, found - strange_count)
+        gap = 0
+        if key is not None:
+            gap = found - key if found >= 0 else min(strange_count, self.keys.count - key)
+        pair = key if strange_count > 0 and gap == strange_count else None
+        if strange_count:
+            self._tell_strange(begin, strange, pair)
+        if key is not None and gap > 0 and pair is None:
+            self._tell_missing(key, gap)
+        if key is not None and gap < 0:
+            self._tell_repeated(found, key)
+        self._follow_chains(begin, entry_end, strange, pair)
+        if entry_end > begin:
+            self._note_ends(begin, strange, pair)
+        self.number = entry_end
+        if key is not None:
+            self.key = found if found >= 0 else key + gap
+            self.key_begin = key if self.key_begin < 0 else self.key_begin
+
+    def _note_ends(self, begin: int, strange: NDArray[np.bool_], pair: int | None) -> None:
+        """What is known of the file's first entry and of its last, after entries that are no keys."""
+        self.last = None
+        if pair is None:
+            return
+        count = int(np.count_nonzero(strange))
+        if begin == 1 and strange[0]:
+            _, offsets, timestamps = self.keys.read(pair, pair + 1)
+            self.first = int(timestamps[0]), int(offsets[0])
+            self._begin_ms = self.first[0]
+        if strange[-1]:
+            _, offsets, timestamps = self.keys.read(pair + count - 1, pair + count)
+            self.last = int(timestamps[0]), int(offsets[0])
+
+    def _tell_known(self, begin: int, end: int, *, is_end: bool) -> NDArray[np.bool_]:
+        """Of entries that are no keys of the log, tell those with a reason; returns which have none."""
+        strange = np.zeros(end - begin, dtype=bool)
+        for low in range(begin, end, _LAST_LOOK_UP):
+            high = min(low + _LAST_LOOK_UP, end)
+            hashes, offsets = columns(self.entries(low, high))
+            lost = self.facts.is_lost(offsets)
+            beyond = np.zeros(len(offsets), dtype=bool)
+            if is_end and high == end:  # only the newest entries can be newer than the log
+                inside = np.flatnonzero(offsets < self.facts.end)
+                beyond[int(inside[-1]) + 1 if len(inside) else 0 :] = True
+            old = (offsets >= 0) & (offsets < self.facts.start) & (hashes >= 0) & (self.key is None)
+            at = np.flatnonzero(old)
+            if len(at):
+                old[at[np.diff(offsets[at], prepend=self._last_old_offset) < 0]] = False
+                self._last_old_offset = int(offsets[at].max())
+            for kind, mask, target in (
+                (kinds.INDEX_ENTRY_LOST, lost, self.findings),
+                (kinds.INDEX_ENTRY_BEYOND, beyond, self.excused),
+            ):
+                if mask.any():
+                    first, count = int(np.argmax(mask)), int(np.count_nonzero(mask))
+                    detail = f"from entry {low + first} on"
+                    target.add(Finding(kind, detail, self.file.path, int(offsets[first]), count=count))
+            strange[low - begin : high - begin] = ~(lost | beyond | old)
+        return strange
+
+    def _tell_strange(self, begin: int, strange: NDArray[np.bool_], key: int | None) -> None:
+        """Entries that no key is behind; with ``key``, they stand in the place of the keys from there on."""
+        kind = kinds.INDEX_ENTRY_SURPLUS if key is None else kinds.INDEX_ENTRY_WRONG
+        places = np.flatnonzero(strange)
+        told = places if len(places) <= MAX_TOLD_RUN else places[:1]
+        for order, place in enumerate(told.tolist()):
+            number = begin + place
+            entry = self.entries(number, number + 1)
+            expected, physical_offset = None, int(read_i64(entry, 4))
+            actual = f"hash {read_i32(entry, 0)}, offset {physical_offset}"
+            if key is not None:
+                hashes, offsets, _ = self.keys.read(key + order, key + order + 1)
+                physical_offset = int(offsets[0])
+                expected = f"hash {hashes[0]}, offset {physical_offset}"
+            count = 1 if len(told) == len(places) else len(places)
+            detail = f"entry {number}" if count == 1 else f"{count} entries from number {number} on"
+            self._add(kind, detail, expected, actual, at=physical_offset, count=count)
+
+    def _tell_missing(self, key: int, count: int) -> None:
+        first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (key, key + count - 1))
+        detail = f"keys of the messages at offsets {first} to {last}, before entry {self.number}"
+        self._add(kinds.INDEX_ENTRY_MISSING, detail, at=first, count=count)
+
+    def _tell_repeated(self, found: int, key: int) -> None:
+        """Keys that had their entries already: of one message it is what the original's recovery does."""
+        first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (found, key - 1))
+        kind = kinds.INDEX_ENTRY_REPEATED if first == last else kinds.INDEX_ENTRY_SURPLUS
+        self._add(kind, f"keys that are in the Index before, from entry {self.number} on", at=first, count=key - found)
+
+    def _follow_chains(self, begin: int, end: int, strange: NDArray[np.bool_], key: int | None) -> None:
+        """Keep the slot table right through entries that are no keys of the log.
+
+        What stands in the place of a known key counts with that key's hash, so that one wrong hash does not
+        break the chains behind it. The links of strange entries are not told: they have been told themselves.
+        """
+        state, faults = self._state, self._faults
+        if strange.any():
+            state, faults = self._state.copy(), self._faults[:0]
+        for low in range(begin, end, _LAST_LOOK_UP):
+            high = min(low + _LAST_LOOK_UP, end)
+            entries = self.entries(low, high)
+            hashes = columns(entries)[0]
+            if key is not None:
+                places = np.flatnonzero(strange[low - begin : high - begin])
+                before = int(np.count_nonzero(strange[: low - begin]))
+                hashes[places] = self.keys.read(key + before, key + before + len(places))[0]
+            kernel.chain_only(entries, low, hashes, self.slots, faults, state)
+        self._state[kernel.STATE_SLOTS_USED] = state[kernel.STATE_SLOTS_USED]
+
+    def are_next_keys(self, end: int) -> bool:
+        """Whether the entries up to ``end`` are those of the next keys, one by one."""
+        key = self.key
+        if key is None or key + end - self.number > self.keys.count:
+            return False
+        for low in range(self.number, end, BLOCK):
+            high = min(low + BLOCK, end)
+            hashes, offsets = columns(self.entries(low, high))
+            wanted = self.keys.read(key + low - self.number, key + high - self.number)
+            if not (np.array_equal(hashes, wanted[0]) and np.array_equal(offsets, wanted[1])):
+                return False
+        return True
+
+    def tell_faults(self) -> None:
+        """Tell the links and seconds that are not as they should be, of entries that are those of their keys."""
+        total = int(self._state[kernel.STATE_FAULTS])
+        for number, field, expected, actual in self._faults[:total].tolist():
+            if field == kernel.FAULT_SECONDS:
+                self._add(kinds.INDEX_ENTRY_WRONG, f"seconds of entry {number}", str(expected), str(actual))
+            else:
+                kind = kinds.INDEX_CYCLE if actual >= number else kinds.INDEX_CHAIN
+                self._add(kind, f"link of entry {number}", str(expected), str(actual))
+        self.findings.add_uncounted(kinds.INDEX_CHAIN, max(0, total - MAX_FAULTS))
+
+    def _add(
+        self, kind: Kind, detail: str, expected: str | None = None, actual: str | None = None, *, at: int | None = None,
+        count: int = 1,
+    ) -> None:  # fmt: skip
+        self.findings.add(Finding(kind, detail, self.file.path, at, expected=expected, actual=actual, count=count))
+
+
+def columns(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:
+    """Hashes and physical offsets of entries."""
+    rows = entries.view(_ENTRY)
+    return rows["hash"].astype(np.int32), rows["offset"].astype(np.int64)
+
+
+def _first_run(keys: Longs, near: Longs, *, is_end: bool) -> int:
+    """Where keys are found again: one in its very place, or two in a row; ``len(keys)`` if nowhere."""
+    known = keys >= 0
+    follows = np.zeros(len(keys), dtype=bool)
+    follows[:-1] = known[:-1] & (keys[1:] == keys[:-1] + 1)
+    if is_end and len(keys):
+        follows[-1] = known[-1]
+    hits = np.flatnonzero((known & (keys == near)) | follows)
+    return int(hits[0]) if len(hits) else len(keys)

@@ -1,0 +1,137 @@
+"""The checkpoint and the config files, against the log and the queues."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.checkpoint import Checkpoint
+from rmq_formats.config_json import loads
+from rmq_formats.errors import DecodeError
+from rmq_formats.findings import Finding
+from rmq_formats.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, SCHEDULE_TOPIC
+from rmq_formats.verify import kinds
+
+JSON_FILES: Final = (
+    "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "consumerFilter.json",
+    "consumerOrderInfo.json", "messageRequestMode.json", "topicQueueMapping.json", "timermetrics",
+    "transactionMetrics",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A place in a queue up to which somebody says to have read.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        queue_offset: the next one to be read.
+        group: the consumer group; None for the broker's own delivery of delayed messages.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    group: str | None
+
+    def finding(self, end_offset: int, path: str) -> Finding:
+        """The finding if the queue ends at ``end_offset``, before the place."""
+        kind = kinds.DELAY_OFFSET if self.group is None else kinds.CONSUMER_OFFSET
+        who = f"delay level {self.queue_id + 1}" if self.group is None else f"group {self.group}"
+        return Finding(
+            kind, f"{who} is {self.queue_offset - end_offset} messages behind the queue's end", path,
+            topic=self.topic, queue_id=self.queue_id, queue_offset=self.queue_offset,
+            expected=f"at most {end_offset}", actual=str(self.queue_offset),
+        )  # fmt: skip
+
+
+def checkpoint_findings(data: bytes | None, path: str, latest_ms: int, log_end: int) -> Iterator[Finding]:
+    """What is wrong with a checkpoint.
+
+    Args:
+        data: the file; None if there is none.
+        path: of the file.
+        latest_ms: the latest store timestamp in the log; -1 in an empty log.
+        log_end: one past the log's last byte, the filler of its last file included.
+    """
+    if data is None:
+        yield Finding(kinds.CHECKPOINT_MISSING, "there is no checkpoint", path)
+        return
+    if len(data) != CHECKPOINT_FILE_BYTES:
+        yield Finding(
+            kinds.CHECKPOINT_UNREADABLE, "file of another size", path, expected=str(CHECKPOINT_FILE_BYTES),
+            actual=str(len(data)),
+        )  # fmt: skip
+    if len(data) < CHECKPOINT_USED_BYTES:
+        return
+    checkpoint = Checkpoint.decode(data)
+    for name, value, limit in (
+        ("physicMsgTimestamp", checkpoint.physic_msg_timestamp_ms, latest_ms),
+        ("logicsMsgTimestamp", checkpoint.logics_msg_timestamp_ms, latest_ms),
+        ("indexMsgTimestamp", checkpoint.index_msg_timestamp_ms, latest_ms),
+        # A slave may well lag behind what its master has flushed.
+        ("masterFlushedOffset", checkpoint.master_flushed_offset, checkpoint.master_flushed_offset),
+        ("confirmPhyOffset", checkpoint.confirm_physical_offset, log_end),
+    ):
+        if value < 0:
+            yield Finding(kinds.CHECKPOINT_UNREADABLE, f"{name} is negative", path, actual=str(value))
+        elif value > max(limit, 0):
+            what = "the log's last store timestamp" if name.endswith("Timestamp") else "the end of the log"
+            yield Finding(
+                kinds.CHECKPOINT_LATER, f"{name} is beyond {what}", path, expected=f"at most {max(limit, 0)}",
+                actual=str(value),
+            )  # fmt: skip
+    if any(data[CHECKPOINT_USED_BYTES:]):
+        yield Finding(kinds.CHECKPOINT_TRAILING, "bytes behind the checkpoint's numbers", path)
+
+
+def config_findings(path: str, data: bytes, backup: bytes | None) -> Iterator[Finding]:
+    """Whether a config file parses, or its ``.bak``, which the broker takes instead.
+
+    Source: ``ConfigManager#load``.
+    """
+    fault = json_fault(data)
+    if fault is None:
+        return
+    if backup is not None and json_fault(backup) is None:
+        yield Finding(kinds.CONFIG_UNPARSABLE, fault, path)
+    else:
+        detail = f"{fault}; and there is no .bak" if backup is None else f"{fault}; nor does its .bak parse"
+        yield Finding(kinds.CONFIG_LOST, detail, path)
+
+
+def json_fault(data: bytes) -> str | None:
+    """Why a config file does not parse; None if it does."""
+    if not data.strip(b" \t\r\n\0"):
+        return "the file is empty"
+    try:
+        value = loads(data.decode("utf-8", "replace"))
+    except DecodeError as error:
+        return str(error)
+    return None if isinstance(value, dict) else "not a JSON object"
+
+
+def consumer_claims(text: str) -> Iterator[Claim]:
+    """The offsets in a ``consumerOffset.json``; what has another form is passed over."""
+    for name, queues in _table(text).items():
+        topic, separator, group = name.partition("@")
+        if separator and isinstance(queues, Mapping):
+            for queue_id, offset in queues.items():
+                if queue_id.isdecimal() and isinstance(offset, int):
+                    yield Claim(topic, int(queue_id), offset, group)
+
+
+def delay_claims(text: str) -> Iterator[Claim]:
+    """The offsets in a ``delayOffset.json``: level 1 is queue 0."""
+    for level, offset in _table(text).items():
+        if level.isdecimal() and int(level) > 0 and isinstance(offset, int):
+            yield Claim(SCHEDULE_TOPIC, int(level) - 1, offset, None)
+
+
+def _table(text: str) -> Mapping[str, object]:
+    try:
+        value = loads(text)
+    except DecodeError:
+        return {}
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    return table if isinstance(table, dict) else {}

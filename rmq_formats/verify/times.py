@@ -1,0 +1,85 @@
+"""Store timestamps in log order: a clock that was set back, against a timestamp that is damaged."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.findings import Finding
+from rmq_formats.verify import kinds
+
+CONTEXT: Final = 3  # records on each side of a seam that tell what happened there
+CLOCK_STEP_MS: Final = 1000  # time servers correct clocks by less
+
+Moment = tuple[int, int]  # physical offset, store timestamp in ms
+
+
+class TimeCheck:
+    """Follows the store timestamps of a run of records.
+
+    The first record and the last are left to whoever knows their neighbours, see ``seam_findings``.
+
+    Attributes:
+        head: the first few records.
+        tail: the last few.
+        latest_ms: the latest store timestamp; -1 if there was none.
+    """
+
+    def __init__(self) -> None:
+        self.head: list[Moment] = []
+        self.tail: list[Moment] = []
+        self.latest_ms = -1
+
+    def add(self, physical_offsets: NDArray[np.int64], timestamps_ms: NDArray[np.int64]) -> Iterator[Finding]:
+        """Take the next records; yields what is wrong with those whose neighbours are known by now."""
+        if not len(timestamps_ms):
+            return
+        new = [(int(offset), int(ms)) for offset, ms in zip(physical_offsets[:CONTEXT], timestamps_ms, strict=False)]
+        self.head += new[: CONTEXT - len(self.head)]
+        before = self.tail
+        self.latest_ms = max(self.latest_ms, int(timestamps_ms.max()))
+        if (before and timestamps_ms[0] < before[-1][1]) or (np.diff(timestamps_ms) < 0).any() or _falls(before):
+            offsets = np.concatenate([np.array([offset for offset, _ in before], dtype=np.int64), physical_offsets])
+            times = np.concatenate([np.array([ms for _, ms in before], dtype=np.int64), timestamps_ms])
+            begin = max(1, len(before) - 1)
+            for at in np.flatnonzero(times[begin:-1] < times[begin - 1 : -2]).tolist():
+                low = max(0, at + begin - 2)
+                near = list(
+                    zip(offsets[low : at + begin + 2].tolist(), times[low : at + begin + 2].tolist(), strict=True)
+                )
+                yield _judge(near, at + begin - low)
+        last = zip(physical_offsets[-CONTEXT:].tolist(), timestamps_ms[-CONTEXT:].tolist(), strict=True)
+        self.tail = [*before, *last][-CONTEXT:]
+
+
+def _falls(moments: Sequence[Moment]) -> bool:
+    return len(moments) > 1 and moments[-1][1] < moments[-2][1]
+
+
+def seam_findings(before: Sequence[Moment], after: Sequence[Moment]) -> Iterator[Finding]:
+    """What ``TimeCheck`` left open between two runs of records: the last of one, and the first of the other."""
+    near = [*before, *after]
+    for at in (len(before) - 1, len(before)):
+        if 0 < at < len(near) and near[at][1] < near[at - 1][1]:
+            low = max(0, at - 2)
+            yield _judge(near[low : at + 2], at - low)
+
+
+def _judge(near: Sequence[Moment], at: int) -> Finding:
+    """What a timestamp below the one before it means, by those around the two."""
+    (before_offset, before_ms), (offset, ms) = near[at - 1], near[at]
+    comes_back = at + 1 < len(near) and near[at + 1][1] >= before_ms
+    if comes_back:
+        return Finding(
+            kinds.LOG_TIME, f"{before_ms - ms} ms before the record ahead of it, and the next one is not",
+            physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms),
+        )  # fmt: skip
+    if at < 2 or ms >= near[at - 2][1]:
+        return Finding(
+            kinds.LOG_TIME, f"{before_ms - ms} ms after the record behind it",
+            physical_offset=before_offset, expected=f"at most {ms}", actual=str(before_ms),
+        )  # fmt: skip
+    kind = kinds.LOG_CLOCK if before_ms - ms >= CLOCK_STEP_MS else kinds.LOG_CLOCK_STEP
+    detail = f"time goes back by {before_ms - ms} ms, and stays there"
+    return Finding(kind, detail, physical_offset=offset, expected=f"at least {before_ms}", actual=str(ms))

@@ -1,0 +1,237 @@
+"""Judges the units of one ConsumeQueue file: one status each, vectorised."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.findings import Kind
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.verify import kinds
+from rmq_formats.verify.facts import LogFacts
+
+Longs = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Status(IntEnum):
+    """What a unit is."""
+
+    FINE = 0
+    MISSING = 1
+    ZERO = 2
+    MINIMUM = 3
+    DANGLING = 4
+    DUPLICATE = 5
+    DISPLACED = 6
+    SIZE = 7
+    TAGS_CODE = 8
+    LOST = 9
+    BEYOND = 10
+    BEHIND_END = 11
+    PRE_BLANK = 12
+    EXT_ADDRESS = 13
+    EXT_UNIT = 14
+
+
+KINDS: dict[Status, Kind] = {
+    Status.MISSING: kinds.UNIT_MISSING,
+    Status.ZERO: kinds.UNIT_ZERO,
+    Status.MINIMUM: kinds.QUEUE_MINIMUM,
+    Status.DANGLING: kinds.UNIT_DANGLING,
+    Status.DUPLICATE: kinds.UNIT_DUPLICATE,
+    Status.DISPLACED: kinds.UNIT_DISPLACED,
+    Status.SIZE: kinds.UNIT_SIZE,
+    Status.TAGS_CODE: kinds.UNIT_TAGS_CODE,
+    Status.LOST: kinds.UNIT_LOST,
+    Status.BEYOND: kinds.UNIT_BEYOND,
+    Status.BEHIND_END: kinds.UNIT_BEHIND_END,
+    Status.PRE_BLANK: kinds.PRE_BLANK,
+    Status.EXT_ADDRESS: kinds.EXT_ADDRESS,
+    Status.EXT_UNIT: kinds.EXT_UNIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the log says that a queue holds.
+
+    Attributes:
+        rows: int64[n, ROW_COLUMNS], placed: ascending by queue offset, none twice.
+        physical_offsets: of all records of the queue, those included that found no place; ascending.
+        queue_offsets: what each of these claims.
+    """
+
+    rows: Longs
+    physical_offsets: Longs
+    queue_offsets: Longs
+
+    @property
+    def first(self) -> int:
+        """Queue offset of the first message; of a queue without one, behind everything."""
+        return int(self.rows[0, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else 1 << 62
+
+    @property
+    def last(self) -> int:
+        """Queue offset of the last message; -1 in a queue without one."""
+        return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
+
+    def claimed(self, physical_offsets: Longs) -> Longs:
+        """The queue offset that the record at each of these offsets claims; -1 where none of the queue is."""
+        at = np.searchsorted(self.physical_offsets, physical_offsets)
+        at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
+        if not len(self.physical_offsets):
+            return np.full(len(physical_offsets), -1, dtype=np.int64)
+        return np.where(self.physical_offsets[at] == physical_offsets, self.queue_offsets[at], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """The units of one file beside those that the log wants there; arrays of one length.
+
+    Attributes:
+        offsets: queue offsets.
+        actual: int64[n, ROW_COLUMNS], as the file has them; tags codes behind ConsumeQueueExt addresses resolved.
+        wanted: int64[n, ROW_COLUMNS]; rows that no record claims are zeros.
+        claims: where a record claims the place.
+        is_last_file: no file of the queue is behind this one.
+    """
+
+    offsets: Longs
+    actual: Longs
+    wanted: Longs
+    claims: Mask
+    is_last_file: bool
+
+
+def view_file(
+    expected: Expected, first_offset: int, unit_count: int, data: NDArray[np.uint8], *, last: bool
+) -> FileView:
+    """Lay a file's units beside those wanted.
+
+    Args:
+        expected: of the queue.
+        first_offset: queue offset of the file's first unit.
+        unit_count: units of a whole file.
+        data: the file's bytes; what it lacks of a whole file is zeros.
+        last: no file of the queue is behind this one.
+    """
+    padded = np.zeros(unit_count * UNIT_BYTES, dtype=np.uint8)
+    padded[: min(len(data), len(padded))] = data[: len(padded)]
+    actual = np.zeros((unit_count, unit_kernel.ROW_COLUMNS), dtype=np.int64)
+    unit_kernel.decode_units(padded, actual)
+    offsets = np.arange(first_offset, first_offset + unit_count, dtype=np.int64)
+    actual[:, unit_kernel.QUEUE_OFFSET] = offsets
+    own = rows_between(expected.rows, first_offset, first_offset + unit_count)
+    wanted = np.zeros_like(actual)
+    claims = np.zeros(unit_count, dtype=bool)
+    places = own[:, unit_kernel.QUEUE_OFFSET] - first_offset
+    wanted[places], claims[places] = own, True
+    return FileView(offsets, actual, wanted, claims, last)
+
+
+def rows_between(rows: Longs, begin: int, end: int) -> Longs:
+    """The placed rows with queue offsets in ``[begin, end)``."""
+    low, high = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], [begin, end]).tolist()
+    return rows[low:high]
+
+
+class UnitJudge:
+    """Judges the files of one queue, which come in order."""
+
+    def __init__(self, expected: Expected, facts: LogFacts) -> None:
+        self._expected = expected
+        self._facts = facts
+        self._past_front = False  # a unit of a message, old or not, was met
+        self._last_old_offset = -1
+
+    def pass_front(self) -> None:
+        """A file that need not be judged has units of messages: fillers have no place behind it."""
+        self._past_front = True
+
+    def judge(self, view: FileView) -> NDArray[np.int8]:
+        """One ``Status`` for each unit."""
+        physical = view.actual[:, unit_kernel.PHYSICAL_OFFSET]
+        size, tags = view.actual[:, unit_kernel.SIZE], view.actual[:, unit_kernel.TAGS_CODE]
+        is_zero = (physical == 0) & (size == 0) & (tags == 0)
+        is_filler = (physical == 0) & (size == PRE_BLANK_SIZE) & (tags == 0)
+        same_place = view.claims & (physical == view.wanted[:, unit_kernel.PHYSICAL_OFFSET])
+        same_size = size == view.wanted[:, unit_kernel.SIZE]
+        same_tags = tags == view.wanted[:, unit_kernel.TAGS_CODE]
+        status = np.full(len(physical), Status.DANGLING, dtype=np.int8)
+        status[same_place] = np.where(same_size, np.where(same_tags, Status.FINE, Status.TAGS_CODE), Status.SIZE)[
+            same_place
+        ]
+        used = int(np.flatnonzero(~is_zero)[-1]) + 1 if not is_zero.all() else 0
+        zero_status = np.full(len(physical), Status.ZERO, dtype=np.int8)
+        if view.is_last_file:
+            zero_status[used:] = np.where(view.claims, Status.MISSING, Status.FINE)[used:]
+        front = ~view.claims & (view.offsets < self._expected.first)
+        behind = ~view.claims & (view.offsets > self._expected.last) & ~front
+        zero_status[behind] = Status.FINE
+        if len(self._expected.rows):
+            zero_status[front] = Status.PRE_BLANK
+        status[is_zero] = zero_status[is_zero]
+        self._judge_front(view, status, front, is_zero, is_filler)
+        gap = ~view.claims & ~front & ~behind
+        status[gap & is_filler] = Status.FINE
+        messages = np.flatnonzero(view.claims & (status == Status.FINE))
+        first_message = 0 if self._past_front else int(messages[0]) if len(messages) else len(status)
+        status[view.claims & is_filler] = Status.MISSING
+        status[:first_message][(view.claims & is_filler)[:first_message]] = Status.MINIMUM
+        rest = np.flatnonzero((status == Status.DANGLING) & ~is_zero)
+        if len(rest):
+            self._judge_rest(view, status, rest, front, behind)
+        self._past_front = self._past_front or bool((view.claims & (status == Status.FINE)).any())
+        return status
+
+    def _judge_front(
+        self, view: FileView, status: NDArray[np.int8], front: Mask, is_zero: Mask, is_filler: Mask
+    ) -> None:
+        """Before the first message of the log: fillers, then messages whose records were deleted."""
+        physical, size = view.actual[:, unit_kernel.PHYSICAL_OFFSET], view.actual[:, unit_kernel.SIZE]
+        old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
+        at = np.flatnonzero(old)
+        if len(at):
+            before = np.concatenate([[self._last_old_offset], physical[at]])
+            after = np.concatenate([physical[at][1:], [1 << 62]])
+            rising = (physical[at] > before[:-1]) & (physical[at] < after)
+            status[at[rising]] = Status.FINE
+            self._last_old_offset = int(physical[at[-1]])
+        fillers = np.flatnonzero(front & is_filler)
+        first_old = int(at[0]) if len(at) else len(status)
+        in_place = (fillers < first_old) & (not self._past_front)
+        status[fillers] = np.where(in_place, Status.FINE, Status.PRE_BLANK)
+        self._past_front = self._past_front or bool(len(at))
+
+    def _judge_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
+        """Units that are neither what is wanted nor nothing: what do they name?"""
+        rows = view.actual[rest]
+        physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
+        free = ~view.claims[rest]
+        judged = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
+        is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
+        judged[is_beyond] = Status.BEYOND
+        judged[free & self._facts.is_lost(physical)] = Status.LOST
+        alike = (
+            (physical == 0) * 1 + (rows[:, unit_kernel.SIZE] == PRE_BLANK_SIZE) + (rows[:, unit_kernel.TAGS_CODE] == 0)
+        )
+        judged[front[rest] & (alike >= 2)] = Status.PRE_BLANK
+        claimed = self._expected.claimed(physical)
+        known = claimed >= 0
+        judged[known] = Status.DISPLACED
+        inside = known & (claimed >= view.offsets[0]) & (claimed <= view.offsets[-1])
+        there = np.where(inside, claimed - view.offsets[0], 0)
+        judged[inside & (status[there] == Status.FINE) & view.claims[there]] = Status.DUPLICATE
+        status[rest] = judged
+
+
+def runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:
+    """Stretches of one status that is not fine: begin, end, status."""
+    if not status.any():
+        return []
+    bounds = [0, *(np.flatnonzero(np.diff(status)) + 1).tolist(), len(status)]
+    return [(begin, end, Status(int(status[begin]))) for begin, end in pairwise(bounds) if status[begin] != Status.FINE]

@@ -1,0 +1,113 @@
+"""``jobs/export_delta.py``: each message once, whatever happens between the runs."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import export_delta
+from rmq_formats.errors import StoreError
+from tests.stores import flip
+
+pytestmark = pytest.mark.spark
+
+
+def export(spark: SparkSession, store: Path, table: Path, *arguments: str) -> tuple[dict[str, Any], int]:
+    given = export_delta.parser().parse_args(["--store", str(store), "--table", str(table), *arguments])
+    export_delta.check(given)
+    return export_delta.main(given, spark)
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "expected" / "messages.jsonl").read_text().splitlines()]
+
+
+def offsets(spark: SparkSession, table: Path) -> list[int]:
+    rows = spark.read.format("delta").load(str(table)).select("physical_offset").orderBy("physical_offset").collect()
+    return [row.physical_offset for row in rows]
+
+
+def test_all_messages_land_once_and_a_second_run_adds_nothing(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory, table = golden("mixed"), tmp_path / "table"
+    expected = records(directory)
+    report, code = export(spark, directory / "store", table)
+    assert code == 0
+    assert report["messages"] == len(expected)
+    assert report["bytes"] == sum(record["size"] for record in expected)
+    again, _ = export(spark, directory / "store", table)
+    assert again["messages"] == 0
+    assert offsets(spark, table) == [record["physical_offset"] for record in expected]
+    rows = spark.read.format("delta").load(str(table)).groupBy("topic").count().collect()
+    assert {row["topic"]: row["count"] for row in rows} == Counter(record["topic"] for record in expected)
+    assert sorted(path.name for path in table.iterdir() if "=" in path.name) == sorted(
+        f"topic={topic}".replace("%", "%25") for topic in {record["topic"] for record in expected}
+    )
+
+
+def test_chosen_topics_land_and_the_rest_can_follow(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory, table = golden("mixed"), tmp_path / "table"
+    expected = records(directory)
+    report, _ = export(spark, directory / "store", table, "--topics", "Orders,Clicks")
+    assert report["messages"] == sum(record["topic"] in {"Orders", "Clicks"} for record in expected)
+    export(spark, directory / "store", table)
+    assert offsets(spark, table) == [record["physical_offset"] for record in expected]
+
+
+def test_a_log_that_grew_adds_only_what_is_new(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory, store, table = golden("mixed"), tmp_path / "store", tmp_path / "table"
+    expected = [record["physical_offset"] for record in records(directory)]
+    (store / "commitlog").mkdir(parents=True)
+    files = sorted((directory / "store" / "commitlog").iterdir())
+    shutil.copy(files[0], store / "commitlog")
+    first, _ = export(spark, store, table)
+    for path in files[1:]:
+        shutil.copy(path, store / "commitlog")
+    second, _ = export(spark, store, table)
+    assert first["messages"] + second["messages"] == len(expected)
+    assert second["starting_physical_offset"] == first["ending_physical_offset"]
+    assert offsets(spark, table) == expected
+
+
+def test_damage_is_counted_and_the_rest_lands(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory, store, table = golden("exotic"), tmp_path / "store", tmp_path / "table"
+    shutil.copytree(directory / "store", store)
+    expected = records(directory)
+    victim = expected[100]
+    flip(store, victim["physical_offset"] + 130, 65536)
+    report, code = export(spark, store, table)
+    assert code == 1
+    assert report["damaged"] == 1
+    assert report["messages"] == len(expected) - 1
+    assert victim["physical_offset"] not in offsets(spark, table)
+
+
+def test_the_table_of_another_store_is_refused(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    export(spark, golden("exotic") / "store", table)
+    with pytest.raises(StoreError, match=r"holds the messages of .*exotic"):
+        export(spark, golden("exotic_crc") / "store", table)
+
+
+def test_a_table_that_no_export_wrote_is_refused(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    spark.range(3).write.format("delta").save(str(table))
+    with pytest.raises(StoreError, match="no export wrote"):
+        export(spark, golden("exotic") / "store", table)
+    assert spark.read.format("delta").load(str(table)).count() == 3

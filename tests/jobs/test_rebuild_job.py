@@ -1,0 +1,81 @@
+"""``jobs/rebuild.py`` as its users start it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores import tree
+
+JOB = Path(__file__).parents[2] / "jobs" / "rebuild.py"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(JOB), *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def sizes(settings: Any) -> list[str]:
+    return [
+        "--consumequeue-file-bytes", str(settings.consumequeue_file_bytes),
+        "--index-slots", str(settings.index_slots),
+        "--index-entries", str(settings.index_entries),
+        "--delay-levels", settings.delay_levels,
+    ]  # fmt: skip
+
+
+@pytest.mark.spark
+def test_the_job_gives_javas_bytes_and_a_report(
+    golden: Callable[[str], Path], golden_name: str, golden_settings: Any, tmp_path: Path
+) -> None:
+    directory = golden(golden_name)
+    out, report_file = tmp_path / "out", tmp_path / "report.json"
+    done = run(
+        "--store", str(directory / "store"), "--out", str(out), "--report", str(report_file), *sizes(golden_settings)
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(report_file.read_text()) == report
+    lines = (directory / "expected" / "messages.jsonl").read_text().splitlines()
+    assert report["job"] == "rebuild"
+    assert report["messages"] == len(lines)
+    assert report["bytes"] == sum(json.loads(line)["size"] for line in lines)
+    assert report["seconds"] > 0
+    assert report["bytes_per_second"] > 0
+    expected = directory / "expected"
+    for name in ("consumequeue", "consumequeue_ext"):
+        assert tree(out / name) == tree(expected / name)
+    ours, theirs = tree(out / "index"), tree(expected / "index")
+    assert [ours[name] for name in sorted(ours)] == [theirs[name] for name in sorted(theirs)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--store", "nowhere"], "nowhere: no such store"),
+        (["--store", "{golden}", "--out", "{out}", "--consumequeue-file-bytes", "33"], "--consumequeue-file-bytes 33"),
+        (["--store", "{golden}"], "--consumequeue-file-bytes 2000"),
+        (["--store", "{golden}", "--delay-levels", "1s 5parsecs"], "5parsecs"),
+        (["--what", "everything", "--store", "{golden}"], "--what"),
+        ([], "--store"),
+    ],
+    ids=["missing", "size", "other_sizes", "levels", "what", "no_store"],
+)
+def test_what_cannot_be_run_is_told_in_one_line(
+    golden: Callable[[str], Path], tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    store = golden("mixed") / "store"
+    before = sorted(str(path) for path in store.rglob("*"))
+    given = [text.format(golden=store, out=tmp_path / "out") for text in arguments]
+    done = run(*given)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert sorted(str(path) for path in store.rglob("*")) == before
+    assert not (tmp_path / "out").exists()
