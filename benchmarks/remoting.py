@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from benchmarks.measure import Figure
@@ -96,9 +97,8 @@ async def pump(port: int, serialize_type: int, connections: int, depth: int, cou
     pumps = []
     for _ in range(connections):
         each = count // connections
-        transport, protocol = await loop.create_connection(
-            lambda each=each: _Pump(encode_frame(command), answer_bytes, depth // connections, each), "127.0.0.1", port
-        )
+        make = partial(_Pump, encode_frame(command), answer_bytes, depth // connections, each)
+        transport, protocol = await loop.create_connection(make, "127.0.0.1", port)
         pumps.append((transport, protocol))
     for transport, protocol in pumps:
         await protocol.done

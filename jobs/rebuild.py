@@ -13,8 +13,7 @@ from rmq_formats.layout import (
     INDEX_SLOTS,
 )
 from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import check_sizes, options_from_arguments, rebuild_store
-from rmq_formats.segment import commitlog_segments, open_storage
+from rmq_formats.offline.rebuild_store import check_rebuild, options_from_arguments, rebuild_store
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
 from rmq_formats.spark.runner import SparkRunner
 
@@ -50,8 +49,7 @@ def options(given: argparse.Namespace) -> RebuildOptions:
 
 def check(given: argparse.Namespace) -> None:
     """Refuse what can be refused before a session is started."""
-    check_sizes(options(given))
-    commitlog_segments(*open_storage(given.store))
+    check_rebuild(given.store, given.out, options(given))
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:

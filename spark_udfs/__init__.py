@@ -6,10 +6,10 @@ own names; ``rmq_formats.spark.session()`` has done so.
 
 from pyspark.sql import SparkSession
 
-from spark_udfs.functions import rmq_crc32 as rmq_crc32  # noqa: PLC0414 # this package's interface
-from spark_udfs.functions import rmq_key_hash as rmq_key_hash  # noqa: PLC0414
-from spark_udfs.functions import rmq_properties as rmq_properties  # noqa: PLC0414
-from spark_udfs.functions import rmq_tags_code as rmq_tags_code  # noqa: PLC0414
+from spark_udfs.functions import rmq_crc32 as rmq_crc32  # this package's interface
+from spark_udfs.functions import rmq_key_hash as rmq_key_hash
+from spark_udfs.functions import rmq_properties as rmq_properties
+from spark_udfs.functions import rmq_tags_code as rmq_tags_code
 
 
 def register_functions(spark: SparkSession) -> None:

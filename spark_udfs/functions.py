@@ -1,13 +1,15 @@
 """The column functions, as Arrow UDFs.
 
-The kernels are imported where a function runs: the driver only needs its name and type.
+The kernels are imported where a function runs: the driver only needs its name and type. Types are objects, not
+texts, which could only be read where a session runs.
 """
 
 import pyarrow as pa
 from pyspark.sql.functions import arrow_udf
+from pyspark.sql.types import IntegerType, LongType, MapType, StringType
 
 
-@arrow_udf("map<string,string>")
+@arrow_udf(MapType(StringType(), StringType()))
 def rmq_properties(block: pa.Array) -> pa.Array:
     """Properties out of their bytes in a record, ``name 0x01 value 0x02`` repeated; null for null."""
     from rmq_formats.arrow_functions import properties  # noqa: PLC0415
@@ -15,7 +17,7 @@ def rmq_properties(block: pa.Array) -> pa.Array:
     return properties(block)
 
 
-@arrow_udf("bigint")
+@arrow_udf(LongType())
 def rmq_tags_code(tags: pa.Array) -> pa.Array:
     """The tags code of a ConsumeQueue unit: Java's ``String.hashCode`` with its sign; 0 without tags."""
     from rmq_formats.arrow_functions import tags_codes  # noqa: PLC0415
@@ -23,7 +25,7 @@ def rmq_tags_code(tags: pa.Array) -> pa.Array:
     return tags_codes(tags)
 
 
-@arrow_udf("int")
+@arrow_udf(IntegerType())
 def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
     """The hash under which an IndexFile keeps a key of a topic; null if either is."""
     from rmq_formats.arrow_functions import key_hashes  # noqa: PLC0415
@@ -31,7 +33,7 @@ def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
     return key_hashes(topic, key)
 
 
-@arrow_udf("int")
+@arrow_udf(IntegerType())
 def rmq_crc32(body: pa.Array) -> pa.Array:
     """CRC-32 without its highest bit, as RocketMQ keeps it in ``body_crc``; null for null."""
     from rmq_formats.arrow_functions import body_crcs  # noqa: PLC0415

@@ -103,10 +103,8 @@ class Connection(asyncio.Protocol):
         """
         if self.is_closing:
             return
-        self._put(frame_head(command), command.body)
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
+        self._put(command)
+        self._flush_soon()
 
     def start(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
         """Send a request; the future of its answer, whatever its code.
@@ -273,23 +271,27 @@ class Connection(asyncio.Protocol):
             self._put_answer(request, answer)
         except Exception as encode_error:
             self._put_answer(request, failure(request, encode_error))
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
+        self._flush_soon()
 
     def _put_answer(self, request: RemotingCommand, answer: RemotingCommand) -> None:
         answer.opaque = request.opaque
         answer.flag |= RESPONSE_FLAG
-        self._put(frame_head(answer), answer.body)
+        self._put(answer)
 
-    def _put(self, head: bytes, body: Body) -> None:
+    def _put(self, command: RemotingCommand) -> None:
+        head = frame_head(command)
         self._out.append(head)
-        body_bytes = len(body)
-        self._out_bytes += len(head) + body_bytes
-        if body_bytes:
+        self._out_bytes += len(head)
+        if body := command.body:
             self._out.append(body)
-            if body_bytes > LARGE_BODY_BYTES:
+            self._out_bytes += len(body)
+            if len(body) > LARGE_BODY_BYTES:
                 self._out_large = True
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Write what has gathered."""

@@ -96,12 +96,12 @@ class FrameParser:
             self._hold(view[at:], limit)
 
     def _hold(self, rest: memoryview, limit: int) -> None:
-        size = _MIN_SIZE
+        self._needed_bytes = _SIZE.size
         if len(rest) >= _SIZE.size:
             (size,) = _SIZE.unpack_from(rest)
             if not _MIN_SIZE <= size <= limit:  # not checked yet where the prefix is not complete
                 raise _bad_size(size, limit)
-        self._needed_bytes = _SIZE.size + size
+            self._needed_bytes += size
         self._held += rest
 
 

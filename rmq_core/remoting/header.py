@@ -15,6 +15,7 @@ A header's extension fields stay as they came until somebody asks for them: a ha
 Source: ``RemotingCommand``, ``RemotingSerializable``, ``RocketMQSerializable``.
 """
 
+import json
 from struct import Struct
 from struct import error as StructError  # a class by its lower-case name
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -42,12 +43,14 @@ else:
 Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 
 _LANGUAGES: Final[tuple[LanguageName, ...]] = tuple(code.name for code in LanguageCode)  # type: ignore[misc]
+_LANGUAGE_NAMES: Final = {str(name): name for name in _LANGUAGES}
 _LANGUAGE_CODES: Final = {code.name: int(code) for code in LanguageCode}
+_LANGUAGES_JSON: Final = {code.name: b',"language":"%b"' % code.name.encode() for code in LanguageCode}
 _UNKNOWN_LANGUAGE: Final = int(LanguageCode.OTHER)
 _BINARY_HEAD = Struct(">hBhiii")  # up to the remark's size
 _INT = Struct(">i")
 _SHORT = Struct(">h")
-_MAX_SHORT: Final = (1 << 15) - 1
+_MIN_SHORT, _MAX_SHORT = -(1 << 15), (1 << 15) - 1
 
 
 class RemotingCommand(
@@ -169,7 +172,7 @@ def _decode_leniently(header: bytes | memoryview) -> RemotingCommand:
     return RemotingCommand(
         code=_integer(members, "code"),
         flag=_integer(members, "flag"),
-        language=language if language in _LANGUAGE_CODES else None,
+        language=_LANGUAGE_NAMES.get(language) if isinstance(language, str) else None,
         opaque=_integer(members, "opaque"),
         version=_integer(members, "version"),
         remark=None if remark is None else _text(remark),
@@ -203,12 +206,15 @@ def _strings(value: object) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         raise DecodeError("extFields that are no JSON object", actual=type(value).__name__)
-    return {_text(key): _text(item) for key, item in value.items() if item is not None}
+    try:
+        return {_text(key): _text(item) for key, item in value.items() if item is not None}
+    except RecursionError as error:
+        raise DecodeError("an extension field that nests too deep") from error
 
 
 def _text(value: object) -> str:
     """A value as the text that Java makes of it; what UTF-8 cannot hold becomes '?', as on Java's way out."""
-    text = value if isinstance(value, str) else _encode(value).decode()
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode()
 
 
@@ -240,19 +246,16 @@ def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
 def _read_fields(data: bytes, at: int) -> dict[str, str]:
     """The fields from a position to the end."""
     fields: dict[str, str] = {}
-    end = len(data)
+    end, short, integer = len(data), _SHORT.unpack_from, _INT.unpack_from
     while at < end:
-        value_at = at + _SHORT.size + _SHORT.unpack_from(data, at)[0]
-        key = data[at + _SHORT.size : value_at]
-        if value_at < at + _SHORT.size:
-            raise DecodeError("a negative size of a key", physical_offset=at)
-        (value_bytes,) = _INT.unpack_from(data, value_at)
-        value_at += _INT.size
-        at = value_at + value_bytes
-        if value_bytes < 0 or at > end:
-            raise DecodeError("a field that ends outside of the header", physical_offset=value_at, actual=value_bytes)
-        if key and value_bytes:
-            fields[key.decode()] = data[value_at:at].decode()
+        key_at = at + 2
+        key_end = key_at + short(data, at)[0]
+        value_at = key_end + 4
+        at = value_at + integer(data, key_end)[0]
+        if not key_at <= key_end < value_at <= at <= end:
+            raise DecodeError("a field that ends outside of the header", physical_offset=key_at, actual=at)
+        if key_at < key_end and value_at < at:
+            fields[data[key_at:key_end].decode()] = data[value_at:at].decode()
     return fields
 
 
@@ -262,16 +265,13 @@ def encode_json_header(command: RemotingCommand) -> bytes:
     Raises:
         DecodeError: the command's fields came from a peer and are no JSON object.
     """
-    fields = command.fields
-    if not isinstance(fields, dict):
-        fields = command.ext_fields
-    remark = command.remark
-    language = b"" if command.language is None else b',"language":"%b"' % command.language.encode()
+    fields = command.fields if type(command.fields) is dict else command.ext_fields
+    remark, language = command.remark, command.language
     return b'{"code":%d%b,"flag":%d%b,"opaque":%d%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
         command.code,
         b',"extFields":' + _encode(fields) if fields else b"",
         command.flag,
-        language,
+        b"" if language is None else _LANGUAGES_JSON[language],
         command.opaque,
         b"" if remark is None else b',"remark":' + _encode(remark),
         command.version,
@@ -285,15 +285,17 @@ def encode_binary_header(command: RemotingCommand) -> bytes:
         LengthError: a code, version or key that does not fit; Java cuts those off and means another code.
         DecodeError: the command's fields came from a peer and are no JSON object.
     """
-    if not -_MAX_SHORT <= command.code <= _MAX_SHORT or not 0 <= command.version <= _MAX_SHORT:
-        raise LengthError("a number too large for the binary header", actual=(command.code, command.version))
+    for number in (command.code, command.version):
+        if not _MIN_SHORT <= number <= _MAX_SHORT:
+            raise LengthError("a number too large for the binary header", expected=_MAX_SHORT, actual=number)
     remark = (command.remark or "").encode()
     pieces: list[bytes] = []
+    short, integer = _SHORT.pack, _INT.pack
     for key, value in command.ext_fields.items():
         key_bytes, value_bytes = key.encode(), value.encode()
         if len(key_bytes) > _MAX_SHORT:
             raise LengthError("a key too long for the binary header", expected=_MAX_SHORT, actual=len(key_bytes))
-        pieces += (_SHORT.pack(len(key_bytes)), key_bytes, _INT.pack(len(value_bytes)), value_bytes)
+        pieces.append(short(len(key_bytes)) + key_bytes + integer(len(value_bytes)) + value_bytes)
     fields = b"".join(pieces)
     language = _LANGUAGE_CODES.get(command.language or "", _UNKNOWN_LANGUAGE)
     head = _BINARY_HEAD.pack(command.code, language, command.version, command.opaque, command.flag, len(remark))

@@ -22,6 +22,7 @@ from rmq_formats.kernels.scan import (
     TOPIC_AT,
     TOPIC_BYTES,
 )
+from rmq_formats.kernels.scan import SIZE as RECORD_BYTES
 from rmq_formats.kernels.text import REPLACEMENT, decode_code_point
 from rmq_formats.kernels.units import PHYSICAL_OFFSET, SIZE, TAGS_CODE
 from rmq_formats.layout import (
@@ -61,6 +62,14 @@ ODD_STORE_HOST: Final = 256
 ODD_RECONSUME_TIMES: Final = 512
 ODD_PREPARED_OFFSET: Final = 1024
 ODD_COMPRESSION: Final = 2048
+
+# What ``check_records`` says of a window, int64[SUMMARY_COLUMNS].
+ODD_COUNT: Final = 0
+FAILED_COUNT: Final = 1  # frames that are not sound
+FALL_COUNT: Final = 2  # store timestamps below the one before
+LARGEST_BYTES: Final = 3
+LATEST_MS: Final = 4  # -1 without a sound frame
+SUMMARY_COLUMNS: Final = 5
 
 _KNOWN_FLAGS = 0x7FF
 _MAX_TIMESTAMP = 1 << 48  # ms: the year 10889
@@ -193,8 +202,8 @@ def _odd_fields(data: Any, position: int, physical_offset: int) -> int:
     return odd
 
 
-@njit("int64(uint8[::1], int64, int64[:, ::1], int64[::1], int64[::1])", cache=True, nogil=True)
-def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any, odd: Any) -> int:
+@njit("void(uint8[::1], int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any, odd: Any, summary: Any) -> None:
     """Look at what no checksum covers in the sound frames of a window.
 
     Args:
@@ -203,14 +212,14 @@ def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any,
         frames: int64[n, FRAME_COLUMNS].
         timestamps: int64[n], written: store timestamp in ms, or -1 where the frame is not sound.
         odd: int64[n], written: bits of what is odd.
-
-    Returns:
-        How many of the frames are odd.
+        summary: int64[SUMMARY_COLUMNS], written.
     """
-    count = 0
+    odd_count = failed_count = fall_count = largest = 0
+    latest = previous = np.int64(-1)
     for row in range(len(frames)):
         timestamps[row], odd[row] = -1, 0
         if frames[row, CODE] != SOUND:
+            failed_count += 1
             continue
         position = frames[row, POSITION]
         sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
@@ -222,11 +231,17 @@ def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any,
         at = frames[row, PROPERTIES_AT]
         if not are_properties(data, at, at + frames[row, PROPERTIES_BYTES]):
             found |= ODD_PROPERTIES
-        timestamps[row] = store_timestamp(data, position, sys_flag)
-        odd[row] = found
+        timestamp = store_timestamp(data, position, sys_flag)
+        timestamps[row], odd[row] = timestamp, found
         if found:
-            count += 1
-    return count
+            odd_count += 1
+        if timestamp < previous:
+            fall_count += 1
+        previous = timestamp
+        latest = max(latest, timestamp)
+        largest = max(largest, frames[row, RECORD_BYTES])
+    summary[ODD_COUNT], summary[FAILED_COUNT], summary[FALL_COUNT] = odd_count, failed_count, fall_count
+    summary[LARGEST_BYTES], summary[LATEST_MS] = largest, latest
 
 
 @njit("int64(int64[:, ::1], uint8[::1])", cache=True, nogil=True)

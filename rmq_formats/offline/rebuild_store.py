@@ -115,18 +115,13 @@ def rebuild_store(
         StoreError: the disk is full, or something else is in the way.
     """
     clock = _Clock()
-    check_sizes(options)
     storage, root = open_storage(store)
-    segments = commitlog_segments(storage, root)
+    segments = check_rebuild(store, out, options)
     target = _local_target(out if out is not None else store)
     work = target / WORK_DIRECTORY
     with ExitStack() as stack:
         stack.enter_context(_told_as_store_errors(target))
-        if target.resolve() == Path(root).resolve():
-            _check_existing_sizes(storage, root, options)
-            stack.enter_context(store_lock(root))
-        elif Path(paths.lock_file(str(target))).exists():  # another store, that a broker may have
-            stack.enter_context(store_lock(str(target)))
+        stack.enter_context(_target_lock(root, target))
         finish_publishing(work, target)
         splits = plan_splits(storage, segments, min_splits=runner.parallelism)
         _prepare(work, [storage.version(segment.path) for segment in segments], splits, options)
@@ -139,6 +134,34 @@ def rebuild_store(
         publish(work, target, _directories(options))
         clock.mark("publish")
     return _report(store, str(target), segments, scans, written, clock)
+
+
+def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[Segment]:
+    """Refuse a rebuild that cannot be run, before anything is started; the CommitLog's files.
+
+    Raises:
+        RmqError: as ``rebuild_store`` does.
+    """
+    check_sizes(options)
+    storage, root = open_storage(store)
+    segments = commitlog_segments(storage, root)
+    target = _local_target(out if out is not None else store)
+    if target.resolve() == Path(root).resolve():
+        _check_existing_sizes(storage, root, options)
+    if Path(paths.lock_file(str(target))).exists():
+        with store_lock(str(target)):
+            pass
+    return segments
+
+
+@contextmanager
+def _target_lock(root: str, target: Path) -> Iterator[None]:
+    """The lock of the store that is written into; of another directory, if it is a store's."""
+    if target.resolve() == Path(root).resolve() or Path(paths.lock_file(str(target))).exists():
+        with store_lock(str(target)):
+            yield
+    else:
+        yield
 
 
 def _local_target(path: str) -> Path:

@@ -314,6 +314,10 @@ class EntryWalk:
 
     def are_next_keys(self, end: int) -> bool:
         """Whether the entries up to ``end`` are those of the next keys, one by one."""
+        if self.key is None:
+            hashes, offsets = columns(self.entries(self.number, self.number + 1))
+            found = self.keys.locate(hashes, offsets, np.zeros(1, dtype=np.int64))
+            self.key = int(found[0]) if found[0] >= 0 else None
         key = self.key
         if key is None or key + end - self.number > self.keys.count:
             return False

@@ -66,6 +66,9 @@ class LogCheck:
         self._path = path
         self._reader = reader
         self._file_offset = file_offset
+        self._odd = np.empty(0, dtype=np.int64)
+        self._timestamps = np.empty(0, dtype=np.int64)
+        self._summary = np.empty(kernel.SUMMARY_COLUMNS, dtype=np.int64)
 
     def add(self, batch: FrameBatch) -> None:
         """Take the next batch of the split."""
@@ -86,24 +89,26 @@ class LogCheck:
             self._close_damage()
 
     def _add_frames(self, batch: FrameBatch) -> None:
-        count = len(batch.frames)
-        timestamps, odd = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        odd_count = kernel.check_records(batch.data, batch.physical_offset, batch.frames, timestamps, odd)
-        sound = batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND
-        if sound.all():
-            offsets, times = batch.frames[:, scan_kernel.POSITION] + batch.physical_offset, timestamps
-            sizes = batch.frames[:, scan_kernel.SIZE]
-        else:
-            for row in batch.frames[~sound].tolist():
+        frames, summary = batch.frames, self._summary
+        if len(frames) > len(self._odd):
+            self._odd, self._timestamps = (np.empty(len(frames), dtype=np.int64) for _ in range(2))
+        odd, times = self._odd[: len(frames)], self._timestamps[: len(frames)]
+        kernel.check_records(batch.data, batch.physical_offset, frames, times, odd, summary)
+        self.largest_record_bytes = max(self.largest_record_bytes, int(summary[kernel.LARGEST_BYTES]))
+        if summary[kernel.FAILED_COUNT]:
+            sound = frames[:, scan_kernel.CODE] == scan_kernel.SOUND
+            for row in frames[~sound].tolist():
                 self._add_failed(batch, row)
-            offsets, times = batch.frames[sound, scan_kernel.POSITION] + batch.physical_offset, timestamps[sound]
-            sizes = batch.frames[sound, scan_kernel.SIZE]
-        self.largest_record_bytes = max(self.largest_record_bytes, int(sizes.max(initial=0)))
-        for finding in self.times.add(offsets, times):
+            frames, odd, times = frames[sound], odd[sound], times[sound]
+        offsets = frames[:, scan_kernel.POSITION]
+        falls = bool(summary[kernel.FALL_COUNT])
+        for finding in self.times.add(
+            batch.physical_offset, offsets, times, int(summary[kernel.LATEST_MS]), falls=falls
+        ):
             self.findings.add(replace(finding, path=self._path))
-        if odd_count:
+        if summary[kernel.ODD_COUNT]:
             for index in np.flatnonzero(odd).tolist():
-                self._add_odd(batch, batch.frames[index].tolist(), int(odd[index]))
+                self._add_odd(batch, frames[index].tolist(), int(odd[index]))
 
     def _note(self, damage: Damage) -> None:
         self.damages.append(damage)

@@ -31,26 +31,46 @@ class TimeCheck:
         self.tail: list[Moment] = []
         self.latest_ms = -1
 
-    def add(self, physical_offsets: NDArray[np.int64], timestamps_ms: NDArray[np.int64]) -> Iterator[Finding]:
-        """Take the next records; yields what is wrong with those whose neighbours are known by now."""
+    def add(
+        self,
+        physical_offset: int,
+        positions: NDArray[np.int64],
+        timestamps_ms: NDArray[np.int64],
+        latest_ms: int,
+        *,
+        falls: bool,
+    ) -> Iterator[Finding]:
+        """Take the next records; yields what is wrong with those whose neighbours are known by now.
+
+        Args:
+            physical_offset: of position 0.
+            positions: of the records.
+            timestamps_ms: of the records.
+            latest_ms: the latest of them.
+            falls: whether one of them is below the one before.
+        """
         if not len(timestamps_ms):
             return
-        new = [(int(offset), int(ms)) for offset, ms in zip(physical_offsets[:CONTEXT], timestamps_ms, strict=False)]
-        self.head += new[: CONTEXT - len(self.head)]
         before = self.tail
-        self.latest_ms = max(self.latest_ms, int(timestamps_ms.max()))
-        if (before and timestamps_ms[0] < before[-1][1]) or (np.diff(timestamps_ms) < 0).any() or _falls(before):
-            offsets = np.concatenate([np.array([offset for offset, _ in before], dtype=np.int64), physical_offsets])
-            times = np.concatenate([np.array([ms for _, ms in before], dtype=np.int64), timestamps_ms])
-            begin = max(1, len(before) - 1)
-            for at in np.flatnonzero(times[begin:-1] < times[begin - 1 : -2]).tolist():
-                low = max(0, at + begin - 2)
-                near = list(
-                    zip(offsets[low : at + begin + 2].tolist(), times[low : at + begin + 2].tolist(), strict=True)
-                )
-                yield _judge(near, at + begin - low)
-        last = zip(physical_offsets[-CONTEXT:].tolist(), timestamps_ms[-CONTEXT:].tolist(), strict=True)
+        self.latest_ms = max(self.latest_ms, latest_ms)
+        if len(self.head) < CONTEXT:
+            self.head += _moments(physical_offset, positions, timestamps_ms, slice(CONTEXT - len(self.head)))
+        last = _moments(physical_offset, positions, timestamps_ms, slice(-CONTEXT, None))
         self.tail = [*before, *last][-CONTEXT:]
+        if falls or _falls(before) or (before and timestamps_ms[0] < before[-1][1]):
+            offsets = np.concatenate([[offset for offset, _ in before], positions + physical_offset]).astype(np.int64)
+            times = np.concatenate([[ms for _, ms in before], timestamps_ms]).astype(np.int64)
+            begin = max(1, len(before) - 1)
+            for number in (np.flatnonzero(times[begin:-1] < times[begin - 1 : -2]) + begin).tolist():
+                low = max(0, number - 2)
+                yield _judge(_moments(0, offsets, times, slice(low, number + 2)), number - low)
+
+
+def _moments(
+    physical_offset: int, positions: NDArray[np.int64], timestamps_ms: NDArray[np.int64], part: slice
+) -> list[Moment]:
+    offsets = (positions[part] + physical_offset).tolist()
+    return list(zip(offsets, timestamps_ms[part].tolist(), strict=True))
 
 
 def _falls(moments: Sequence[Moment]) -> bool:

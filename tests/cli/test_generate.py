@@ -19,7 +19,7 @@ def test_a_line_at_the_end_tells_what_was_written(rmq: Rmq, tmp_path: Path) -> N
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("1,000 messages, ")
     assert done.stdout.count("\n") == 1
-    for part in (" in 1 file, ", " s, ", " MB/s: ", str(tmp_path / "store")):
+    for part in (", 1 file in ", " s, ", " MB/s: ", str(tmp_path / "store")):
         assert part in done.stdout
 
 

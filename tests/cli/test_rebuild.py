@@ -60,9 +60,12 @@ def test_in_place_the_old_files_are_replaced(rmq: Rmq, copy_of: Golden, golden: 
     assert all(len(line.rstrip()) <= 80 for line in done.stdout.splitlines() if str(store) not in line)
 
 
-def test_findings_are_listed_and_exit_1(rmq: Rmq, copy_of: Golden, golden_settings: Any) -> None:
+def test_findings_are_listed_and_exit_1(
+    rmq: Rmq, copy_of: Golden, golden_settings: Any, expected_lines: Callable[[str], list[bytes]]
+) -> None:
     store = copy_of("mixed")
-    flip(store, 4, 1048576)
+    offset = json.loads(expected_lines("mixed")[1000])["physical_offset"]
+    flip(store, offset + 4, 1048576)
     done = rmq("rebuild", store, *sizes(golden_settings["mixed"]))
     assert done.exit_code == 1
     for part in ("commitlog.damaged", "no record's magic number", "commitlog.queue_offset.gap", "replica"):
@@ -71,7 +74,7 @@ def test_findings_are_listed_and_exit_1(rmq: Rmq, copy_of: Golden, golden_settin
     assert again.exit_code == 1
     report = json.loads(again.stdout)
     assert report["finding_counts"]["commitlog.damaged"] == 1
-    assert report["findings"][0]["physical_offset"] == 0
+    assert report["findings"][0]["physical_offset"] == offset
 
 
 @pytest.mark.parametrize(("what", "left"), [("consumequeue", "consumequeue"), ("index", "index")])
@@ -135,10 +138,10 @@ def test_a_locked_store_is_refused(rmq: Rmq, copy_of: Golden, golden_settings: A
 
 
 SLOW = """
-import sys, time
+import os, sys, time
 from rmq_formats.offline import rebuild
 def slow(*arguments, **options):
-    print("working", flush=True)
+    os.write(1, b"working\\n")
     time.sleep(60)
 rebuild.scan_split = slow
 from rmq_core.cli.main import main

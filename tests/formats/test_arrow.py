@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.arrow import record_batches
@@ -132,6 +132,7 @@ def test_a_golden_store_has_the_rows_that_javas_decoder_lists(golden_dir: Path, 
         assert row["born_timestamp"] == moment(expected["born_timestamp"])
 
 
+@settings(deadline=None)
 @given(st.lists(messages, max_size=12), st.sampled_from([2048, 4096, 65536]), st.booleans())
 def test_every_column_of_any_record_is_what_the_plain_decoder_says(
     stored: list[MessageToStore], window_bytes: int, crc: bool
@@ -140,6 +141,7 @@ def test_every_column_of_any_record_is_what_the_plain_decoder_says(
     assert segment_rows(data, window_bytes=window_bytes) == expected_rows(data, places)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=60))
 def test_text_that_is_no_utf8_is_replaced_as_python_and_java_do(topic: bytes, block: bytes) -> None:
     topic, data = topic or b"T", b""
@@ -154,9 +156,12 @@ def test_text_that_is_no_utf8_is_replaced_as_python_and_java_do(topic: bytes, bl
     assert rows[0]["topic"] == topic.decode("utf-8", "replace")
 
 
+@settings(deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "b" * 9, "é", "b" * 9 + "c"]), st.text(max_size=12)),
+        st.tuples(
+            st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "a", "b" * 9, "é", "b" * 9 + "c"]), st.text(max_size=12)
+        ),
         max_size=40,
     ),
     st.sampled_from(["", "\x02", "\x01", "\x02\x02\x01x\x02", "TAGS", "TAGS\x01z"]),
@@ -358,6 +363,7 @@ def test_no_rows_make_no_batch() -> None:
     assert segment_rows(bytes(4096)) == []
 
 
+@settings(deadline=None)
 @given(st.lists(messages, min_size=1, max_size=4), st.booleans())
 def test_no_kernel_reads_outside_of_its_window(stored: list[MessageToStore], at_end: bool) -> None:
     data, places = encode_segment(stored, FILE_OFFSET, 0, blank=False)
@@ -373,7 +379,9 @@ def test_no_kernel_reads_outside_of_its_window(stored: list[MessageToStore], at_
 
 def test_batches_stay_as_they_are_when_the_window_is_used_again(golden: Callable[[str], Path]) -> None:
     data = (golden("mixed") / "store" / "commitlog" / f"{0:020d}").read_bytes()
-    batches = list(record_batches(scan_segment(Bytes(data), 0, len(data), window_bytes=65536), COMMITLOG, batch_bytes=1))
+    batches = list(
+        record_batches(scan_segment(Bytes(data), 0, len(data), window_bytes=65536), COMMITLOG, batch_bytes=1)
+    )
     assert len(batches) > 10
     whole = list(record_batches(scan_segment(Bytes(data), 0, len(data)), COMMITLOG))
     assert rows_of(batches) == rows_of(whole)

@@ -36,7 +36,13 @@ def test_the_job_gives_javas_bytes_and_a_report(
     directory = golden(golden_name)
     out, report_file = tmp_path / "out", tmp_path / "report.json"
     done = run(
-        "--store", str(directory / "store"), "--out", str(out), "--report", str(report_file), *sizes(golden_settings)
+        "--store",
+        str(directory / "store"),
+        "--out",
+        str(out),
+        "--report",
+        str(report_file),
+        *sizes(golden_settings[golden_name]),
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout.splitlines()[-1])

@@ -59,13 +59,13 @@ def test_damaged_golden_segments_are_scanned_as_they_are_walked(
     check_against_the_walk(damaged(data, damagings), cuts, window_bytes, file_offset)
 
 
-@settings(deadline=None, max_examples=75)
+@settings(deadline=None, max_examples=50)
 @given(segments(), st.lists(st.integers(0, 60_000), max_size=5), windows)
 def test_any_segment_is_scanned_as_it_is_walked(data: bytes, cuts: list[int], window_bytes: int) -> None:
     check_against_the_walk(data, cuts, window_bytes)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(segments(), damagings, st.lists(st.integers(0, 60_000), max_size=5), windows)
 def test_any_damaged_segment_is_scanned_as_it_is_walked(
     data: bytes, damagings: list[Damaging], cuts: list[int], window_bytes: int
@@ -89,7 +89,7 @@ def check_against_the_walk(data: bytes, cuts: list[int], window_bytes: int, file
         assert parts == whole
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(segments(), st.one_of(st.just([]), damagings), windows, st.data())
 def test_a_scan_with_a_bound_is_that_of_what_stands_before_it(
     data: bytes, damagings: list[Damaging], window_bytes: int, draw: st.DataObject
@@ -168,7 +168,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error() -> None:
         list(scan_segment(Bytes(data[:5000]), FILE_OFFSET, len(data), window_bytes=4096))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(segments(), st.one_of(st.just([]), damagings), st.data())
 def test_no_byte_outside_of_the_window_is_read(data: bytes, damagings: list[Damaging], draw: st.DataObject) -> None:
     data = damaged(data, damagings)

@@ -1,9 +1,10 @@
 """A rebuild that is killed at any instant leaves the old directories or the new ones; the next run ends it."""
 
 import random
+import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -68,24 +69,31 @@ def check_finished(store: Path, new: dict[str, dict[str, bytes]]) -> None:
     assert {path.name for path in store.iterdir()} == {"commitlog", "consumequeue", "index", "lock"}
 
 
-def change_count(store: Path, tmp_path: Path) -> int:
-    """Changes of the file system that a whole rebuild makes."""
-    count = run_and_die(lambda: rebuild(store, tmp_path / "counted", SMALL, RUNNER))
+@dataclass(frozen=True)
+class Changes:
+    """Changes of the file system that a whole rebuild makes, and the first of them that publishing makes."""
+
+    count: int
+    begin: int
+
+
+@pytest.fixture(scope="module")
+def changes(tmp_path_factory: pytest.TempPathFactory) -> Changes:
+    """Found out once, by killing a rebuild here and there."""
+    directory = tmp_path_factory.mktemp("changes")
+    store, out = small_store(directory / "store", 60), directory / "out"
+    (store / "lock").write_bytes(b"")
+    count = run_and_die(lambda: rebuild(store, None, SMALL, RUNNER))
     assert count is not None
-    return count
-
-
-def begin_of_publication(store: Path, tmp_path: Path) -> int:
-    """The number of the first change that publishing makes, in a rebuild into ``tmp_path / "out"``."""
-    out = tmp_path / "searched"
-    low, high = 1, change_count(store, tmp_path)
+    low, high = 1, count
     while low < high:
         middle = (low + high) // 2
         run_and_die(lambda: rebuild(store, out, SMALL, RUNNER), middle)
         published = (out / WORK_DIRECTORY / "publish.json").exists() or not (out / WORK_DIRECTORY).exists()
         low, high = (low, middle) if published else (middle + 1, high)
-        run_and_die(lambda: rebuild(store, out, SMALL, RUNNER))
-    return low
+        shutil.rmtree(out, ignore_errors=True)
+    assert 20 < low < count
+    return Changes(count, low)
 
 
 def moments(count: int, begin: int, step: int) -> Iterator[int]:
@@ -94,11 +102,11 @@ def moments(count: int, begin: int, step: int) -> Iterator[int]:
     yield from range(begin, count + 3)
 
 
-def test_killed_before_any_change_it_leaves_old_or_new_and_the_next_run_ends_it(store: Path, tmp_path: Path) -> None:
+def test_killed_before_any_change_it_leaves_old_or_new_and_the_next_run_ends_it(
+    store: Path, tmp_path: Path, changes: Changes
+) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
-    count, begin = change_count(store, tmp_path), begin_of_publication(store, tmp_path)
-    assert 20 < begin < count
-    for at in moments(count, begin - 4, 14):
+    for at in moments(changes.count, changes.begin - 4, 14):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         check_old_or_new(store, new)
         rebuild(store, None, SMALL, RUNNER)
@@ -107,15 +115,13 @@ def test_killed_before_any_change_it_leaves_old_or_new_and_the_next_run_ends_it(
 
 
 def restore_old(store: Path) -> None:
-    for name in ("consumequeue", "index"):
-        remove(store / name)
+    remove_both(store)
     put_old(store)
 
 
-def remove(directory: Path) -> None:
-    for path in sorted(directory.rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    directory.rmdir()
+def remove_both(store: Path) -> None:
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(store / name)
 
 
 def test_killed_again_and_again_it_gets_there(store: Path, tmp_path: Path) -> None:
@@ -130,11 +136,10 @@ def test_killed_again_and_again_it_gets_there(store: Path, tmp_path: Path) -> No
         restore_old(store)
 
 
-def test_a_run_with_other_options_ends_a_publication_too(store: Path, tmp_path: Path) -> None:
+def test_a_run_with_other_options_ends_a_publication_too(store: Path, tmp_path: Path, changes: Changes) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
     only_index = replace(SMALL, consumequeue=False)
-    count, begin = change_count(store, tmp_path), begin_of_publication(store, tmp_path)
-    for at in range(begin, count + 3, 3):
+    for at in range(changes.begin, changes.count + 3, 3):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         rebuild(store, None, only_index, RUNNER)
         assert tree(store / "index") == new["index"]
@@ -143,10 +148,9 @@ def test_a_run_with_other_options_ends_a_publication_too(store: Path, tmp_path: 
         restore_old(store)
 
 
-def test_an_operator_may_delete_the_directories_after_a_kill(store: Path, tmp_path: Path) -> None:
+def test_an_operator_may_delete_the_directories_after_a_kill(store: Path, tmp_path: Path, changes: Changes) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
-    count, begin = change_count(store, tmp_path), begin_of_publication(store, tmp_path)
-    for at in range(begin + 4, count + 3, 3):
+    for at in range(changes.begin + 4, changes.count + 3, 3):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         restore_old(store)
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), 3)
@@ -157,12 +161,11 @@ def test_an_operator_may_delete_the_directories_after_a_kill(store: Path, tmp_pa
 
 
 def test_without_an_exchange_the_next_run_still_ends_it(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publish, "_LIBC", NoExchange())
     new = new_trees(store, tmp_path / "undisturbed")
-    count, begin = change_count(store, tmp_path), begin_of_publication(store, tmp_path)
-    for at in range(begin, count + 3):
+    for at in range(changes.begin, changes.count + 3):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         for name, old in old_trees().items():
             assert tree(store / name) in ({}, old, new[name]), "it may be absent for a moment, never half"
@@ -171,9 +174,8 @@ def test_without_an_exchange_the_next_run_still_ends_it(
         restore_old(store)
 
 
-def test_what_a_killed_run_read_is_not_used_for_another_log(store: Path, tmp_path: Path) -> None:
-    count = change_count(store, tmp_path)
-    for at in range(8, count - 20, 12):
+def test_what_a_killed_run_read_is_not_used_for_another_log(store: Path, tmp_path: Path, changes: Changes) -> None:
+    for at in range(8, changes.count - 20, 12):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         victim = list(stored_messages(store))[at % 40]
         original = (store / "commitlog" / f"{victim.physical_offset // 4096 * 4096:020d}").read_bytes()
@@ -211,25 +213,24 @@ def test_an_undisturbed_rebuild_is_that_of_the_codecs(store: Path) -> None:
     assert built(store) == by_codecs(store) != Built({}, [])
 
 
-def test_a_run_that_was_killed_while_it_cleared_another_s_work_leaves_none_of_it(store: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_while_it_cleared_another_s_work_leaves_none_of_it(
+    store: Path, tmp_path: Path, changes: Changes
+) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
     other = replace(SMALL, index_slots=60, consumequeue_file_bytes=800)
-    begin = begin_of_publication(store, tmp_path)
     for at in range(1, 60, 7):
-        run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), begin)
-        restore_old(store)
-        remove(store / "consumequeue")
-        remove(store / "index")
+        run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), changes.begin)
+        remove_both(store)  # they are of the first run's sizes, and would be refused
         run_and_die(lambda: rebuild(store, None, other, RUNNER), at)
         rebuild(store, None, SMALL, RUNNER)
         check_finished(store, new)
 
 
 def test_after_a_reboot_nothing_unflushed_is_trusted(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, changes: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
-    run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), begin_of_publication(store, tmp_path))
+    run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), changes.begin)
     for path in (store / WORK_DIRECTORY / "new").rglob("0" * 20):
         path.write_bytes(b"")
     monkeypatch.setattr(rebuild_store, "_boot", lambda: "another")

@@ -1,0 +1,214 @@
+"""The store's settings, and the names that the original's ``broker.conf`` has for them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from rmq_formats.consumequeue import delay_levels_ms
+from rmq_formats.errors import OptionError
+from rmq_formats.layout import (
+    BLANK_BYTES,
+    COMMITLOG_FILE_BYTES,
+    CONSUMEQUEUE_FILE_BYTES,
+    DEFAULT_DELAY_LEVELS,
+    EXT_END_BYTES,
+    EXT_FILE_BYTES,
+    EXT_UNIT_MIN_BYTES,
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+    MAX_BODY_BYTES,
+    RECORD_FIXED_BYTES_V2,
+    UNIT_BYTES,
+)
+from rmq_formats.paths import commitlog_dir
+
+
+class FlushDiskType(Enum):
+    """When an append counts as stored: in memory that the kernel will write, or forced to the disk."""
+
+    ASYNC = "ASYNC_FLUSH"
+    SYNC = "SYNC_FLUSH"
+
+
+def _named(java_name: str) -> dict[str, Any]:
+    return {"java": java_name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Settings of one store; the defaults are those of ``MessageStoreConfig``.
+
+    Sizes of files stand in no file: all who open a store must agree on them.
+
+    Attributes:
+        root: directory of the store (``storePathRootDir``).
+        commitlog_path: directory of the CommitLog; ``<root>/commitlog`` by default.
+        commitlog_file_bytes: size of a CommitLog file.
+        consumequeue_file_bytes: size of a ConsumeQueue file, rounded up to whole units.
+        consumequeue_ext_enabled: keep tags codes and times in ConsumeQueueExt, as addresses in the units.
+        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file.
+        index_enabled: index keys.
+        index_slots: slots of an IndexFile.
+        index_entries: entries of an IndexFile, the unused number 0 included.
+        flush_disk_type: ASYNC answers at once; SYNC waits for the disk, one wait for many.
+        flush_interval_ms: ASYNC: how often the log is forced to the disk.
+        flush_consumequeue_interval_ms: how often busy queues are, and the marks of how far that has come.
+        flush_thorough_interval_ms: how often all queues are, however little is new in them.
+        flush_index_interval_ms: how often the Index is. Ours: the original forces an IndexFile when it is
+            full, and loses the last ones in a crash.
+        delay_levels: delays of the levels 1, 2, …: number and unit (s, m, h, d), separated by a space.
+        max_message_bytes: largest body; a record may be 64 KiB larger.
+        append_crc_property: end each record with a checksum over all of it.
+        check_crc_on_recover: verify checksums of what a recovery reads.
+        preallocate: have the next CommitLog file ready before it is needed. Ours: the original always does.
+        file_reserved_hours: age at which a CommitLog file that is not the last is deleted.
+        delete_when: hours of the day, local time, two digits separated by ``;``, in which they are deleted.
+        disk_max_used_ratio: percent of the disk in use above which old files are deleted at any hour.
+        disk_clean_forcibly_ratio: percent above which files are deleted before their time.
+        disk_warning_ratio: percent above which the store takes no more messages.
+        clean_forcibly: whether files may be deleted before their time.
+        delete_batch: CommitLog files that one round of cleaning deletes at most.
+        max_transfer_bytes_in_memory: bytes that one read gives, the first message aside, …
+        max_transfer_count_in_memory: … and messages, …
+        max_transfer_bytes_on_disk: … and the same where they are likely not in memory any more.
+        max_transfer_count_on_disk: messages there.
+        memory_ratio: percent of the machine's memory that is taken for the newest part of the log.
+        max_filter_bytes: bytes of units that one read looks at, at least.
+        max_query_count: messages that one query by key gives.
+        slave: whether a master writes this store; offsets that a reader asks for are then not corrected.
+    """
+
+    root: str = field(metadata=_named("storePathRootDir"))
+    commitlog_path: str = field(default="", metadata=_named("storePathCommitLog"))
+    commitlog_file_bytes: int = field(default=COMMITLOG_FILE_BYTES, metadata=_named("mappedFileSizeCommitLog"))
+    consumequeue_file_bytes: int = field(default=CONSUMEQUEUE_FILE_BYTES, metadata=_named("mappedFileSizeConsumeQueue"))
+    consumequeue_ext_enabled: bool = field(default=False, metadata=_named("enableConsumeQueueExt"))
+    consumequeue_ext_file_bytes: int = field(default=EXT_FILE_BYTES, metadata=_named("mappedFileSizeConsumeQueueExt"))
+    index_enabled: bool = field(default=True, metadata=_named("messageIndexEnable"))
+    index_slots: int = field(default=INDEX_SLOTS, metadata=_named("maxHashSlotNum"))
+    index_entries: int = field(default=INDEX_ENTRIES, metadata=_named("maxIndexNum"))
+    flush_disk_type: FlushDiskType = field(default=FlushDiskType.ASYNC, metadata=_named("flushDiskType"))
+    flush_interval_ms: int = field(default=500, metadata=_named("flushIntervalCommitLog"))
+    flush_consumequeue_interval_ms: int = field(default=1000, metadata=_named("flushIntervalConsumeQueue"))
+    flush_thorough_interval_ms: int = field(default=60_000, metadata=_named("flushConsumeQueueThoroughInterval"))
+    flush_index_interval_ms: int = 10_000
+    delay_levels: str = field(default=DEFAULT_DELAY_LEVELS, metadata=_named("messageDelayLevel"))
+    max_message_bytes: int = field(default=MAX_BODY_BYTES, metadata=_named("maxMessageSize"))
+    append_crc_property: bool = field(default=False, metadata=_named("enabledAppendPropCRC"))
+    check_crc_on_recover: bool = field(default=True, metadata=_named("checkCRCOnRecover"))
+    preallocate: bool = True
+    file_reserved_hours: int = field(default=72, metadata=_named("fileReservedTime"))
+    delete_when: str = field(default="04", metadata=_named("deleteWhen"))
+    disk_max_used_ratio: int = field(default=75, metadata=_named("diskMaxUsedSpaceRatio"))
+    disk_clean_forcibly_ratio: int = field(default=85, metadata=_named("diskSpaceCleanForciblyRatio"))
+    disk_warning_ratio: int = field(default=90, metadata=_named("diskSpaceWarningLevelRatio"))
+    clean_forcibly: bool = field(default=True, metadata=_named("cleanFileForciblyEnable"))
+    delete_batch: int = field(default=10, metadata=_named("deleteFileBatchMax"))
+    max_transfer_bytes_in_memory: int = field(default=256 << 10, metadata=_named("maxTransferBytesOnMessageInMemory"))
+    max_transfer_count_in_memory: int = field(default=32, metadata=_named("maxTransferCountOnMessageInMemory"))
+    max_transfer_bytes_on_disk: int = field(default=64 << 10, metadata=_named("maxTransferBytesOnMessageInDisk"))
+    max_transfer_count_on_disk: int = field(default=8, metadata=_named("maxTransferCountOnMessageInDisk"))
+    memory_ratio: int = field(default=40, metadata=_named("accessMessageInMemoryMaxRatio"))
+    max_filter_bytes: int = field(default=16_000, metadata=_named("maxFilterMessageSize"))
+    max_query_count: int = field(default=64, metadata=_named("maxMsgsNumBatch"))
+    slave: bool = False
+
+    def __post_init__(self) -> None:
+        whole = -(-self.consumequeue_file_bytes // UNIT_BYTES) * UNIT_BYTES
+        object.__setattr__(self, "consumequeue_file_bytes", whole)
+        if not self.commitlog_path:
+            object.__setattr__(self, "commitlog_path", commitlog_dir(self.root))
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what no store can have.
+
+        Raises:
+            OptionError: it names the setting and its value.
+        """
+        least = {
+            "commitlog_file_bytes": RECORD_FIXED_BYTES_V2 + BLANK_BYTES,
+            "consumequeue_file_bytes": UNIT_BYTES,
+            "consumequeue_ext_file_bytes": EXT_UNIT_MIN_BYTES + EXT_END_BYTES,
+            "index_slots": 1,
+            "index_entries": 2,
+            "flush_interval_ms": 1,
+            "flush_consumequeue_interval_ms": 1,
+            "flush_thorough_interval_ms": 1,
+            "flush_index_interval_ms": 1,
+            "max_message_bytes": 1,
+            "file_reserved_hours": 0,
+            "delete_batch": 1,
+            "max_query_count": 1,
+        }
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise OptionError(f"{JAVA_NAMES.get(name, name)} must be at least {bound}, not {getattr(self, name)}")
+        for name in ("disk_max_used_ratio", "disk_clean_forcibly_ratio", "disk_warning_ratio", "memory_ratio"):
+            if not 0 <= getattr(self, name) <= 100:
+                raise OptionError(f"{JAVA_NAMES[name]} is a percentage, not {getattr(self, name)}")
+        if not self.root:
+            raise OptionError("storePathRootDir is empty")
+        if "," in self.commitlog_path:
+            raise OptionError("storePathCommitLog names several directories; one is supported")
+        delay_levels_ms(self.delay_levels)
+        delete_hours(self.delete_when)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> "StoreConfig":
+        """Settings out of a ``broker.conf``; names that are not the store's are passed over.
+
+        Raises:
+            OptionError: no root, or a value that cannot be used.
+        """
+        values = {STORE_PROPERTIES[name][0]: text for name, text in properties.items() if name in STORE_PROPERTIES}
+        if "root" not in values:
+            raise OptionError("storePathRootDir is not set")
+        return cls(**{name: parse_property(JAVA_NAMES[name], text) for name, text in values.items()})
+
+
+def parse_property(java_name: str, text: str) -> Any:
+    """The value of a property of ``broker.conf``.
+
+    Raises:
+        OptionError: a text that its type does not have.
+    """
+    _, parse = STORE_PROPERTIES[java_name]
+    try:
+        return parse(text.strip())
+    except ValueError:
+        raise OptionError(f"{java_name} has a bad value: {text!r}") from None
+
+
+def delete_hours(delete_when: str) -> frozenset[int]:
+    """The hours of the day in a ``deleteWhen``, such as ``04;16``.
+
+    Raises:
+        OptionError: not hours.
+
+    Source: ``UtilAll#isItTimeToDo``.
+    """
+    hours = [part.strip() for part in delete_when.split(";") if part.strip()]
+    if not all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in hours):
+        raise OptionError(f"deleteWhen has a bad value: {delete_when!r}")
+    return frozenset(int(hour) for hour in hours)
+
+
+def _parse_bool(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {int: int, bool: _parse_bool, str: str, FlushDiskType: FlushDiskType}
+
+# The one table between the two sets of names; the broker's loader of settings uses it, too.
+JAVA_NAMES: Final[Mapping[str, str]] = {
+    attribute.name: attribute.metadata["java"]
+    for attribute in StoreConfig.__dataclass_fields__.values()
+    if "java" in attribute.metadata
+}
+STORE_PROPERTIES: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    java_name: (name, _PARSERS[StoreConfig.__dataclass_fields__[name].type]) for name, java_name in JAVA_NAMES.items()
+}

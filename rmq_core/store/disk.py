@@ -1,0 +1,139 @@
+"""All that the store asks of the file system, in one place: so that tests can have it fail, or lose power."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+_FILE_MODE: Final = 0o644
+_ZERO_BLOCK: Final = bytes(1 << 20)
+
+
+class Disk:
+    """The real file system. Methods raise OSError; paths are strings, offsets and sizes bytes."""
+
+    def open(self, path: str) -> int:
+        """Open a file for reading and writing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def create(self, path: str, size: int, *, allocate: bool) -> int:
+        """Make a file of zeros, whole or not at all, and open it.
+
+        Without a name until it has its size: a crash in between leaves no file of another size, at which
+        the original refuses to start. Where the file system cannot do that, it may leave one.
+
+        Args:
+            path: of the new file; its directory exists.
+            size: of the file.
+            allocate: take the blocks too, so that writes through a map cannot fail; else it is sparse.
+        """
+        try:
+            descriptor = os.open(str(Path(path).parent), os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, _FILE_MODE)
+        except OSError:
+            return self._create_named(path, size, allocate)
+        try:
+            self._extend(descriptor, size, allocate)
+            try:
+                os.link(f"/proc/self/fd/{descriptor}", path, follow_symlinks=True)
+            except FileExistsError:
+                raise
+            except OSError:  # no /proc
+                os.close(descriptor)
+                return self._create_named(path, size, allocate)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _create_named(self, path: str, size: int, allocate: bool) -> int:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            self._extend(descriptor, size, allocate)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(path)
+            raise
+        return descriptor
+
+    def _extend(self, descriptor: int, size: int, allocate: bool) -> None:
+        if allocate:
+            self.allocate(descriptor, 0, size)
+        else:
+            os.ftruncate(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        """Take the blocks of a range; a file that is shorter grows."""
+        os.posix_fallocate(descriptor, offset, size)
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of the data."""
+        written = os.pwrite(descriptor, data, offset)
+        while written < len(data):  # a full disk takes a part, then none
+            data = memoryview(data)[written:]
+            offset += written
+            written = os.pwrite(descriptor, data, offset)
+
+    def zero(self, descriptor: int, begin: int, end: int) -> None:
+        """Make a range zeros. To a file's end it becomes a hole, which takes no space to do."""
+        if end == os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, begin)
+            os.ftruncate(descriptor, end)
+            return
+        for at in range(begin, end, len(_ZERO_BLOCK)):
+            self.write(descriptor, memoryview(_ZERO_BLOCK)[: end - at], at)
+
+    def sync(self, descriptor: int) -> None:
+        """Force a file's data, and what is needed to read it back, to the disk."""
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        """Force a directory's names to the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and those above it, all forced to the disk; nothing where it is there."""
+        missing = []
+        directory = Path(path)
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(str(directory.parent))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing where there is none."""
+        Path(path).unlink(missing_ok=True)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Give a file a new content, whole: killed at any instant, it has the old one or the new one."""
+        beside = f"{path}.new"
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            self.write(descriptor, data, 0)
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(beside, path)
+        self.sync_directory(str(Path(path).parent))
+
+    def used_ratio(self, path: str) -> float:
+        """Part of a directory's disk in use, 0 to 1, in whole percents rounded up; 0 where that cannot be told.
+
+        Source: ``UtilAll#getDiskPartitionSpaceUsedPercent``, whose -1 for a missing directory has its caller
+        delete files.
+        """
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            return 0.0
+        used = status.f_blocks - status.f_bfree
+        whole = used + status.f_bavail
+        return -(-100 * used // whole) / 100 if whole else 0.0

@@ -1,0 +1,251 @@
+"""The CommitLog's mapped files: where the next record goes, and slices of what stands in them."""
+
+import mmap
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.disk import Disk
+from rmq_formats import paths
+from rmq_formats.layout import (
+    BLANK_BYTES,
+    FLAG_BORN_HOST_V6,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BORN_HOST_AT,
+    RECORD_SYS_FLAG_AT,
+)
+
+SIZE_AND_MAGIC: Final = Struct(">ii")
+_INT32 = Struct(">i")
+_INT64 = Struct(">q")
+_SMALLEST_RECORD: Final = 91
+
+
+class LogFile:
+    """One file of the log, open and mapped from its first use on.
+
+    The map lives as long as a slice of it does: a file that was deleted stays readable to those who hold one.
+    """
+
+    def __init__(self, path: str, start: int, size: int, disk: Disk, descriptor: int | None = None) -> None:
+        self.path = path
+        self.start = start
+        self.size = size
+        self._disk = disk
+        self._descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            self._disk.close(self._descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """The file, open for reading and writing."""
+        if self._descriptor is None:
+            self._descriptor = self._disk.open(self.path)
+        return self._descriptor
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The whole file, mapped."""
+        if self._map is None:
+            self._map = mmap.mmap(self.descriptor, self.size)
+        return self._map
+
+    @property
+    def view(self) -> memoryview:
+        """The whole file."""
+        if self._view is None:
+            self._view = memoryview(self.map)
+        return self._view
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """The whole file, for kernels."""
+        array: NDArray[Any] = np.frombuffer(self.map, dtype=np.uint8)
+        return array
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it takes address space."""
+        return self._map is not None
+
+    def release(self) -> None:
+        """Give the map and the descriptor up until the file is used again."""
+        self._view = self._map = None
+        if self._descriptor is not None:
+            self._disk.close(self._descriptor)
+            self._descriptor = None
+
+
+class CommitLog:
+    """The files, and the place of the next record.
+
+    Attributes:
+        directory: where the files are.
+        file_bytes: size of each.
+        files: in the order of the log; a missing one in between leaves a gap.
+        position: where in the last file the next record goes; equal to ``file_bytes`` where a new file is due.
+        memory: the last file's map.
+        preallocate_at: position from which on the next file should be made; the caller resets it.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.files: list[LogFile] = []
+        self.position = file_bytes
+        self.memory: Any = None
+        self.preallocate_at = file_bytes + 1
+        self._by_start: dict[int, LogFile] = {}
+        self._disk = disk
+        self._last_start = -file_bytes
+
+    def adopt(self, files: list[LogFile], end: int) -> None:
+        """Take over recovered files; ``end`` is the physical offset of the next record.
+
+        Raises:
+            OSError: the last file cannot be mapped, or its blocks cannot be had.
+        """
+        self.files = files
+        self._by_start = {file.start: file for file in files}
+        if not files:
+            return
+        last = files[-1]
+        self._last_start = last.start
+        self.position = end - last.start
+        if self.position < self.file_bytes:
+            # A file that the original made is sparse: writing to a hole of a full disk through a map would
+            # end the process.
+            self._disk.allocate(last.descriptor, 0, self.file_bytes)
+        self.memory = last.map
+        self._expect_next()
+
+    def _expect_next(self) -> None:
+        self.preallocate_at = self.file_bytes - self.file_bytes // 4
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first file; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def max_offset(self) -> int:
+        """Physical offset of the next record."""
+        return self._last_start + self.position
+
+    @property
+    def start(self) -> int:
+        """Physical offset of the last file."""
+        return self._last_start
+
+    @property
+    def next_path(self) -> str:
+        """Path of the file after the last."""
+        return self.path_of(self._last_start + self.file_bytes)
+
+    def path_of(self, start: int) -> str:
+        """Path of the file that begins at a physical offset."""
+        return f"{self.directory}/{paths.segment_name(start)}"
+
+    def roll(self, prepared: LogFile | None = None) -> None:
+        """Fill the last file up with a BLANK and go on in a new one.
+
+        Args:
+            prepared: the new one, if it has been made ahead.
+
+        Raises:
+            OSError: it cannot be made; nothing has changed then.
+        """
+        start = self._last_start + self.file_bytes
+        if prepared is None:
+            prepared = self.create(start)
+        memory = prepared.map
+        left = self.file_bytes - self.position
+        if left >= BLANK_BYTES:
+            SIZE_AND_MAGIC.pack_into(self.memory, self.position, left, MAGIC_BLANK)
+        self.files.append(prepared)
+        self._by_start[start] = prepared
+        self._last_start, self.position, self.memory = start, 0, memory
+        self._expect_next()
+
+    def create(self, start: int) -> LogFile:
+        """Make a file with all its blocks, its name forced to the disk. Any thread may call this."""
+        path = self.path_of(start)
+        descriptor = self._disk.create(path, self.file_bytes, allocate=True)
+        file = LogFile(path, start, self.file_bytes, self._disk, descriptor)
+        self._disk.sync_directory(self.directory)
+        return file
+
+    def begin_at(self, start: int) -> None:
+        """Of a log without files: the offset of the first one, for a slave that begins in mid-log."""
+        self._last_start = start - self.file_bytes
+
+    def file_at(self, physical_offset: int) -> LogFile | None:
+        """The file that a physical offset is in."""
+        return self._by_start.get(physical_offset - physical_offset % self.file_bytes)
+
+    def slice(self, physical_offset: int, size: int) -> memoryview | None:
+        """A stretch of the log; None where it is not there, not yet, or not in one file."""
+        if size <= 0 or physical_offset < 0 or physical_offset + size > self._last_start + self.position:
+            return None
+        position = physical_offset % self.file_bytes
+        file = self._by_start.get(physical_offset - position)
+        if file is None or position + size > self.file_bytes:
+            return None
+        return file.view[position : position + size]
+
+    def record(self, physical_offset: int) -> memoryview | None:
+        """The record that stands at a physical offset; None where none does, as far as its head can tell."""
+        head = self.slice(physical_offset, _SMALLEST_RECORD)
+        if head is None:
+            return None
+        size, magic = SIZE_AND_MAGIC.unpack_from(head)
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < _SMALLEST_RECORD:
+            return None
+        if _INT64.unpack_from(head, 28)[0] != physical_offset:
+            return None
+        return self.slice(physical_offset, size)
+
+    def store_timestamp_ms(self, physical_offset: int) -> int | None:
+        """Store timestamp of the record at a physical offset; None where there is none."""
+        head = self.record(physical_offset)
+        return None if head is None else store_timestamp_ms(head)
+
+    def remove_first(self) -> LogFile:
+        """Forget the oldest file; the caller removes it from the disk."""
+        file = self.files.pop(0)
+        del self._by_start[file.start]
+        return file
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.memory = None
+        for file in self.files:
+            file.release()
+
+
+def store_timestamp_ms(record: memoryview) -> int:
+    """Store timestamp of a record, from its first bytes."""
+    born_v6 = _INT32.unpack_from(record, RECORD_SYS_FLAG_AT)[0] & FLAG_BORN_HOST_V6
+    at = RECORD_BORN_HOST_AT + (HOST_V6_BYTES if born_v6 else HOST_V4_BYTES)
+    return int(_INT64.unpack_from(record, at)[0])
+
+
+def list_log_files(directory: str) -> list[tuple[str, int, int]]:
+    """Path, start and size of each file that is named as one of the log; other names are not ours."""
+    found = []
+    for path in Path(directory).iterdir() if Path(directory).is_dir() else []:
+        start = paths.parse_segment_name(path.name)
+        if start is not None and path.is_file():
+            found.append((str(path), start, path.stat().st_size))
+    return sorted(found, key=lambda file: file[1])

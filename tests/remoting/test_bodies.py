@@ -1,0 +1,247 @@
+import zlib
+from struct import pack
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_core.remoting import bodies
+from rmq_core.remoting.bodies import (
+    BrokerData,
+    ClusterInfo,
+    ConsumerConnection,
+    DataVersion,
+    HeartbeatData,
+    KVTable,
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageQueue,
+    OffsetTable,
+    QueueOffsets,
+    RegisterBrokerBody,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigAndMapping,
+    TopicConfigs,
+    TopicOffset,
+    TopicQueueMapping,
+    TopicRouteData,
+    TopicStats,
+    decode_body,
+    decode_registration,
+    encode_body,
+    encode_for_fastjson,
+    encode_registration,
+    parse_queue_key,
+    queue_key,
+)
+from rmq_formats.errors import DecodeError, FormatError
+from tests.remoting.commands import TEXTS, damaged
+
+HEARTBEAT = (
+    b'{"clientID":"192.0.2.2@C1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'
+    b'"consumeType":"CONSUME_PASSIVELY","groupName":"cg1","messageModel":"CLUSTERING","subscriptionDataSet":'
+    b'[{"classFilterMode":false,"codeSet":[2598919,2598920],"expressionType":"TAG","subString":"TagA || TagB",'
+    b'"subVersion":1795228809535,"tagsSet":["TagA","TagB"],"topic":"TopicTest"}],"unitMode":false}],'
+    b'"heartbeatFingerprint":0,"producerDataSet":[{"groupName":"pg1"}],"withoutSub":false}'
+)
+ROUTE = (
+    b'{"brokerDatas":[{"brokerAddrs":{"0":"127.0.0.1:10911"},"brokerName":"broker-a","cluster":"DefaultCluster",'
+    b'"enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,'
+    b'"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+)
+TOPICS = (
+    b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":5},"topicConfigTable":{"T":{"attributes":{},'
+    b'"order":false,"perm":6,"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,'
+    b'"writeQueueNums":4}}}'
+)
+GROUP = (
+    b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,"consumeFromMinEnable":true,'
+    b'"consumeMessageOrderly":false,"consumeTimeoutMinute":15,"groupName":"g","groupRetryPolicy":{"type":"CUSTOMIZED"},'
+    b'"groupSysFlag":0,"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":16,"retryQueueNums":1,'
+    b'"whichBrokerWhenConsumeSlowly":1}'
+)
+CONNECTION = (
+    b'{"connectionSet":[{"clientAddr":"127.0.0.1:38796","clientId":"c","language":"JAVA","version":479}],'
+    b'"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",'
+    b'"subscriptionTable":{}}'
+)
+LOCK = (
+    b'{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":0,"topic":"T"}],"onlyThisBroker":false}'
+)
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind"),
+    [
+        (HEARTBEAT, HeartbeatData),
+        (ROUTE, TopicRouteData),
+        (TOPICS, TopicConfigs),
+        (GROUP, SubscriptionGroupConfig),
+        (CONNECTION, ConsumerConnection),
+        (LOCK, LockBatchRequest),
+        (b'{"lockOKMQSet":[{"brokerName":"b","queueId":0,"topic":"T"}]}', LockBatchResponse),
+        (b'{"table":{"k":"v"}}', KVTable),
+        (b'{"counter":1,"stateVersion":2,"timestamp":3}', DataVersion),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_java_s_own_bytes_come_back_byte_for_byte(sample: bytes, kind: type[msgspec.Struct]) -> None:
+    assert encode_body(decode_body(sample, kind)) == sample
+
+
+def all_structs() -> list[type[bodies.BodyStruct]]:
+    found = [value for name in bodies.__all__ if isinstance(value := getattr(bodies, name), type)]
+    return [kind for kind in found if issubclass(kind, bodies.BodyStruct) and kind is not bodies.BodyStruct]
+
+
+@pytest.mark.parametrize("kind", all_structs(), ids=lambda kind: kind.__name__)
+def test_members_stand_in_java_s_order(kind: type[bodies.BodyStruct]) -> None:
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("kind", all_structs(), ids=lambda kind: kind.__name__)
+def test_absent_members_have_defaults_and_nulls_count_as_absent(kind: type[bodies.BodyStruct]) -> None:
+    fields = msgspec.structs.fields(kind)
+    if any(field.required for field in fields):
+        return
+    nulls = msgspec.json.encode({field.encode_name: None for field in fields})
+    with_nulls, empty = decode_body(nulls, kind), decode_body(b'{"unknown":{0:1}}', kind)
+    for field in fields:
+        value = getattr(with_nulls, field.name)
+        assert value is None or value == getattr(empty, field.name)
+
+
+def test_the_go_client_s_heartbeat_is_read() -> None:
+    body = (
+        b'{"clientID":"c","producerDataSet":[{"groupName":"p"}],"consumerDataSet":[{"groupName":"g","consumeType":'
+        b'"CONSUME_PASSIVELY","messageModel":"Clustering","consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'
+        b'"subscriptionDataSet":[{"classFilterMode":false,"topic":"T","subString":"*","tagsSet":[],"codeSet":[],'
+        b'"subVersion":1700000000000000000,"expressionType":"TAG"}],"unitMode":false}]}'
+    )
+    heartbeat = decode_body(body, HeartbeatData)
+    assert heartbeat.heartbeat_fingerprint == 0
+    assert heartbeat.consumer_data_set[0].subscription_data_set[0].sub_version == 1700000000000000000
+
+
+def test_bare_integers_as_keys_are_read_and_quoted_ones_written() -> None:
+    info = decode_body(b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:"x:1",1:"y:2"}}}}', ClusterInfo)
+    assert info.broker_addr_table["a"].broker_addrs == {0: "x:1", 1: "y:2"}
+    assert b'"brokerAddrs":{"0":"x:1","1":"y:2"}' in encode_body(info)
+    assert decode_body(b'{"offsetTable":{"t@g":{0:5}}}', OffsetTable).offset_table == {"t@g": {0: 5}}
+
+
+QUEUE = MessageQueue(broker_name="b", queue_id=0, topic="T")
+BARE = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}'
+
+
+def test_queues_as_keys_are_read_bare_and_as_text() -> None:
+    for body in (BARE, encode_body(QueueOffsets(offset_table={queue_key(QUEUE): 5}))):
+        offsets = decode_body(body, QueueOffsets).offset_table
+        assert {parse_queue_key(key): offset for key, offset in offsets.items()} == {QUEUE: 5}
+
+
+def test_queues_as_keys_can_be_written_bare_for_the_go_client() -> None:
+    assert encode_for_fastjson(QueueOffsets(offset_table={queue_key(QUEUE): 5})) == BARE
+
+
+QUEUES = st.builds(MessageQueue, broker_name=TEXTS, queue_id=st.integers(0, 99), topic=TEXTS)
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 9), max_size=4))
+def test_any_names_of_queues_survive_as_keys(queues: dict[MessageQueue, int]) -> None:
+    stats = TopicStats(offset_table={queue_key(queue): TopicOffset(max_offset=end) for queue, end in queues.items()})
+    assert decode_body(encode_body(stats), TopicStats) == stats
+    bare = decode_body(encode_for_fastjson(stats), TopicStats)
+    assert {parse_queue_key(key): offset.max_offset for key, offset in bare.offset_table.items()} == queues
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[]", b'{"brokerAddrTable":5}', b"\xff", b'{"a":' + b"[" * 9999])
+def test_a_body_that_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_body(body, ClusterInfo)
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_are_no_body(data: bytes) -> None:
+    for kind in (HeartbeatData, TopicRouteData, QueueOffsets):
+        try:
+            decode_body(data, kind)
+        except DecodeError:
+            continue
+
+
+@pytest.mark.parametrize("sample", [HEARTBEAT, ROUTE], ids=["heartbeat", "route"])
+def test_a_body_damaged_at_any_byte_gives_a_typed_error_or_a_body(sample: bytes) -> None:
+    for damage in damaged(sample):
+        try:
+            decode_body(damage, HeartbeatData if sample is HEARTBEAT else TopicRouteData)
+        except DecodeError:
+            continue
+
+
+REGISTRATION = RegisterBrokerBody(
+    filter_server_list=["f:1"],
+    topic_config_serialize_wrapper=TopicConfigAndMapping(
+        data_version=DataVersion(counter=3, timestamp=9),
+        topic_config_table={
+            "A": TopicConfig(topic_name="A", read_queue_nums=3, attributes={"message.type": "FIFO"}),
+            "B": TopicConfig(topic_name="B", perm=4, topic_filter_type="MULTI_TAG"),
+        },
+        topic_queue_mapping_info_map={"A": TopicQueueMapping(topic="A", bname="b", curr_id_map={0: 1})},
+    ),
+)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_registration_survives(compressed: bool) -> None:
+    assert decode_registration(encode_registration(REGISTRATION, compressed), compressed, 479) == REGISTRATION
+
+
+def test_an_old_broker_s_compressed_registration_has_no_mappings() -> None:
+    body = decode_registration(encode_registration(REGISTRATION, True), True, 401)
+    assert body.topic_config_serialize_wrapper.topic_queue_mapping_info_map == {}
+
+
+def test_no_body_is_a_registration_without_topics() -> None:
+    assert decode_registration(b"", False, 479) == RegisterBrokerBody()
+
+
+def test_attributes_with_a_space_are_lost_as_in_java() -> None:
+    parts = [b"{}", pack(">i", 1)]
+    data = pack(">i", 2) + parts[0] + parts[1]
+    line = b'T 4 4 6 SINGLE_TAG {"a": "b"}'
+    data += pack(">i", len(line)) + line + pack(">i", 2) + b"[]" + pack(">i", 0)
+    topics = decode_registration(zlib.compress(data), True, 479).topic_config_serialize_wrapper.topic_config_table
+    assert topics == {"T": TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=4)}
+
+
+def test_a_registration_damaged_at_any_byte_gives_a_typed_error_or_a_registration() -> None:
+    plain = zlib.decompress(encode_registration(REGISTRATION, True))
+    for damage in damaged(plain):
+        try:
+            decode_registration(zlib.compress(damage, 1), True, 479)
+        except FormatError:
+            continue
+    for damage in damaged(encode_registration(REGISTRATION, True)):
+        try:
+            decode_registration(damage, True, 479)
+        except FormatError:
+            continue
+
+
+def test_a_registration_that_inflates_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq_core.remoting.bodies.registration.MAX_INFLATED_BYTES", 1000)
+    with pytest.raises(FormatError, match="inflates to too much"):
+        decode_registration(zlib.compress(bytes(100_000)), True, 479)
+
+
+def test_the_next_data_version_counts_on() -> None:
+    assert DataVersion(counter=1, timestamp=5).next(9) == DataVersion(counter=2, timestamp=9)
+
+
+def test_broker_addresses_are_written_without_spaces_for_the_go_client() -> None:
+    data = BrokerData(broker_addrs={0: "a:1", 1: "b:2"}, broker_name="n", cluster="c")
+    assert b'"brokerAddrs":{"0":"a:1","1":"b:2"},' in encode_body(data)

@@ -1,0 +1,20 @@
+from rmq_core.remoting import codes
+
+
+def test_every_code_of_5_3_3_is_there_once() -> None:
+    assert len(codes.RequestCode) == 153
+    assert len(codes.ResponseCode) == 66
+    assert codes.RequestCode.SEND_MESSAGE_V2 == 310
+    assert codes.RequestCode.BATCH_ACK_MESSAGE == 200151
+    assert codes.ResponseCode.PULL_OFFSET_MOVED == 21
+    assert codes.ResponseCode.RPC_TIME_OUT == -1006
+
+
+def test_versions_are_ordinals_of_java_s_enum() -> None:
+    assert codes.CURRENT_VERSION == 479
+    assert codes.CURRENT_VERSION_NAME == "V5_3_3"
+    assert (codes.Version.V3_4_9, codes.Version.V4_9_4, codes.Version.V5_0_0) == (121, 401, 413)
+
+
+def test_language_names_are_those_of_the_codes() -> None:
+    assert set(codes.LanguageName.__args__) == {code.name for code in codes.LanguageCode}
