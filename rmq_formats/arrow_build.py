@@ -16,6 +16,7 @@ from rmq_formats.arrow_rows import FrameRows
 from rmq_formats.arrow_schema import TIMESTAMP
 from rmq_formats.damage import DamageCode
 from rmq_formats.kernels import columns as kernel
+from rmq_formats.kernels import columns_hosts as host_kernel
 from rmq_formats.kernels import columns_text as text_kernel
 from rmq_formats.kernels import scan
 from rmq_formats.layout import (
@@ -192,9 +193,7 @@ class BatchBuilder:
         if not self._names.isdisjoint(_PROPERTY_COLUMNS):
             self._append_properties(rows, at)
         if len(self._narrow) or len(self._wide):
-            kernel.append_fixed(
-                rows.data, rows.frames, self._narrow, self._wide, at, self._out_narrow, self._out_wide
-            )
+            kernel.append_fixed(rows.data, rows.frames, self._narrow, self._wide, at, self._out_narrow, self._out_wide)
         if "topic" in self._names:
             self._strings["topic"].append(rows.data, rows.frames, scan.TOPIC_AT, at)
         if "body" in self._names:
@@ -213,21 +212,18 @@ class BatchBuilder:
         store_hosts = rows.hosts(born=False) if self._names & {"msg_id", "store_host"} else None
         if "msg_id" in self._names:
             ids = self._strings["msg_id"]
-            ids.reserve(len(rows) * text_kernel.MAX_MESSAGE_ID_BYTES)
-            ids.used = text_kernel.append_message_ids(
+            ids.reserve(len(rows) * host_kernel.MAX_MESSAGE_ID_BYTES)
+            ids.used = host_kernel.append_message_ids(
                 rows.data, rows.frames, store_hosts, at, ids.offsets, ids.out, ids.used
             )
         for name in self._names & {"born_host", "store_host"}:
             hosts = store_hosts if name == "store_host" else rows.hosts(born=True)
             texts = self._strings[name]
-            texts.reserve(len(rows) * text_kernel.MAX_HOST_TEXT_BYTES)
-            texts.used = text_kernel.append_hosts(rows.data, hosts, at, texts.offsets, texts.out, texts.used)
+            texts.reserve(len(rows) * host_kernel.MAX_HOST_TEXT_BYTES)
+            texts.used = host_kernel.append_hosts(rows.data, hosts, at, texts.offsets, texts.out, texts.used)
 
     def _append_properties(self, rows: FrameRows, at: int) -> None:
-        if "properties" in self._names:
-            found = self._append_map(rows, at)
-        else:
-            found = rows.well_known
+        found = self._append_map(rows, at) if "properties" in self._names else rows.well_known
         if "tags" in self._names:
             self._strings["tags"].append(rows.data, found, text_kernel.TAGS_AT, at)
         if "uniq_key" in self._names:

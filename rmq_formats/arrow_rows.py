@@ -57,7 +57,8 @@ class FrameRows:
 
     def integers(self, distance: int) -> NDArray[np.int32]:
         """The integers of 32 bits that stand ``distance`` bytes behind each record's first byte."""
-        return self._fixed((distance,), ())[0][0]
+        narrow, _ = self._fixed((distance,), ())
+        return narrow.reshape(-1)
 
     @cached_property
     def queue_ids(self) -> NDArray[np.int32]:
@@ -72,17 +73,21 @@ class FrameRows:
     @cached_property
     def queue_offsets(self) -> NDArray[np.int64]:
         """int64[rows]."""
-        return self._fixed((), ((kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT),))[1][0]
+        return self._integers_64(kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT)
 
     @cached_property
     def physical_offsets(self) -> NDArray[np.int64]:
         """int64[rows]; a frame names its own place, or it would not be taken for one."""
-        return self._fixed((), ((kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT),))[1][0]
+        return self._integers_64(kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT)
 
     @cached_property
     def store_timestamps_ms(self) -> NDArray[np.int64]:
         """int64[rows]."""
-        return self._fixed((), ((kernel.ANCHOR_STORE_TIMESTAMP, 0),))[1][0]
+        return self._integers_64(kernel.ANCHOR_STORE_TIMESTAMP, 0)
+
+    def _integers_64(self, anchor: int, distance: int) -> NDArray[np.int64]:
+        _, wide = self._fixed((), ((anchor, distance),))
+        return wide.reshape(-1)
 
     def _fixed(
         self, narrow: tuple[int, ...], wide: tuple[tuple[int, int], ...]

@@ -54,9 +54,7 @@ def index_batch(
         "slot": lambda: pa.array((hashes % slots).astype(np.int32)),
         "key_hash": lambda: pa.array(hashes),
         "physical_offset": lambda: pa.array(entries["physical_offset"].astype(np.int64)),
-        "store_timestamp": lambda: timestamps_array(
-            begin_timestamp_ms + entries["seconds"].astype(np.int64) * 1000
-        ),
+        "store_timestamp": lambda: timestamps_array(begin_timestamp_ms + entries["seconds"].astype(np.int64) * 1000),
         "previous_entry": lambda: pa.array(entries["previous"].astype(np.int32)),
     }
     return pa.RecordBatch.from_arrays([columns[column]() for column in schema.names], schema=schema)

@@ -6,6 +6,7 @@ How many slots an IndexFile has stands nowhere in it: they are the broker's sett
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct
 from typing import Final
 
@@ -43,7 +44,7 @@ _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _INTEGERS_AT_ONCE: Final = 1 << 18
 _ENTRIES_AT_ONCE: Final = 1 << 16
-_UNUSED_INTEGERS: Final = INDEX_ENTRY_BYTES // INDEX_SLOT_BYTES  # entry 0
+_INTEGERS_PER_ENTRY: Final = INDEX_ENTRY_BYTES // INDEX_SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,11 @@ class IndexFile:
             FormatError: no header, or no number of slots fits it.
         """
         header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES))
-        for slots in (INDEX_SLOTS, *_candidates(file, header)):
-            rest = file.size_bytes - index_file_bytes(slots, 0)
-            entries = rest // INDEX_ENTRY_BYTES
-            if rest % INDEX_ENTRY_BYTES == 0 and header.index_count <= entries:
-                found = cls(file, path, header, slots, entries)
-                if found._ends_in_its_slot():
-                    return found
+        for slots in chain([INDEX_SLOTS], _candidates(file, header)):
+            entries, rest = divmod(file.size_bytes - index_file_bytes(slots, 0), INDEX_ENTRY_BYTES)
+            found = cls(file, path, header, slots, entries)
+            if rest == 0 and header.index_count <= entries and found._ends_in_its_slot():
+                return found
         if header.index_count <= 1:
             return cls(file, path, header, 0, 0)
         raise FormatError("not an IndexFile, or a damaged one: no number of slots fits its entries", path=path)
@@ -94,7 +93,10 @@ class IndexFile:
         if last < 1:  # of no entry anything holds: only the default is believed
             return self.file.size_bytes == index_file_bytes(INDEX_SLOTS, INDEX_ENTRIES)
         key_hash = self._entry(last).key_hash
-        return key_hash >= 0 and self._slot(key_hash) == last
+        newest = self._slot(key_hash) if key_hash >= 0 else 0
+        if newest > last:  # a running broker has gone on since the header was read
+            return newest < IndexHeader.decode(read_range(self.file, 0, INDEX_HEADER_BYTES)).index_count
+        return newest == last
 
     def _slot(self, key_hash: int) -> int:
         data = read_range(self.file, slot_position(key_hash, self.slots), INDEX_SLOT_BYTES)
@@ -133,22 +135,22 @@ class IndexFile:
             yield number, np.frombuffer(data, dtype=ENTRY)
 
 
-def _candidates(file: OpenRange, header: IndexHeader) -> list[int]:
+def _candidates(file: OpenRange, header: IndexHeader) -> Iterator[int]:
     """Numbers of slots that the header allows.
 
     Slots in use, as many as it says, are the first integers that are not zero. Entry 0, never used, is five
     zeros; then comes the hash of entry 1, and if that is 0, one of its next integers.
     """
-    wanted = header.slot_count
-    end = file.size_bytes
-    for at in range(INDEX_HEADER_BYTES, end, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES):
-        size = min(_INTEGERS_AT_ONCE * INDEX_SLOT_BYTES, (end - at) // INDEX_SLOT_BYTES * INDEX_SLOT_BYTES)
-        used = np.flatnonzero(np.frombuffer(read_range(file, at, size), dtype=">i4"))
-        if len(used) > wanted >= 0:
+    wanted = max(header.slot_count, 0)
+    for at in range(INDEX_HEADER_BYTES, file.size_bytes, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES):
+        data = read_range(file, at, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES)
+        used = np.flatnonzero(np.frombuffer(data, dtype=">i4", count=len(data) // INDEX_SLOT_BYTES))
+        if len(used) > wanted:
             number = (at - INDEX_HEADER_BYTES) // INDEX_SLOT_BYTES + int(used[wanted])
-            return [slots for slots in range(number - _UNUSED_INTEGERS, number - 2 * _UNUSED_INTEGERS, -1) if slots > 0]
+            first_hash = range(number, number - _INTEGERS_PER_ENTRY, -1)  # which of entry 1's integers it is
+            yield from (place - _INTEGERS_PER_ENTRY for place in first_hash if place > _INTEGERS_PER_ENTRY)
+            return
         wanted -= len(used)
-    return []
 
 
 class QueueSearch:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.kernels.bytes import read_i32, read_i64
+from rmq_formats.kernels.bytes import read_i32, read_i64, write_i32
 from rmq_formats.kernels.columns import BORROWING
 from rmq_formats.kernels.scan import (
     BODY_AT,
@@ -65,6 +65,7 @@ _TEXT = np.frombuffer("".join(LITERALS).encode(), dtype=np.uint8)
 _ENDS = np.cumsum([0] + [len(text) for text in LITERALS]).astype(np.int64)
 _SOURCES = np.array([(at, width) for _, at, width in FIELDS], dtype=np.int64)
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8)
+_BASE64_PAIRS = (_BASE64.astype(np.int32)[:, None] << 8 | _BASE64).reshape(-1)  # by twelve bits
 _UPPER_HEX = np.frombuffer(b"0123456789ABCDEF", dtype=np.uint8)
 _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _SHORT_ESCAPES = np.zeros(256, dtype=np.uint8)
@@ -120,16 +121,13 @@ def _put_hex(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
 def _put_base64(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
     whole = byte_count - byte_count % 3
     for index in range(start, start + whole, 3):
-        bits = np.uint32(data[index]) << 16 | np.uint32(data[index + 1]) << 8 | np.uint32(data[index + 2])
-        out[at] = _BASE64[bits >> 18]
-        out[at + 1] = _BASE64[bits >> 12 & 63]
-        out[at + 2] = _BASE64[bits >> 6 & 63]
-        out[at + 3] = _BASE64[bits & 63]
+        bits = read_i32(data, index) >> 8 & 0xFFFFFF  # one byte more than is used: a record does not end with its body
+        write_i32(out, at, _BASE64_PAIRS[bits >> 12] << 16 | _BASE64_PAIRS[bits & 0xFFF])
         at += 4
     if whole < byte_count:
-        bits = np.uint32(data[start + whole]) << 16
+        bits = int(data[start + whole]) << 16
         if byte_count - whole == 2:
-            bits |= np.uint32(data[start + whole + 1]) << 8
+            bits |= int(data[start + whole + 1]) << 8
         out[at] = _BASE64[bits >> 18]
         out[at + 1] = _BASE64[bits >> 12 & 63]
         out[at + 2] = _BASE64[bits >> 6 & 63] if byte_count - whole == 2 else 61

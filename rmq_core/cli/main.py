@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -49,6 +51,7 @@ class RmqGroup(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run, and exit with the command's code."""
+        _prepare_streams()
         extra["standalone_mode"] = False
         try:
             code = super().main(*args, **extra)
@@ -82,6 +85,17 @@ class RmqGroup(TyperGroup):
                 raise
             output.warn(f"unexpected {type(error).__name__}: {error} (RMQ_TRACEBACK=1 shows where)")
         return output.EXIT_FAILED
+
+
+def _prepare_streams() -> None:
+    """See that any text can be printed: to a stream that was closed, and in any encoding."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 # it is the process's own
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _usage_text(error: Any) -> str:

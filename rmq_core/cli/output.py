@@ -24,6 +24,7 @@ EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 PROGRESS_AFTER_SECONDS: Final = 0.5  # what is done sooner needs no bar
 BUFFER_BYTES: Final = 1 << 20
+MAX_LINE_CHARACTERS: Final = 1000  # of an error: libraries may list every place that they looked at
 _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -65,7 +66,10 @@ def print_json(value: Any) -> None:
 
 def warn(text: str) -> None:
     """One line on stderr, whatever the text holds."""
-    sys.stderr.write(f"rmq: {' '.join(text.split())}\n")
+    line = " ".join(text.split())
+    if len(line) > MAX_LINE_CHARACTERS:
+        line = f"{line[:MAX_LINE_CHARACTERS]} …"
+    sys.stderr.write(f"rmq: {line}\n")
     sys.stderr.flush()
 
 

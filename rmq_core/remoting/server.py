@@ -85,11 +85,13 @@ class RemotingServer:
         Raises:
             ListenError: it cannot be had.
         """
+        if not 0 <= port < 1 << 16:  # uvloop takes the lower 16 bits of it
+            raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
         loop = asyncio.get_running_loop()
         table = self._handlers if handlers is None else handlers
         try:
             server = await loop.create_server(lambda: _ServerConnection(self, table), host, port, backlog=_BACKLOG)
-        except (OSError, OverflowError, UnicodeError) as error:
+        except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
         self._servers.append(server)

@@ -169,7 +169,7 @@ class Appender:
             if refused is not None:
                 return refused
         position = log.position
-        physical_offset = log.start + position
+        physical_offset = log.max_offset
         transaction = sys_flag & FLAG_TRANSACTION_MASK
         counts = transaction in (0, FLAG_TRANSACTION_COMMIT)
         queue_offset = queue.next_offset if counts else 0
@@ -189,6 +189,7 @@ class Appender:
         memory[position + BLANK_BYTES : end] = record
         SIZE_AND_MAGIC.pack_into(memory, position, size, queue.magic)
         log.position = end
+        log.max_offset = physical_offset + size
         if counts:
             queue.next_offset = queue_offset + 1
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, 1, (), store_host))
@@ -236,7 +237,7 @@ class Appender:
             if not self._roll():
                 return _NO_FILE
         position = log.position
-        physical_offset = log.start + position
+        physical_offset = log.max_offset
         varying = (born_timestamp_ms, born_host, now_ms, store_host, reconsume_times)
         try:
             parts, offsets = encoder.encode(messages, physical_offset, varying)
@@ -248,6 +249,7 @@ class Appender:
         memory[position + BLANK_BYTES : position + size] = memoryview(records)[BLANK_BYTES:]
         memory[position : position + BLANK_BYTES] = records[:BLANK_BYTES]
         log.position = position + size
+        log.max_offset = physical_offset + size
         queue_offset = queue.next_offset
         queue.next_offset = queue_offset + len(messages)
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, len(messages), offsets, store_host))
@@ -270,6 +272,7 @@ class Appender:
             step = min(len(data) - done, self._file_bytes - log.position)
             log.memory[log.position : log.position + step] = data[done : done + step]
             log.position += step
+            log.max_offset += step
             done += step
         return True
 

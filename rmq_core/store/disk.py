@@ -97,8 +97,12 @@ class Disk:
         finally:
             os.close(descriptor)
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory and those above it, all forced to the disk; nothing where it is there."""
+    def make_directory(self, path: str) -> list[str]:
+        """Make a directory and those above it.
+
+        Returns:
+            The directories that have a new name in them, to be forced to the disk.
+        """
         missing = []
         directory = Path(path)
         while not directory.is_dir():
@@ -106,7 +110,7 @@ class Disk:
             directory = directory.parent
         for directory in reversed(missing):
             directory.mkdir(exist_ok=True)
-            self.sync_directory(str(directory.parent))
+        return [str(directory.parent) for directory in missing]
 
     def remove(self, path: str) -> None:
         """Remove a file; nothing where there is none."""

@@ -95,6 +95,7 @@ class CommitLog:
         file_bytes: size of each.
         files: in the order of the log; a missing one in between leaves a gap.
         position: where in the last file the next record goes; equal to ``file_bytes`` where a new file is due.
+        max_offset: physical offset of the next record. One attribute, set last: other threads read it.
         memory: the last file's map.
         preallocate_at: position from which on the next file should be made; the caller resets it.
     """
@@ -104,6 +105,7 @@ class CommitLog:
         self.file_bytes = file_bytes
         self.files: list[LogFile] = []
         self.position = file_bytes
+        self.max_offset = 0
         self.memory: Any = None
         self.preallocate_at = file_bytes + 1
         self._by_start: dict[int, LogFile] = {}
@@ -123,6 +125,7 @@ class CommitLog:
         last = files[-1]
         self._last_start = last.start
         self.position = end - last.start
+        self.max_offset = end
         if self.position < self.file_bytes:
             # A file that the original made is sparse: writing to a hole of a full disk through a map would
             # end the process.
@@ -137,11 +140,6 @@ class CommitLog:
     def min_offset(self) -> int:
         """Physical offset of the first file; 0 without files."""
         return self.files[0].start if self.files else 0
-
-    @property
-    def max_offset(self) -> int:
-        """Physical offset of the next record."""
-        return self._last_start + self.position
 
     @property
     def start(self) -> int:
@@ -176,6 +174,7 @@ class CommitLog:
         self.files.append(prepared)
         self._by_start[start] = prepared
         self._last_start, self.position, self.memory = start, 0, memory
+        self.max_offset = start
         self._expect_next()
 
     def create(self, start: int) -> LogFile:
@@ -189,6 +188,7 @@ class CommitLog:
     def begin_at(self, start: int) -> None:
         """Of a log without files: the offset of the first one, for a slave that begins in mid-log."""
         self._last_start = start - self.file_bytes
+        self.max_offset = start
 
     def file_at(self, physical_offset: int) -> LogFile | None:
         """The file that a physical offset is in."""
@@ -196,7 +196,7 @@ class CommitLog:
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
         """A stretch of the log; None where it is not there, not yet, or not in one file."""
-        if size <= 0 or physical_offset < 0 or physical_offset + size > self._last_start + self.position:
+        if size <= 0 or physical_offset < 0 or physical_offset + size > self.max_offset:
             return None
         position = physical_offset % self.file_bytes
         file = self._by_start.get(physical_offset - position)

@@ -117,7 +117,7 @@ def _read(file: OpenRange, segment: Segment, table: NDArray[np.int64], window: N
     distance = table[:, kernel.POINT_PHYSICAL_OFFSET] - table[:, kernel.POINT_POSITION]
     starts = np.flatnonzero(np.diff(distance, prepend=distance[0] - 1))
     stops = np.append(starts[1:], len(table)) - 1
-    view = memoryview(window)
+    view = memoryview(window.data)
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         begin = int(table[start, kernel.POINT_POSITION])
         end = int(table[stop, kernel.POINT_POSITION] + table[stop, kernel.POINT_SIZE])

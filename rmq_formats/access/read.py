@@ -96,9 +96,7 @@ def _unit_points(storage: Storage, task: QueuesTask, query: Query) -> Points:
     sizes: list[NDArray[np.int64]] = []
     for queue in task.queues:
         bounds = query.queue_bounds(queue.topic, queue.queue_id)
-        pieces = units_in_log_range(
-            storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset
-        )
+        pieces = units_in_log_range(storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset)
         for _, units in pieces:
             physical_offsets = units["physical_offset"].astype(np.int64)
             wanted = message_units(units) & (physical_offsets >= task.begin) & (physical_offsets < task.end)

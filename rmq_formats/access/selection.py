@@ -65,7 +65,7 @@ class Selection:
     def _has_message_id(self, rows: FrameRows) -> NDArray[np.bool_]:
         assert self._query.msg_id is not None
         host, physical_offset = self._query.msg_id
-        keep = rows.physical_offsets == physical_offset
+        keep: NDArray[np.bool_] = rows.physical_offsets == physical_offset
         wanted = host.to_bytes()
         for row in np.flatnonzero(keep).tolist():
             at, size = rows.hosts(born=False)[row].tolist()
@@ -151,9 +151,7 @@ class _QueueTable:
         self._pool = np.zeros(4 * len(pool), dtype=np.uint8)
         self._used = np.zeros(2, dtype=np.int64)
         numbers = np.empty(count, dtype=np.int64)
-        kernel.number_queues(
-            pool, frames, queue_ids, 0, self._queues, self._slots, self._pool, self._used, numbers
-        )
+        kernel.number_queues(pool, frames, queue_ids, 0, self._queues, self._slots, self._pool, self._used, numbers)
 
     def _name(self, number: int) -> tuple[str, int]:
         at, size, queue_id = self._queues[number].tolist()

@@ -91,9 +91,7 @@ def append_bytes(data: Any, at: int, byte_count: int, out: Any, target: int) -> 
     "void(uint8[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64, int32[:, ::1], int64[:, ::1])",
     **BORROWING,
 )
-def append_fixed(
-    data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_narrow: Any, out_wide: Any
-) -> None:
+def append_fixed(data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_narrow: Any, out_wide: Any) -> None:
     """Append the integers of each record, as many fields of 32 and of 64 bits as are asked for.
 
     Args:
@@ -170,9 +168,7 @@ def total_bytes(table: Any, column: int) -> int:
     return total
 
 
-@njit(
-    "int64(uint8[::1], int64[:, ::1], int64, int64, int32[::1], uint8[::1], int64)", **BORROWING
-)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int32[::1], uint8[::1], int64)", **BORROWING)
 def append_spans(data: Any, table: Any, column: int, at: int, offsets: Any, out: Any, target: int) -> int:
     """Append the byte strings of one pair of columns, with their Arrow offsets.
 

@@ -8,8 +8,19 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, types
 
-from rmq_formats.kernels.bytes import prefetch, write_i32, write_i64
-from rmq_formats.layout import INDEX_ENTRY_BYTES
+from rmq_formats.kernels.bytes import prefetch, read_i32, read_i64, write_i32, write_i64
+from rmq_formats.kernels.dispatch import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_STORE_TIMESTAMP
+from rmq_formats.layout import (
+    INDEX_BEGIN_PHYSICAL_OFFSET_AT,
+    INDEX_BEGIN_TIMESTAMP_AT,
+    INDEX_COUNT_AT,
+    INDEX_END_PHYSICAL_OFFSET_AT,
+    INDEX_END_TIMESTAMP_AT,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+    INDEX_SLOT_COUNT_AT,
+)
 
 # The state of a file under construction, int64[STATE_COLUMNS]; what its header will say.
 BEGIN_TIMESTAMP: Final = 0
@@ -70,3 +81,75 @@ def chain_entries(
         state[INDEX_COUNT] += 1
         state[END_TIMESTAMP] = timestamp
         state[END_PHYSICAL_OFFSET] = physical_offsets[row]
+
+
+@njit("void(uint8[::1], int64, int64[:, ::1])", cache=True, nogil=True)
+def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
+    """Append entries to a file that is in use: what ``chain_entries`` does, on the file's own bytes.
+
+    Entries come first, then slots, then the header: who looks in between finds no entry that is not there.
+
+    Args:
+        image: uint8[n], the whole file, mapped; updated.
+        slot_count: slots of the file.
+        keys: int64[m, KEY_COLUMNS]; the caller sees to it that the file has room for all.
+    """
+    begin_timestamp = read_i64(image, INDEX_BEGIN_TIMESTAMP_AT)
+    count = max(read_i32(image, INDEX_COUNT_AT), 1)
+    first = count
+    used_slots = read_i32(image, INDEX_SLOT_COUNT_AT)
+    entries_at = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES
+    for row in range(len(keys)):
+        key_hash, timestamp = keys[row, KEY_HASH], keys[row, KEY_STORE_TIMESTAMP]
+        slot_at = INDEX_HEADER_BYTES + key_hash % slot_count * INDEX_SLOT_BYTES
+        previous = read_i32(image, slot_at)
+        if previous < 0 or previous > count:
+            previous = 0
+        seconds = 0
+        if begin_timestamp > 0:
+            seconds = min(max((timestamp - begin_timestamp) // 1000, 0), _MAX_SECONDS)
+        at = entries_at + count * INDEX_ENTRY_BYTES
+        write_i32(image, at, key_hash)
+        write_i64(image, at + 4, keys[row, KEY_PHYSICAL_OFFSET])
+        write_i32(image, at + 12, seconds)
+        write_i32(image, at + 16, previous)
+        write_i32(image, slot_at, count)
+        if count == 1:
+            begin_timestamp = timestamp
+        if previous == 0:
+            used_slots += 1
+        count += 1
+    if len(keys) == 0:
+        return
+    if first == 1:
+        write_i64(image, INDEX_BEGIN_TIMESTAMP_AT, keys[0, KEY_STORE_TIMESTAMP])
+        write_i64(image, INDEX_BEGIN_PHYSICAL_OFFSET_AT, keys[0, KEY_PHYSICAL_OFFSET])
+    write_i64(image, INDEX_END_TIMESTAMP_AT, keys[len(keys) - 1, KEY_STORE_TIMESTAMP])
+    write_i64(image, INDEX_END_PHYSICAL_OFFSET_AT, keys[len(keys) - 1, KEY_PHYSICAL_OFFSET])
+    write_i32(image, INDEX_SLOT_COUNT_AT, used_slots)
+    write_i32(image, INDEX_COUNT_AT, count)
+
+
+@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True)
+def rechain(image: Any, slot_count: int, index_count: int) -> int:
+    """Make the slots anew from the entries below ``index_count``, and these entries' links.
+
+    Args:
+        image: uint8[n], the whole file; slots and links are updated, the header is not.
+        slot_count: slots of the file.
+        index_count: number of the first entry that does not count.
+
+    Returns:
+        Slots in use.
+    """
+    image[INDEX_HEADER_BYTES : INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES] = 0
+    entries_at = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES
+    used_slots = 0
+    for number in range(1, index_count):
+        at = entries_at + number * INDEX_ENTRY_BYTES
+        slot_at = INDEX_HEADER_BYTES + (read_i32(image, at) & _MAX_SECONDS) % slot_count * INDEX_SLOT_BYTES
+        previous = read_i32(image, slot_at)
+        write_i32(image, at + 16, previous)
+        write_i32(image, slot_at, number)
+        used_slots += previous == 0
+    return used_slots

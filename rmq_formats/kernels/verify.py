@@ -88,11 +88,6 @@ STATE_SLOTS_USED: Final = 1
 STATE_COLUMNS: Final = 2
 NO_BEGIN: Final = -1  # seconds are not to be looked at
 
-# What a walk over ConsumeQueueExt units ends with.
-EXT_DONE: Final = 0
-EXT_BAD: Final = 1
-EXT_FULL: Final = 2
-
 _READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
 _MAX_SECONDS = 0x7FFFFFFF
@@ -263,36 +258,26 @@ def equal_units(rows: Any, data: Any) -> int:
     return len(rows)
 
 
-@njit("int64(uint8[::1], int64, int64[:, ::1], int64[::1])", cache=True, nogil=True)
-def walk_ext(data: Any, start: int, units: Any, result: Any) -> int:
-    """Read ConsumeQueueExt units one behind the other, from a file's position on.
+@njit("void(uint8[::1], int64, int64[:, ::1], int64[::1])", cache=True, nogil=True)
+def walk_ext(data: Any, start: int, units: Any, result: Any) -> None:
+    """Read ConsumeQueueExt units one behind the other, up to a place where there is none.
 
     Args:
         data: uint8[n], the file.
-        start: where a unit begins.
-        units: int64[capacity, 3], written: position, tags code, store timestamp in ms.
+        start: where to begin.
+        units: int64[capacity, 3], written: position, tags code, store timestamp in ms. There is room for as
+            many of the smallest size as fit.
         result: int64[2], written: units read, position behind them.
-
-    Returns:
-        EXT_DONE at a size that is not positive or at the file's end, EXT_BAD at sizes that do not fit each
-        other or the file, EXT_FULL.
     """
-    at, count, status = start, 0, EXT_DONE
-    while at + 2 <= len(data):
+    at, count = start, 0
+    while at + EXT_UNIT_MIN_BYTES <= len(data):
         size = read_i16(data, at)
-        if size <= 0:
-            break
         if size < EXT_UNIT_MIN_BYTES or at + size > len(data) or read_i16(data, at + 18) != size - EXT_UNIT_MIN_BYTES:
-            status = EXT_BAD
-            break
-        if count == len(units):
-            status = EXT_FULL
             break
         units[count, 0], units[count, 1], units[count, 2] = at, read_i64(data, at + 2), read_i64(data, at + 10)
         at += size
         count += 1
     result[0], result[1] = count, at
-    return status
 
 
 @njit("void(int64[:, ::1], int64, int64, int64, int64, int64[::1])", cache=True, nogil=True)

@@ -330,7 +330,7 @@ class _Verification:
             self.findings.add(Finding(kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
         else:
             for finding in small.checkpoint_findings(data, path, latest_ms, verify_scan.log_end(checks)):
-                (self.excused if finding.kind is kinds.CHECKPOINT_LATER else self.findings).add(finding)
+                (self.excused if finding.kind == kinds.CHECKPOINT_LATER else self.findings).add(finding)
         config = paths.config_dir(self.root)
         texts: dict[str, str] = {}
         for name in small.JSON_FILES:

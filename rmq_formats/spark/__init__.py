@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from rmq_formats.spark.session import session as session  # noqa: PLC0414 # a part of this package's interface
+from rmq_formats.spark.session import session as session  # a part of this package's interface
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

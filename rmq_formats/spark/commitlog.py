@@ -99,5 +99,3 @@ def plan_of(options: SourceOptions) -> "Plan":
         split_bytes=options.split_bytes,
         min_tasks=options.min_partitions,
     )
-
-

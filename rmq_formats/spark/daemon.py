@@ -7,7 +7,8 @@ them, instead of most of a second spent on imports in each. ``session()`` sets i
 
 from pyspark.daemon import manager
 
-import rmq_formats.offline.rebuild  # noqa: F401 # loads every kernel
+import rmq_formats.access.read
+import rmq_formats.offline.rebuild  # noqa: F401 # these two load every kernel
 
 if __name__ == "__main__":
     manager()

@@ -25,7 +25,7 @@ def explain(frame: DataFrame) -> str:
 
 def _sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
     """Format and options of the sources that a DataFrame's plan begins with."""
-    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 # Python has no plan
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # Python has no plan
     found = []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from rmq_formats.spark.session import session
 
 from rmq_formats.errors import RmqError
+from rmq_formats.spark.session import session
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 

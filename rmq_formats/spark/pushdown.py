@@ -43,7 +43,7 @@ class PushdownCommitLogReader(CommitLogReader):
 
 def narrowed(query: Query, condition: Filter) -> Query:
     """The query with one more condition; the same one if it is not one that a scan can use."""
-    column = getattr(condition, "attribute", ())
+    column: tuple[str, ...] = getattr(condition, "attribute", ())
     value = getattr(condition, "value", None)
     if len(column) != 1 or value is None:
         return query

@@ -42,23 +42,28 @@ class ExtTable:
             data: the whole file.
             is_last: whether no file follows.
         """
-        table = np.empty((len(data) // EXT_UNIT_MIN_BYTES + 1, 3), dtype=np.int64)
+        at = self._add_units(data, start_offset, 0)
+        for _ in range(MAX_RESUMES):
+            # What ends the units may be a damaged one of the smallest size, with others behind it.
+            before = len(self._parts)
+            end = self._add_units(data, start_offset, at + EXT_UNIT_MIN_BYTES)
+            if len(self._parts) == before:
+                break
+            self._add_finding(kinds.EXT_FORMAT, f"sizes that do not fit each other at byte {at}", path)
+            at = end
+        self._check_end(path, data, at, is_last=is_last)
+
+    def _add_units(self, data: NDArray[np.uint8], start_offset: int, at: int) -> int:
+        """Take the units from a position on; returns the position behind them."""
         result = np.zeros(2, dtype=np.int64)
-        at = resumes = 0
-        while True:
-            status = kernel.walk_ext(data, at, table, result)
-            count, at = result.tolist()
+        table = np.empty((max(0, len(data) - at) // EXT_UNIT_MIN_BYTES + 1, 3), dtype=np.int64)
+        kernel.walk_ext(data, at, table, result)
+        count, end = result.tolist()
+        if count:
             part = table[:count].copy()
             part[:, 0] += start_offset
             self._parts.append(part)
-            if status != kernel.EXT_BAD:
-                break
-            self._add_finding(kinds.EXT_FORMAT, f"sizes that do not fit each other at byte {at}", path)
-            at += EXT_UNIT_MIN_BYTES
-            resumes += 1
-            if resumes == MAX_RESUMES or at >= len(data):
-                return
-        self._check_end(path, data, at, is_last=is_last)
+        return int(end)
 
     def _check_end(self, path: str, data: NDArray[np.uint8], at: int, *, is_last: bool) -> None:
         mark = read_i16(data, at) if at + 2 <= len(data) else 0

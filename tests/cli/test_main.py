@@ -6,12 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_core.cli import inspection_text
+from rmq_core.cli import main as cli_main
 from rmq_core.cli.main import COMMANDS
 from rmq_formats.errors import LengthError, StoreError
 from tests.cli.conftest import Rmq, one_line
@@ -187,9 +189,27 @@ def test_a_file_that_cannot_be_read_is_one_line_that_names_it(rmq: Rmq) -> None:
     assert "Input/output error" in done.stderr
 
 
-def test_colours_are_for_terminals_only(golden: Callable[[str], Path]) -> None:
+def test_an_endless_error_is_cut(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection_text, "run", raising(StoreError("word " * 10_000)))
+    assert len(one_line(rmq("inspect", "x").stderr)) < 1010
+
+
+def test_closed_streams_and_poor_encodings_are_no_error(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, name, None)
+            cli_main._prepare_streams()
+            getattr(sys, name).close()
+    with TextIOWrapper(BytesIO(), encoding="ascii") as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        cli_main._prepare_streams()
+        print("─ \udcff", end="", flush=True)  # noqa: T201
+        assert stream.buffer.getvalue() == b"\\u2500 \\udcff"  # type: ignore[attr-defined]
+
+
+def test_colours_are_for_terminals_only(rmq: Rmq, golden: Callable[[str], Path]) -> None:
     store = golden("crash") / "store"
-    assert "\x1b" not in run("inspect", store).stdout
+    assert "\x1b" not in rmq("inspect", store).stdout
     leader, follower = os.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
     environment.pop("NO_COLOR", None)

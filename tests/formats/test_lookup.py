@@ -108,3 +108,16 @@ def test_a_unit_that_points_nowhere_ends_the_search(tmp_path: Path) -> None:
         search = QueueSearch(LocalStorage(), [Segment(str(log), 0, 1000)], [Segment(str(queue), 0, 20)], 1)
         with pytest.raises(FormatError):
             search.first_since(1)
+
+
+def test_a_file_that_a_broker_writes_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [(7, offset, 1000) for offset in range(20)]
+    [before], [after] = build_index(keys[:10], 5, 100), build_index(keys, 5, 100)
+    file = Image(after)
+    file.data = memoryview(bytearray(after))
+    file.data[:40] = before[:40]  # the header as it was read, ten entries ago
+    first = IndexHeader.decode(before)
+    headers = iter([first, IndexHeader.decode(after)])
+    monkeypatch.setattr(IndexHeader, "decode", lambda _: next(headers))
+    index = IndexFile.read(file, "file")
+    assert (index.slots, index.entry_count) == (5, 10)

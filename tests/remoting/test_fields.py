@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.remoting import requests
+from rmq_core.remoting import namesrv_requests, requests
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import decode_json_header, encode_json_header, request
@@ -54,14 +54,14 @@ def test_a_missing_or_bad_field_is_an_answer_with_code_1(as_json: bool, fields: 
 
 @given(TEXTS, TEXTS, st.integers(-(1 << 63), (1 << 63) - 1), st.none() | st.booleans(), st.booleans())
 def test_fields_survive_being_written(name: str, address: str, number: int, acting: bool | None, packed: bool) -> None:
-    fields = requests.RegisterBroker(
+    fields = namesrv_requests.RegisterBroker(
         broker_name=name, broker_addr=address, cluster_name="c", broker_id=number, ha_server_addr="",
         enable_acting_master=acting, compressed=packed,
     )  # fmt: skip
     written = write_fields(fields)
     assert all(type(value) is str for value in written.values())
     assert ("enableActingMaster" in written) == (acting is not None)
-    assert read_fields(request(103, written), requests.RegisterBroker) == fields
+    assert read_fields(request(103, written), namesrv_requests.RegisterBroker) == fields
 
 
 def test_the_client_id_has_its_own_spelling() -> None:

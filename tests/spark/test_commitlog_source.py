@@ -50,8 +50,9 @@ def test_the_arrow_schema_is_the_one_that_spark_demands(spark_schema: Any, arrow
     assert to_arrow_schema(spark_schema, timezone="UTC").equals(arrow, check_metadata=True)
 
 
-def test_all_columns_of_a_golden_store_come_through_spark(load: Load, golden_dir: Path, golden_name: str) -> None:
-    store = golden_dir / golden_name / "store"
+@pytest.mark.parametrize("name", ["crash", "exotic_crc"])
+def test_all_columns_of_a_golden_store_come_through_spark(load: Load, golden: Callable[[str], Path], name: str) -> None:
+    store = golden(name) / "store"
     rows = sorted(load(store, splitBytes="300k").collect(), key=lambda row: row.physical_offset)
     records = expected(store)
     assert len(rows) == len(records)
@@ -201,7 +202,7 @@ def test_damage_is_a_row_is_left_out_or_stops_the_read_as_the_mode_says(
 def test_decompress_gives_plain_bodies(load: Load, mixed: Path) -> None:
     stored = load(mixed, subscribe="Compressed").agg(sf.sum(sf.length("body"))).first()[0]
     plain = load(mixed, subscribe="Compressed", decompress="true")
-    assert plain.agg(sf.sum(sf.length("body"))).first()[0] > 2 * stored
+    assert plain.agg(sf.sum(sf.length("body"))).first()[0] > stored
     assert plain.filter("record_error IS NOT NULL").count() == 0
 
 
@@ -228,12 +229,13 @@ def test_a_store_that_grows_is_read_as_it_was_when_it_was_loaded(load: Load, mix
     last = max((store / "commitlog").iterdir())
     whole = last.read_bytes()
     records = expected(mixed)
-    cut = records[-200]["physical_offset"] - int(last.name)
+    cut = records[-50]["physical_offset"] - int(last.name)
+    assert cut > 0
     last.write_bytes(whole[:cut] + bytes(len(whole) - cut))
     frame = load(store)
-    assert frame.count() == len(records) - 200
+    assert frame.count() == len(records) - 50
     last.write_bytes(whole)
-    assert frame.count() == len(records) - 200
+    assert frame.count() == len(records) - 50
     assert load(store).count() == len(records)
 
 

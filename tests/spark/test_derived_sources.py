@@ -29,8 +29,9 @@ def units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
     return sorted(found)
 
 
-def test_units_of_a_golden_store_are_all_there(load: Load, golden_dir: Path, golden_name: str) -> None:
-    store = golden_dir / golden_name / "store"
+@pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
+def test_units_of_a_golden_store_are_all_there(load: Load, golden: Callable[[str], Path], name: str) -> None:
+    store = golden(name) / "store"
     rows = load(store, "rmq_consumequeue", minPartitions="5").collect()
     assert sorted(tuple(row) for row in rows) == units(store)
 
@@ -65,10 +66,11 @@ def test_what_dispatch_never_writes_is_a_row_is_left_out_or_stops_the_read(
         load(store, "rmq_consumequeue", mode="FAILFAST").count()
 
 
+@pytest.mark.parametrize("name", ["mixed", "exotic"])
 def test_entries_of_a_golden_store_are_all_there(
-    load: Load, golden_dir: Path, golden_name: str, golden_settings: dict[str, GoldenSettings]
+    load: Load, golden: Callable[[str], Path], name: str, golden_settings: dict[str, GoldenSettings]
 ) -> None:
-    store, slots = golden_dir / golden_name / "store", golden_settings[golden_name].index_slots
+    store, slots = golden(name) / "store", golden_settings[name].index_slots
     expected = []
     for path in (store / "index").iterdir():
         image = path.read_bytes()

@@ -7,9 +7,8 @@ import pytest
 from rmq_formats.access.query import MAX_LONG, MIN_LONG, AccessPath, QueueBounds
 from rmq_formats.arrow_schema import Mode
 from rmq_formats.errors import OptionError
+from rmq_formats.spark.option_values import EARLIEST, LATEST
 from rmq_formats.spark.options import (
-    EARLIEST,
-    LATEST,
     SourceOptions,
     batch_only,
     commitlog_options,

@@ -1,0 +1,117 @@
+"""The work of ``rmq verify``: runs it in processes of this machine, and shows the report."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from rmq_core.cli import output
+from rmq_core.cli.output import bytes_text, printable
+from rmq_core.cli.rebuilding import interruptible_workers
+from rmq_formats.findings import Finding, Severity
+from rmq_formats.offline.rebuild_store import Progress
+from rmq_formats.offline.runner import ProcessRunner
+from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.offline.verify_report import VerifyReport
+from rmq_formats.offline.verify_store import verify_store
+from rmq_formats.report.verify_outputs import VerifyOutputs
+
+LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
+_STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
+
+
+def run(
+    store: str, options: VerifyOptions, outputs: VerifyOutputs, *, work: str | None, workers: int | None, as_json: bool
+) -> int:
+    """Verify, and print the report. Returns the exit code. Raises RmqError."""
+    outputs.check(store, ("json", "parquet"))
+    with interruptible_workers(), _progress() as on_progress:
+        report = verify_store(store, options, ProcessRunner(workers), work=work, on_progress=on_progress)
+    outputs.write(report, datetime.now(UTC))
+    if as_json:
+        with output.Lines() as lines:
+            lines.write(msgspec.json.encode(report.to_dict()) + b"\n")
+    else:
+        show(report, output.console())
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar for each phase."""
+    titles = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
+    with ExitStack() as bars:
+        phase = ""
+        advance: output.Advance = lambda _: None  # noqa: E731
+
+        def tell(progress: Progress) -> None:
+            nonlocal phase, advance
+            if progress.phase != phase:
+                bars.close()
+                phase = progress.phase
+                advance = bars.enter_context(output.progress(titles[phase], progress.total, in_bytes=phase == "scan"))
+            advance(progress.done)
+
+        yield tell
+
+
+def show(report: VerifyReport, console: Console) -> None:
+    """The report for people."""
+    seconds = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.phases.items())
+    console.print(
+        output.facts(
+            ("store", printable(report.store)),
+            ("log", f"{output.counted(report.messages, 'message')}, {bytes_text(report.bytes)}, "
+                    f"in {output.counted(len(report.segments), 'file')}"),
+            ("ConsumeQueue", f"{output.counted(report.queues, 'queue')}, {report.units:,} units"),
+            ("Index", f"{output.counted(report.index_files, 'file')}, {report.index_entries:,} keys"),
+            ("seconds", f"{report.seconds:.2f} ({seconds}), {report.bytes_per_second / 1e6:,.0f} MB/s"),
+            ("verdict", _verdict(report)),
+        )
+    )  # fmt: skip
+    if report.counts:
+        table = output.table("", "kind", ">count", "remedy")
+        for kind, count in report.kinds():
+            table.add_row(Text(kind.severity, style=_STYLES[kind.severity]), kind.code, f"{count:,}", kind.remedy)
+        console.print()
+        console.print(table)
+    told = [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
+    if told:
+        _show_findings(told, console)
+
+
+def _verdict(report: VerifyReport) -> Text:
+    if report.is_clean:
+        return Text("sound", style="green")
+    totals = [(report.total(severity), severity) for severity in (Severity.ERROR, Severity.WARNING)]
+    text = ", ".join(output.counted(count, str(severity)) for count, severity in totals if count)
+    return Text(text, style=_STYLES[Severity.ERROR if totals[0][0] else Severity.WARNING])
+
+
+def _show_findings(findings: list[Finding], console: Console) -> None:
+    table = output.table("kind", "where", "what", "expected", "found")
+    for finding in findings[:LISTED]:
+        table.add_row(
+            Text(finding.kind.code, style=_STYLES[finding.kind.severity]), _where(finding), printable(finding.detail),
+            printable(finding.expected or ""), printable(finding.actual or ""),
+        )  # fmt: skip
+    console.print(table)
+    if len(findings) > LISTED:
+        console.print(f"… {len(findings) - LISTED:,} more; --findings and --html list them")
+
+
+def _where(finding: Finding) -> str:
+    parts = []
+    if finding.topic is not None:
+        queue = "" if finding.queue_id is None else f"/{finding.queue_id}"
+        offset = "" if finding.queue_offset is None else f" #{finding.queue_offset}"
+        parts.append(f"{printable(finding.topic)}{queue}{offset}")
+    elif finding.path is not None:
+        parts.append(printable(finding.path.rpartition("/")[2]))
+    if finding.physical_offset is not None:
+        parts.append(f"@{finding.physical_offset}")
+    return " ".join(parts)

@@ -1,0 +1,107 @@
+"""Settings of the name server."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmq_core.remoting.frames import MAX_FRAME_BYTES
+from rmq_core.remoting.server import ServerLimits
+from rmq_core.remoting.settings import load_settings, setting
+
+ENVIRONMENT_PREFIX: Final = "RMQ_NAMESRV_"
+_MAX_PORT: Final = 65535
+
+# Keys that a file for the original may have: threads, buffers and parts that this server does not have.
+IGNORED: Final = frozenset(
+    """
+    rocketmqHome configStorePath productEnvName clusterTest clientRequestThreadPoolNums defaultThreadPoolNums
+    clientRequestThreadPoolQueueCapacity defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
+    enableControllerInNamesrv configBlackList
+    channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
+    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
+    clientSocketSndBufSize clientWorkerThreads connectTimeoutMillis disableCallbackExecutor disableNettyWorkerGroup
+    enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
+    scanAvailableNameSrv serverAsyncSemaphoreValue serverCallbackExecutorThreads serverNettyWorkerGroupEnable
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig
+    useEpollNativeSelector useTLS writeBufferLowWaterMark
+    """.split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamesrvConfig:
+    """Settings of the name server. Names, units and defaults are Java's, but for the last three.
+
+    Attributes:
+        bind_address: the address to listen on; 0.0.0.0 is all.
+        listen_port: 0 takes a free one.
+        kv_config_path: file of the key-value configuration; ``~`` is the user's home.
+        order_message_enable: whether routes tell the order configuration of their topics.
+        return_order_topic_config_to_broker: whether brokers that register are told it.
+        enable_all_topic_list: whether the list of all topics may be asked for.
+        enable_topic_list: whether the lists of topics by cluster and kind may be.
+        support_acting_master: whether a slave stands for its missing master in routes.
+        delete_topic_with_broker_registration: whether topics end that a broker no longer registers.
+        notify_min_broker_id_changed: whether brokers are told which of their group leads.
+        need_wait_for_service: whether routes are only told some time after the start.
+        wait_seconds_for_service: that time, s.
+        scan_not_active_broker_interval_ms: how often brokers are looked at for their expiry, ms.
+        server_channel_max_idle_time_seconds: idle connections end after that, s.
+        write_buffer_high_water_mark: a client that does not read is not read from above that, bytes.
+        max_frame_bytes: a larger frame ends its connection.
+        max_connections: more are refused.
+        max_held_bytes: of unfinished frames, all connections together.
+    """
+
+    bind_address: str = setting("0.0.0.0")
+    listen_port: int = setting(9876, high=_MAX_PORT)
+    kv_config_path: str = setting("~/namesrv/kvConfig.json")
+    order_message_enable: bool = setting(False, mutable=True)
+    return_order_topic_config_to_broker: bool = setting(True, mutable=True)
+    enable_all_topic_list: bool = setting(True, mutable=True)
+    enable_topic_list: bool = setting(True, mutable=True)
+    support_acting_master: bool = setting(False, mutable=True)
+    delete_topic_with_broker_registration: bool = setting(False, mutable=True)
+    notify_min_broker_id_changed: bool = setting(False, mutable=True)
+    need_wait_for_service: bool = setting(False, mutable=True)
+    wait_seconds_for_service: int = setting(45, mutable=True)
+    scan_not_active_broker_interval_ms: int = setting(5000, java="scanNotActiveBrokerInterval", low=10)
+    server_channel_max_idle_time_seconds: int = setting(120, low=1)
+    write_buffer_high_water_mark: int = setting(1 << 20)
+    max_frame_bytes: int = setting(MAX_FRAME_BYTES, low=1024, high=MAX_FRAME_BYTES)
+    max_connections: int = setting(16_384, low=1)
+    max_held_bytes: int = setting(256 << 20, low=1024)
+
+    @property
+    def limits(self) -> ServerLimits:
+        """What clients may take."""
+        return ServerLimits(
+            max_frame_bytes=self.max_frame_bytes,
+            max_connections=self.max_connections,
+            max_held_bytes=self.max_held_bytes,
+            idle_timeout_s=self.server_channel_max_idle_time_seconds,
+            write_high_water_bytes=self.write_buffer_high_water_mark or 1 << 20,
+        )
+
+
+def load_config(
+    file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[NamesrvConfig, list[str]]:
+    """Settings of all sources, and the keys of the file that mean nothing here.
+
+    Raises:
+        OptionError: an unknown key or a bad value, and where.
+    """
+    return load_settings(
+        NamesrvConfig,
+        file=file,
+        environ=os.environ if environ is None else environ,
+        prefix=ENVIRONMENT_PREFIX,
+        flags=flags,
+        ignored=IGNORED,
+    )

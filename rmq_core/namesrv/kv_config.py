@@ -1,0 +1,100 @@
+"""The name server's key-value configuration: namespaces of keys and values, in a file as Java writes it.
+
+``{"configTable":{"ORDER_TOPIC_CONFIG":{"TopicTest":"broker-a:4"}}}``
+
+Unlike the original, which writes in place, a change is written beside and renamed: the file is the old one or
+the new one. A change that cannot be written is not made.
+
+Source: ``KVConfigManager``.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from rmq_core.remoting.bodies import BodyStruct, decode_body, encode_body
+from rmq_formats.errors import DecodeError, StoreError
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+_Tables = dict[str, dict[str, str]]
+
+
+class _File(BodyStruct, frozen=True, kw_only=True):
+    config_table: _Tables = {}  # noqa: RUF012 # made anew for each struct
+
+
+class KVConfig:
+    """Namespaces of keys and values, kept in a file."""
+
+    def __init__(self, path: Path) -> None:
+        """Load the file, if it is there.
+
+        Raises:
+            StoreError: it cannot be read. The original starts empty then, and overwrites it at the next change.
+        """
+        self._path = path
+        self._tables: _Tables = {}
+        try:
+            self._tables = decode_body(path.read_bytes(), _File).config_table
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from error
+        except DecodeError as error:
+            raise StoreError(f"{path}: {error}") from error
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """A value, if there is one."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def table(self, namespace: str) -> Mapping[str, str] | None:
+        """A namespace's keys and values; None if it was never made."""
+        table = self._tables.get(namespace)
+        return None if table is None else MappingProxyType(table)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value.
+
+        Raises:
+            StoreError: it cannot be written; then it is not set.
+        """
+        self._replace(namespace, {**self._tables.get(namespace, {}), key: value})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Remove a key, if it is there; its namespace stays.
+
+        Raises:
+            StoreError: that cannot be written; then it is not removed.
+        """
+        if self.get(namespace, key) is not None:
+            self._replace(namespace, {name: old for name, old in self._tables[namespace].items() if name != key})
+
+    def _replace(self, namespace: str, table: dict[str, str]) -> None:
+        tables = {**self._tables, namespace: table}
+        try:
+            _write(self._path, encode_body(_File(config_table=tables)))
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
+        self._tables = tables
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file whole, and be sure of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.tmp")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

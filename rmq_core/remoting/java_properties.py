@@ -1,0 +1,71 @@
+"""Java's properties texts: config files, and the bodies of codes 25, 26, 318 and 319.
+
+Source: ``java.util.Properties#load``, ``MixAll#properties2String``.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from rmq_formats.errors import DecodeError
+
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_BLANKS: Final = " \t\f"
+_KEY_END: Final = re.compile(r"(?<!\\)(?:\\\\)*[=: \t\f]")
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|u|.|$)", re.DOTALL)
+_LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The keys and values of a text; of a repeated key the last one counts.
+
+    Raises:
+        DecodeError: a ``\\u`` without four hex digits behind it.
+    """
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        end = _KEY_END.search(line)
+        at = len(line) if end is None else end.end() - 1
+        rest = line[at:].lstrip(_BLANKS)
+        if rest[:1] in {"=", ":"}:
+            rest = rest[1:].lstrip(_BLANKS)
+        found[_unescape(line[:at])] = _unescape(rest)
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Lines without comments and blank ones; one that ends with an odd number of backslashes goes on."""
+    lines: list[str] = []
+    begun: str | None = None
+    for natural in _LINE_END.split(text):
+        line = natural.lstrip(_BLANKS)
+        if begun is None and (not line or line[0] in "#!"):
+            continue
+        line = (begun or "") + line
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            begun = line[:-1]
+        else:
+            lines.append(line)
+            begun = None
+    if begun is not None:
+        lines.append(begun)
+    return lines
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+
+    def replace(match: re.Match[str]) -> str:
+        escape = match[1]
+        if escape == "u":
+            raise DecodeError("a \\u without four hex digits in properties", actual=text[:64])
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _LETTERS.get(escape, escape)
+
+    return _ESCAPE.sub(replace, text)
+
+
+def format_properties(values: Mapping[str, str]) -> str:
+    """A text as Java's servers send it: sorted, one ``key=value`` a line, nothing escaped."""
+    return "".join(f"{key}={values[key]}\n" for key in sorted(values))

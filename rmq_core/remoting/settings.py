@@ -1,0 +1,154 @@
+"""Settings of a server: defaults < file < environment < flags, in one frozen dataclass.
+
+A field is known by its own name and by the one that it has in Java: ``listen_port`` and ``listenPort``. Files
+are Java's properties, or TOML if their name ends so; both may use either name.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from rmq_core.remoting.java_properties import parse_properties
+from rmq_formats.errors import FormatError, OptionError
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+_T = TypeVar("_T", bound=_Dataclass)
+_BOOLEANS: Final = {"true": True, "false": False}
+_MAX_INT: Final = (1 << 63) - 1
+
+
+def setting(default: Any, *, java: str | None = None, low: int = 0, high: int = _MAX_INT, mutable: bool = False) -> Any:
+    """A field of a settings dataclass.
+
+    Args:
+        default: its default, of its type: int, float, bool or str.
+        java: its name in Java, if that is not the field's in camelCase.
+        low: least value of a number.
+        high: largest value of a number.
+        mutable: whether it may be changed over the wire.
+    """
+    return field(default=default, metadata={"java": java, "low": low, "high": high, "mutable": mutable})
+
+
+def java_name(one: Field[Any]) -> str:
+    """A field's name in Java."""
+    given = one.metadata.get("java")
+    return str(given) if given else re.sub(r"_(\w)", lambda letter: letter[1].upper(), one.name)
+
+
+def load_settings(
+    kind: type[_T],
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    prefix: str = "RMQ_",
+    flags: Mapping[str, object] | None = None,
+    ignored: frozenset[str] = frozenset(),
+) -> tuple[_T, list[str]]:
+    """Settings from all their sources.
+
+    Args:
+        kind: the dataclass; its fields are made by ``setting``.
+        file: properties or TOML.
+        environ: the process's environment; ``prefix`` and a field's name in capitals is that field's variable.
+        prefix: of the variables; others are not looked at.
+        flags: by the field's name; None is as if it were not there.
+        ignored: keys of Java's that a file may have and that mean nothing here.
+
+    Returns:
+        The settings, and those keys of the file that were ignored.
+
+    Raises:
+        OptionError: an unknown key, a bad value, or a file that cannot be read; it says where.
+    """
+    by_name = _by_name(kind)
+    values: dict[str, object] = {}
+    passed_over: list[str] = []
+    for key, value in (_read(file) if file else {}).items():
+        if key in by_name:
+            values[by_name[key].name] = _convert(by_name[key], value, f"{file}: {key}")
+        elif key in ignored:
+            passed_over.append(key)
+        else:
+            raise OptionError(f"{file}: unknown key {key!r}")
+    for name, text in _variables(environ or {}, prefix):
+        one = by_name.get(name.removeprefix(prefix).lower())
+        if one is None:
+            raise OptionError(f"environment: unknown variable {name}")
+        values[one.name] = _convert(one, text, f"environment: {name}")
+    for name, flag in (flags or {}).items():
+        if flag is not None:
+            values[name] = _convert(by_name[name], flag, name)
+    return kind(**values), passed_over
+
+
+def _by_name(kind: type[_Dataclass]) -> dict[str, Field[Any]]:
+    names = {one.name: one for one in fields(kind)}
+    return names | {java_name(one): one for one in fields(kind)}
+
+
+def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
+    return ((name, text) for name, text in environ.items() if name.startswith(prefix))
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{path}: {error.strerror}") from error
+    try:
+        text = data.decode()
+        return tomllib.loads(text) if path.suffix == ".toml" else dict(parse_properties(text))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, FormatError) as error:
+        raise OptionError(f"{path}: {error}") from error
+
+
+def _convert(one: Field[Any], value: object, where: str) -> object:
+    """A value as the field's type; text is converted, anything else has to be of it."""
+    wanted = type(one.default)
+    if isinstance(value, str) and wanted is not str:
+        text = value.strip()
+        try:
+            value = _BOOLEANS[text.lower()] if wanted is bool else wanted(text)
+        except (ValueError, KeyError):
+            raise OptionError(f"{where}: {text!r} is no {wanted.__name__}") from None
+    if wanted is str and isinstance(value, str):
+        return value.strip()
+    if wanted is float and type(value) is int:
+        value = float(value)
+    if type(value) is not wanted:
+        raise OptionError(f"{where}: {value!r} is no {wanted.__name__}")
+    if isinstance(value, int | float) and not one.metadata["low"] <= value <= one.metadata["high"]:
+        raise OptionError(f"{where}: {value} is not within {one.metadata['low']} and {one.metadata['high']}")
+    return value
+
+
+def as_properties(settings: _Dataclass) -> dict[str, str]:
+    """All settings by their names in Java, as text."""
+    return {java_name(one): _text(getattr(settings, one.name)) for one in fields(settings)}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def changed_settings(settings: _T, changes: Mapping[str, str]) -> dict[str, object]:
+    """What a change over the wire means: new values by field; only what is declared mutable may be changed.
+
+    Raises:
+        OptionError: an unknown key, a bad value, or a setting that may not be changed: then none is.
+    """
+    by_name = _by_name(type(settings))
+    values: dict[str, object] = {}
+    for key, text in changes.items():
+        if key not in by_name or not by_name[key].metadata["mutable"]:
+            raise OptionError(f"{key} cannot be changed while it runs")
+        values[by_name[key].name] = _convert(by_name[key], text, key)
+    return values

@@ -1,0 +1,247 @@
+"""What the store does beside its work: the next file made ahead, queues and Index forced, old files removed.
+
+One thread, which shares little with the one that appends: queues of files to force, and the mark that
+dispatch leaves after each batch.
+"""
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.disk import Disk
+from rmq_core.store.dispatch import Dispatch, Mark
+from rmq_core.store.flush import LogFlusher
+from rmq_core.store.index import Index
+from rmq_core.store.log import CommitLog, LogFile
+from rmq_core.store.queue_files import OpenFiles
+from rmq_core.store.watermark import Marks, Watermark
+from rmq_formats.checkpoint import Checkpoint
+
+_JOIN_SECONDS: Final = 60.0
+_FEW_FILES: Final = 64  # as many are forced at each turn; more only when it is time, or when much has come
+_MUCH_BYTES: Final = 256 << 20  # of log: as much is read again, at most, after a crash
+_LACKS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}  # what may be there the next time
+
+
+class Background:
+    """The thread.
+
+    Attributes:
+        watermark: as it was written last.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        log: CommitLog,
+        open_files: OpenFiles,
+        index: Index | None,
+        dispatch: Dispatch,
+        flusher: LogFlusher,
+        marks: Marks,
+    ) -> None:
+        self.watermark = Watermark()
+        self._config = config
+        self._disk = disk
+        self._log = log
+        self._open_files = open_files
+        self._index = index
+        self._dispatch = dispatch
+        self._flusher = flusher
+        self._marks = marks
+        self._woken = threading.Event()
+        self._stopping = False
+        self._making = threading.Lock()  # held while a log file is made
+        self._wanted_start: int | None = None
+        self._prepared: LogFile | None = None
+        self._to_remove: deque[Callable[[], None]] = deque()
+        self._forcing = threading.Lock()  # held while queues, Index and marks are forced
+        self._thorough_at = 0.0
+        self._index_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="rmq-store-background", daemon=True)
+
+    def start(self) -> None:
+        """Run."""
+        self._thorough_at = self._index_at = time.monotonic()
+        self._thread.start()
+
+    def prepare(self, start: int) -> None:
+        """Have the log file that begins at a physical offset made; does not wait."""
+        self._wanted_start = start
+        self._woken.set()
+
+    def take(self, start: int) -> LogFile:
+        """The log file that begins at a physical offset: the one made ahead, or one made now.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        with self._making:
+            self._wanted_start = None
+            file, self._prepared = self._prepared, None
+            if file is not None and file.start == start:
+                return file
+            return self._log.create(start)
+
+    def remove_later(self, removal: Callable[[], None]) -> None:
+        """Have a file removed; of a large one that takes its time."""
+        self._to_remove.append(removal)
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End the thread, and remove a file that was made ahead and not needed."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+        if self._prepared is not None:
+            self._disk.remove(self._prepared.path)
+            self._disk.sync_directory(self._log.directory)
+            self._prepared = None
+
+    def _run(self) -> None:
+        interval = self._config.flush_consumequeue_interval_ms / 1000
+        due = time.monotonic() + interval
+        while not self._stopping:
+            self._woken.wait(max(due - time.monotonic(), 0))
+            self._woken.clear()
+            self._make_next()
+            self._remove()
+            if time.monotonic() >= due:
+                self.force_due()
+                due = time.monotonic() + interval
+        self._remove()
+
+    def _make_next(self) -> None:
+        with self._making:
+            if self._wanted_start is None:
+                return
+            try:
+                self._prepared = self._log.create(self._wanted_start)
+            except OSError:
+                return  # who needs it will meet the same error, and say so
+            finally:
+                self._wanted_start = None
+
+    def _remove(self) -> None:
+        while self._to_remove:
+            self._to_remove.popleft()()
+
+    def force_due(self) -> None:
+        """Force what is due to be forced by now."""
+        now = time.monotonic()
+        config = self._config
+        mark = self._dispatch.mark
+        thorough = (
+            len(self._open_files.dirty) <= _FEW_FILES
+            or mark.offset - self.watermark.dispatched > _MUCH_BYTES
+            or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
+        )
+        with_index = (
+            now - self._index_at >= config.flush_index_interval_ms / 1000
+            or mark.offset - self.watermark.index_dispatched > _MUCH_BYTES
+        )
+        if thorough or with_index:
+            self.force(units=thorough, keys=with_index)
+
+    def force(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
+        """Force the log, and units and keys as far as they are dispatched; then write down how far that is.
+
+        Args:
+            units: force the queues.
+            keys: force the Index.
+            clean: this is the end, and nothing is left to do.
+
+        Returns:
+            Whether all of it went well.
+        """
+        with self._forcing:
+            mark, before = self._dispatch.mark, self.watermark
+            units = units and (mark.offset, mark.unit_total) != (before.dispatched, before.unit_total)
+            keys = keys and self._index is not None and mark.offset != before.index_dispatched
+            if not (units or keys or clean or self._flusher.flushed_offset > before.log_flushed):
+                return True
+            try:
+                done = self._flusher.flush()
+                done = done and (not units or self._force_queues())
+                done = done and (not keys or self._force_index())
+                if done:
+                    self._write(mark, units=units or clean, keys=keys or clean, clean=clean)
+            except OSError as error:
+                if error.errno in _LACKS:
+                    return False
+                self._flusher.fail(error)
+                return False
+            now = time.monotonic()
+            self._thorough_at = now if units else self._thorough_at
+            self._index_at = now if keys else self._index_at
+            return done
+
+    def _force_queues(self) -> bool:
+        files = self._open_files
+        for _ in range(len(files.dirty)):
+            file = files.dirty.popleft()
+            file.is_dirty = False
+            try:
+                self._force_path(file.path)
+            except OSError as error:
+                if error.errno not in _LACKS:
+                    raise
+                file.is_dirty = True
+                files.dirty.append(file)
+                return False
+        changed = set()
+        for _ in range(len(files.new_directories)):
+            changed.add(files.new_directories.popleft())
+        for directory in sorted(changed):
+            try:
+                self._disk.sync_directory(directory)
+            except FileNotFoundError:  # removed with its topic
+                continue
+        return True
+
+    def _force_path(self, path: str) -> None:
+        try:
+            descriptor = self._disk.open(path)
+        except FileNotFoundError:  # removed with its topic, or with the oldest messages
+            return
+        try:
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+
+    def _force_index(self) -> bool:
+        assert self._index is not None
+        dirty = self._index.dirty
+        for _ in range(len(dirty)):
+            dirty.popleft().force()
+        return True
+
+    def _write(self, mark: Mark, *, units: bool, keys: bool, clean: bool) -> None:
+        """Write watermark and checkpoint: all below the mark is on the disk, of what was forced now."""
+        before, flushed = self.watermark, self._flusher.flushed_offset
+        old = self._marks.checkpoint
+        self.watermark = Watermark(
+            clean=clean,
+            log_flushed=flushed,
+            dispatched=mark.offset if units else before.dispatched,
+            unit_total=mark.unit_total if units else before.unit_total,
+            queue_count=mark.queue_count if units else before.queue_count,
+            index_dispatched=mark.offset if keys else before.index_dispatched,
+            index_name=mark.index_name if keys else before.index_name,
+            index_files=mark.index_files if keys else before.index_files,
+            index_header=mark.index_header if keys and mark.index_header else before.index_header,
+        )
+        timestamp_ms = mark.timestamp_ms if units else old.logics_msg_timestamp_ms
+        checkpoint = Checkpoint(
+            physic_msg_timestamp_ms=timestamp_ms,
+            logics_msg_timestamp_ms=timestamp_ms,
+            index_msg_timestamp_ms=mark.index_full_ms if keys and mark.index_header else old.index_msg_timestamp_ms,
+            master_flushed_offset=old.master_flushed_offset,
+        )
+        self._marks.write(self.watermark, checkpoint)

@@ -1,0 +1,121 @@
+"""Forces the log to the disk, on a thread of its own: many appends, one wait.
+
+A failed fsync is final. The kernel has dropped the pages that it could not write, so that a second fsync
+would succeed and mean nothing; the store takes no more messages, and acknowledges none that wait.
+
+Source: ``CommitLog.GroupCommitService``, ``FlushRealTimeService``, which retry.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.store.disk import Disk
+from rmq_core.store.log import CommitLog
+
+FlushListener = Callable[[int], None]
+FaultListener = Callable[[OSError], None]
+_JOIN_SECONDS: Final = 60.0
+
+
+class LogFlusher:
+    """The thread, and how far it is.
+
+    Attributes:
+        flushed_offset: physical offset below which the log is on the disk.
+        fault: the error that ended it; None while all is well.
+    """
+
+    def __init__(self, log: CommitLog, disk: Disk, interval_ms: int | None) -> None:
+        """Make the thread; ``start`` lets it run.
+
+        Args:
+            log: what to force.
+            disk: where it is.
+            interval_ms: how often to force it unasked; None only when asked.
+        """
+        self.flushed_offset = 0
+        self.fault: OSError | None = None
+        self._log = log
+        self._disk = disk
+        self._interval = None if interval_ms is None else interval_ms / 1000
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._turn = threading.Lock()
+        self._done = threading.Condition()
+        self._flushed: list[FlushListener] = []
+        self._failed: list[FaultListener] = []
+        self._thread = threading.Thread(target=self._run, name="rmq-store-flush", daemon=True)
+
+    def on_flushed(self, listener: FlushListener) -> None:
+        """Have the thread call a function with the new ``flushed_offset`` whenever that has moved."""
+        self._flushed.append(listener)
+
+    def on_fault(self, listener: FaultListener) -> None:
+        """Have the thread that meets an error call a function with it, once."""
+        self._failed.append(listener)
+
+    def start(self, flushed_offset: int) -> None:
+        """Run, with all below an offset on the disk already."""
+        self.flushed_offset = flushed_offset
+        self._thread.start()
+
+    def request(self) -> None:
+        """Ask for all that is appended now to be forced; does not wait."""
+        self._wanted.set()
+
+    def wait(self, physical_offset: int, timeout_s: float | None = None) -> bool:
+        """Wait until all below an offset is on the disk; False if that did not come to be."""
+        with self._done:
+            self._done.wait_for(lambda: self.flushed_offset >= physical_offset or self.fault is not None, timeout_s)
+        return self.flushed_offset >= physical_offset
+
+    def fail(self, error: OSError) -> None:
+        """End all forcing because of an error, wherever it was met."""
+        with self._done:
+            if self.fault is not None:
+                return
+            self.fault = error
+            self._done.notify_all()
+        for listener in self._failed:
+            listener(error)
+
+    def flush(self) -> bool:
+        """Force all that is appended now, on the calling thread; False if that failed, now or before."""
+        with self._turn:
+            if self.fault is not None:
+                return False
+            target = self._log.max_offset
+            if target > self.flushed_offset:
+                try:
+                    self._force(self.flushed_offset)
+                except OSError as error:
+                    self.fail(error)
+                    return False
+                with self._done:
+                    self.flushed_offset = target
+                    self._done.notify_all()
+                for listener in self._flushed:
+                    listener(target)
+            return True
+
+    def _force(self, begin: int) -> None:
+        for file in reversed(self._log.files.copy()):
+            self._disk.sync(file.descriptor)
+            if file.start <= begin:
+                return
+
+    def stop(self) -> None:
+        """End the thread, after a last flush."""
+        self._stopping = True
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping and self.fault is None:
+            self._wanted.wait(self._interval)
+            self._wanted.clear()
+            self.flush()
+        if self.fault is None:
+            self.flush()

@@ -1,0 +1,192 @@
+"""One IndexFile of a running store: mapped, appended to in place, searched.
+
+Source: ``IndexFile``.
+"""
+
+import mmap
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.disk import Disk
+from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.kernels.index import append_in_place, rechain
+from rmq_formats.layout import INDEX_COUNT_AT, INDEX_HEADER_BYTES, index_file_bytes
+
+_ALLOCATED_AT_ONCE: Final = 4 << 20  # of entries; a map must not grow into blocks that a full disk does not have
+
+
+class IndexFile:
+    """A file of keys.
+
+    Attributes:
+        path: of the file.
+        name: its name as a number; files are read in the order of these.
+        slots: ``maxHashSlotNum``.
+        entries: ``maxIndexNum``; one of them is never used.
+        is_dirty: written since it was forced last.
+    """
+
+    def __init__(self, path: str, name: int, slots: int, entries: int, disk: Disk) -> None:
+        self.path = path
+        self.name = name
+        self.slots = slots
+        self.entries = entries
+        self.is_dirty = False
+        self._disk = disk
+        self._size = index_file_bytes(slots, entries)
+        self._allocated = 0
+        self._descriptor: int | None = None
+        self._map: mmap.mmap | None = None
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            self._disk.close(self._descriptor)
+
+    @classmethod
+    def create(cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]) -> "IndexFile":
+        """Make a file; it begins with the end of the one before.
+
+        Args:
+            path: of the file.
+            name: likewise.
+            slots: of the file.
+            entries: of the file.
+            disk: where it is.
+            end: end timestamp (ms) and end physical offset of the file before; 0 for none.
+
+        Raises:
+            OSError: it cannot be made; nothing is left of it then.
+        """
+        file = cls(path, name, slots, entries, disk)
+        file._descriptor = disk.create(path, file._size, allocate=False)
+        try:
+            file._allocate(INDEX_HEADER_BYTES)
+        except OSError:
+            disk.remove(path)
+            raise
+        timestamp, physical_offset = (max(value, 0) for value in end)
+        header = IndexHeader(timestamp, timestamp, physical_offset, physical_offset)
+        file.map[:INDEX_HEADER_BYTES] = header.encode()
+        return file
+
+    @property
+    def descriptor(self) -> int:
+        """The file, open for reading and writing."""
+        if self._descriptor is None:
+            self._descriptor = self._disk.open(self.path)
+        return self._descriptor
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The whole file, mapped."""
+        if self._map is None:
+            self._map = mmap.mmap(self.descriptor, self._size)
+        return self._map
+
+    @property
+    def _array(self) -> NDArray[np.uint8]:
+        array: NDArray[Any] = np.frombuffer(self.map, dtype=np.uint8)
+        return array
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header, as it is now."""
+        return IndexHeader.decode(self.map[:INDEX_HEADER_BYTES])
+
+    @property
+    def index_count(self) -> int:
+        """Number of the next entry."""
+        return max(int.from_bytes(self.map[INDEX_COUNT_AT : INDEX_COUNT_AT + 4], "big", signed=True), 1)
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return max(self.entries - self.index_count, 0)
+
+    def _allocate(self, end: int) -> None:
+        """Have blocks for all bytes before ``end``."""
+        if self._allocated == 0:  # header and slots are written to from the first entry on
+            first = entry_position(0, self.slots)
+            self._disk.allocate(self.descriptor, 0, first)
+            self._allocated = first
+        while self._allocated < end:
+            step = min(_ALLOCATED_AT_ONCE, self._size - self._allocated)
+            self._disk.allocate(self.descriptor, self._allocated, step)
+            self._allocated += step
+
+    def append(self, keys: NDArray[np.int64]) -> None:
+        """Append entries for which there is room.
+
+        Args:
+            keys: rows of a key table, in log order.
+
+        Raises:
+            OSError: the disk has no blocks for them; nothing has changed then.
+        """
+        self._allocate(entry_position(self.index_count + len(keys), self.slots))
+        append_in_place(self._array, self.slots, keys)
+
+    def entry(self, number: int) -> IndexEntry:
+        """An entry by its number."""
+        return IndexEntry.decode(self.map, entry_position(number, self.slots))
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of the entries with a hash, newest first; the rules are ``rmq_formats.index.find_key``'s."""
+        begin_timestamp_ms = self.header.begin_timestamp_ms
+        slot_at = slot_position(key_hash, self.slots)
+        number = int.from_bytes(self.map[slot_at : slot_at + 4], "big", signed=True)
+        bound = min(self.index_count, self.entries)
+        while 0 < number < bound:  # links go down: a cycle ends here
+            entry = self.entry(number)
+            store_ms = begin_timestamp_ms + entry.seconds * 1000
+            if entry.seconds < 0:
+                return
+            if entry.key_hash == key_hash and begin_ms <= store_ms <= end_ms:
+                yield entry.physical_offset
+            if store_ms < begin_ms:
+                return
+            bound, number = number, entry.previous
+
+    def count_below(self, physical_offset: int) -> int:
+        """Number of the first entry of a record at a physical offset or behind it; entries go up."""
+        low, high = 1, self.index_count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).physical_offset < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def keep(self, header: IndexHeader) -> None:
+        """Throw away all entries that a header does not count; the slots are made anew from the others.
+
+        Raises:
+            OSError: the disk failed; the store cannot be opened then.
+        """
+        end = entry_position(header.index_count, self.slots)
+        self._map = None  # the file shrinks for a moment
+        self._disk.zero(self.descriptor, end, self._size)
+        self._allocated = 0
+        self._allocate(entry_position(header.index_count, self.slots))
+        used_slots = int(rechain(self._array, self.slots, header.index_count))
+        kept = IndexHeader(
+            header.begin_timestamp_ms, header.end_timestamp_ms, header.begin_physical_offset,
+            header.end_physical_offset, used_slots, header.index_count,
+        )  # fmt: skip
+        self.map[:INDEX_HEADER_BYTES] = kept.encode()
+
+    def is_sound(self) -> bool:
+        """Whether the header can be one of this store's settings."""
+        header = self.header
+        return header.index_count <= self.entries and 0 <= header.begin_physical_offset <= header.end_physical_offset
+
+    def force(self) -> None:
+        """Force the file to the disk."""
+        self.is_dirty = False
+        self._disk.sync(self.descriptor)
+
+

@@ -1,0 +1,253 @@
+"""One ConsumeQueue: its units on disk, and which of them are readable.
+
+Source: ``ConsumeQueue``. Unlike there, a unit always stands at its own queue offset: a gap is filled with
+pre-blanks, as ``rmq_formats.rebuild`` does, and never closed by what follows it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.queue_files import FileSequence, OpenFiles
+from rmq_formats.consumequeue import PRE_BLANK
+from rmq_formats.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.rebuild import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
+
+UNIT: Final = Struct(">qiq")
+UNIT_TYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert UNIT.size == UNIT_TYPE.itemsize == UNIT_BYTES
+
+_UNITS_AT_ONCE: Final = 4096
+_FILES_SCANNED: Final = 3  # from the end on; ConsumeQueue#recover
+
+
+class StoredUnit(NamedTuple):
+    """A unit and its place."""
+
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+
+
+class ConsumeQueue:
+    """Units of one queue.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        min_offset: first queue offset whose message is still in the log.
+        max_offset: queue offset of the next unit.
+        is_whole: False if a file of it was missing.
+    """
+
+    def __init__(self, topic: str, queue_id: int, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.max_offset = 0
+        self.is_whole = True
+        self.files = FileSequence(directory, file_bytes, open_files)
+
+    def append(self, queue_offset: int, units: bytes) -> int:
+        """Put units, which follow each other from a queue offset on, in their places.
+
+        Those that are there already are passed over. A gap before them is filled, unless it is so wide
+        that it is a damaged offset.
+
+        Args:
+            queue_offset: of the first.
+            units: 20 bytes each.
+
+        Returns:
+            Units left out because their offset is out of bounds.
+        """
+        count = len(units) // UNIT_BYTES
+        expected = self.max_offset
+        if queue_offset != expected:
+            if not 0 <= queue_offset <= MAX_QUEUE_OFFSET - count:
+                return count
+            if not self.files.files:  # the first there is: older ones went with the log's oldest files
+                in_file = queue_offset % (self.files.file_bytes // UNIT_BYTES)
+                units, expected = PRE_BLANK * in_file + units, queue_offset - in_file
+                self.min_offset = queue_offset
+            elif queue_offset > expected:
+                if queue_offset - expected > MAX_GAP_UNITS:
+                    return count
+                units = PRE_BLANK * (queue_offset - expected) + units
+            else:
+                units = units[(expected - queue_offset) * UNIT_BYTES :]
+                if not units:
+                    return 0
+        self.files.write(units, expected * UNIT_BYTES)
+        self.max_offset = expected + len(units) // UNIT_BYTES
+        return 0
+
+    def read(self, queue_offset: int, count: int) -> bytes:
+        """Up to ``count`` units from a queue offset on, to the end of its file at most."""
+        count = min(count, self.max_offset - queue_offset)
+        return self.files.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
+
+    def unit(self, queue_offset: int) -> StoredUnit | None:
+        """The unit at a queue offset; None where there is none, or one that stands for no message."""
+        data = self.read(queue_offset, 1)
+        if len(data) < UNIT_BYTES:
+            return None
+        unit = StoredUnit(queue_offset, *UNIT.unpack(data))
+        return None if unit.size == PRE_BLANK_SIZE and unit.physical_offset == 0 else unit
+
+    def next_unit(self, queue_offset: int) -> StoredUnit | None:
+        """The first unit from a queue offset on that stands for a message."""
+        while queue_offset < self.max_offset:
+            unit = self.unit(queue_offset)
+            if unit is not None:
+                return unit
+            units = np.frombuffer(self.read(queue_offset, _UNITS_AT_ONCE), dtype=UNIT_TYPE)
+            if not len(units):
+                return None
+            messages = np.flatnonzero(~_is_pre_blank(units))
+            if len(messages):
+                return self.unit(queue_offset + int(messages[0]))
+            queue_offset += len(units)
+        return None
+
+    def find(self, is_from_here: Callable[[StoredUnit], bool], begin: int | None = None) -> int:
+        """The first queue offset whose message fulfils a condition that, once it holds, holds to the end.
+
+        Args:
+            is_from_here: the condition; units that stand for no message are not asked.
+            begin: where to begin; the oldest readable one by default.
+
+        Returns:
+            ``max_offset`` where none does.
+        """
+
+        def holds(queue_offset: int) -> bool:
+            unit = self.next_unit(queue_offset)
+            return unit is None or is_from_here(unit)
+
+        begin = self.min_offset if begin is None else begin
+        found = begin + bisect_left(range(begin, self.max_offset), True, key=holds)
+        unit = self.next_unit(found)
+        return self.max_offset if unit is None else unit.queue_offset
+
+    def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
+        """The first queue offset whose record stands at a physical offset or behind it."""
+        return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
+
+    @property
+    def first_stored(self) -> int:
+        """The first queue offset that a file has room for, readable or not."""
+        return self.files.start // UNIT_BYTES
+
+    def trim(self, queue_offset: int) -> None:
+        """Throw away all units from a queue offset on, and the pre-blanks before it.
+
+        No queue may end in a pre-blank: the original takes its size for the end of the log.
+        """
+        first = self.first_stored
+        while queue_offset > first:
+            begin = max(first, queue_offset - _UNITS_AT_ONCE)
+            data = b"".join(self._pieces(begin, queue_offset))
+            messages = np.flatnonzero(~_is_pre_blank(np.frombuffer(data, dtype=UNIT_TYPE)))
+            if len(messages):
+                queue_offset = begin + int(messages[-1]) + 1
+                break
+            queue_offset = begin
+        self.files.trim(queue_offset * UNIT_BYTES)
+        self.max_offset = queue_offset if self.files.files else 0
+        self.min_offset = min(self.min_offset, self.max_offset)
+
+    def _pieces(self, begin: int, end: int) -> list[bytes]:
+        pieces = []
+        while begin < end:
+            pieces.append(self.files.read(begin * UNIT_BYTES, (end - begin) * UNIT_BYTES))
+            begin += len(pieces[-1]) // UNIT_BYTES
+        return pieces
+
+    def blank(self, begin: int, end: int) -> None:
+        """Have units stand for no message any more."""
+        if end >= self.max_offset:
+            self.trim(begin)
+        elif begin < end:
+            self.files.write(PRE_BLANK * (end - begin), begin * UNIT_BYTES)
+
+    def load(self, known_until: int | None) -> None:
+        """Open the files and find the last unit.
+
+        Args:
+            known_until: physical offset below which units are known to be sound on the disk, so that a
+                search by halves finds the last of them; those above are thrown away. None trusts nothing,
+                and reads the last files unit by unit.
+        """
+        self.is_whole = self.files.load()
+        if not self.files.files:
+            return
+        if known_until is None:
+            self._scan(max(self.files.start, self.files.files[-1].start - (_FILES_SCANNED - 1) * self.files.file_bytes))
+            return
+        last = self.files.files[-1]
+        self.max_offset = (last.start + self.files.file_bytes) // UNIT_BYTES
+
+        def is_behind(unit: StoredUnit) -> bool:
+            return unit.size <= 0 or unit.physical_offset >= known_until
+
+        end = self.find(is_behind, self.first_stored)
+        self.max_offset = end
+        if self.files.has_data(end * UNIT_BYTES):
+            self.trim(end)
+
+    def _scan(self, offset: int) -> None:
+        """Find the first unit from a byte offset on that is not written, and throw away all behind it."""
+        end = self.files.files[-1].start + self.files.file_bytes
+        while offset < end:
+            units = np.frombuffer(self.files.read(offset, self.files.file_bytes), dtype=UNIT_TYPE)
+            unwritten = np.flatnonzero((units["physical_offset"] < 0) | (units["size"] <= 0))
+            if len(unwritten):
+                offset += int(unwritten[0]) * UNIT_BYTES
+                break
+            offset += len(units) * UNIT_BYTES
+        self.max_offset = offset // UNIT_BYTES
+        self.trim(self.max_offset)
+
+    def scan_all(self) -> None:
+        """Find the end of the sound units from the first file on."""
+        if self.files.files:
+            self._scan(self.files.start)
+
+    def last_end(self) -> int:
+        """Physical offset behind the record of the last unit; -1 if there is none."""
+        unit = self.unit(self.max_offset - 1) if self.max_offset > self.first_stored else None
+        return -1 if unit is None else unit.physical_offset + unit.size
+
+    def correct_min(self, log_min: int) -> None:
+        """Have ``min_offset`` be the first message that the log still has.
+
+        Source: ``ConsumeQueue#correctMinOffset``, which takes a pre-blank for a message at offset 0.
+        """
+        begin = max(self.min_offset, self.first_stored)
+        self.min_offset = self.find_physical(log_min, begin)
+
+    def remove_expired(self, log_min: int) -> int:
+        """Remove the files whose messages are all gone from the log, but never the last; how many.
+
+        The last stays for its number: a queue that began again at 0 would be behind its consumers.
+        """
+        removed = 0
+        while len(self.files.files) > 1:
+            end = (self.files.start + self.files.file_bytes) // UNIT_BYTES
+            unit = self.unit(end - 1)
+            if unit is not None and unit.physical_offset >= log_min:
+                break
+            self.files.remove(self.files.files[0])
+            removed += 1
+        return removed
+
+
+def _is_pre_blank(units: NDArray[Any]) -> NDArray[np.bool_]:
+    blank: NDArray[np.bool_] = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
+    return blank

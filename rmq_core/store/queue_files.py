@@ -1,0 +1,228 @@
+"""Files of fixed size that follow each other, for queues: read and written by calls, not mapped.
+
+A write to a full disk is an error here, where a map would end the process; so the files are sparse, and a
+thousand small queues take little. As many stay open as the process may have.
+"""
+
+import mmap
+import os
+import resource
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.disk import Disk
+from rmq_formats import paths
+from rmq_formats.errors import StoreSizeError
+
+_LEAST_OPEN: Final = 64
+_MOST_OPEN: Final = 16_384
+_OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
+
+
+class QueueFile:
+    """One file.
+
+    Attributes:
+        path: of the file.
+        start: offset of its first byte in the queue.
+        descriptor: -1 while it is closed.
+        is_dirty: written since it was forced to the disk last.
+    """
+
+    __slots__ = ("descriptor", "is_dirty", "path", "start")
+
+    def __init__(self, path: str, start: int) -> None:
+        self.path = path
+        self.start = start
+        self.descriptor = -1
+        self.is_dirty = False
+
+
+class OpenFiles:
+    """Opens files and closes the longest open ones when there are too many; one thread uses it.
+
+    Attributes:
+        dirty: files written, for the thread that forces them, which opens them anew.
+        new_directories: directories with new names in them, for the same thread.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.dirty: deque[QueueFile] = deque()
+        self.new_directories: deque[str] = deque()
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_PART
+        self._limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
+        self._open: deque[QueueFile] = deque()
+
+    def open(self, file: QueueFile) -> int:
+        """The file's descriptor."""
+        if file.descriptor < 0:
+            self._hold(file, self.disk.open(file.path))
+        return file.descriptor
+
+    def create(self, file: QueueFile, size: int) -> None:
+        """Make the file, of zeros."""
+        directory = str(Path(file.path).parent)
+        self.new_directories.extend(self.disk.make_directory(directory))
+        self._hold(file, self.disk.create(file.path, size, allocate=False))
+        self.new_directories.append(directory)
+
+    def _hold(self, file: QueueFile, descriptor: int) -> None:
+        while len(self._open) >= self._limit:
+            self.close(self._open.popleft())
+        file.descriptor = descriptor
+        self._open.append(file)
+
+    def close(self, file: QueueFile) -> None:
+        """Close a file until it is used again."""
+        if file.descriptor >= 0:
+            self.disk.close(file.descriptor)
+            file.descriptor = -1
+
+    def forget(self, file: QueueFile) -> None:
+        """Close a file that is about to be removed."""
+        if file.descriptor >= 0:
+            self.close(file)
+            self._open.remove(file)
+
+    def close_all(self) -> None:
+        """Close all files."""
+        while self._open:
+            self.close(self._open.popleft())
+
+    def write(self, file: QueueFile, data: bytes, position: int) -> None:
+        """Write into a file, and note that it has to be forced."""
+        self.disk.write(file.descriptor if file.descriptor >= 0 else self.open(file), data, position)
+        if not file.is_dirty:
+            file.is_dirty = True
+            self.dirty.append(file)
+
+    def read(self, file: QueueFile, size: int, position: int) -> bytes:
+        """Read from a file; what is not written yet is zeros."""
+        return os.pread(file.descriptor if file.descriptor >= 0 else self.open(file), size, position)
+
+
+class FileSequence:
+    """The files of one queue, by offset.
+
+    Attributes:
+        files: the first may begin anywhere at a multiple of ``file_bytes``; none is missing after it.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.files: list[QueueFile] = []
+        self._open = open_files
+
+    def load(self) -> bool:
+        """Find the files that are there; those before a gap are removed, the newest count.
+
+        Returns:
+            False if there was a gap: the queue has to be made anew from the log.
+
+        Raises:
+            StoreSizeError: a file of another size than this store's; its settings are not those it was made with.
+        """
+        found: list[tuple[int, Path, int]] = []
+        for path in Path(self.directory).iterdir():
+            start = paths.parse_segment_name(path.name)
+            if start is not None and path.is_file():
+                found.append((start, path, path.stat().st_size))
+        found.sort()
+        if found and found[-1][2] == 0:  # its maker died in between
+            self._open.disk.remove(str(found.pop()[1]))
+        is_whole = True
+        for start, path, size in found:
+            if size != self.file_bytes or start % self.file_bytes:
+                raise StoreSizeError(f"{path}: has {size} bytes, but this store's files have {self.file_bytes}")
+            if self.files and start != self.files[-1].start + self.file_bytes:
+                is_whole = False
+                for file in list(self.files):
+                    self.remove(file)
+            self.files.append(QueueFile(str(path), start))
+        return is_whole
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that a file has; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    def file_at(self, offset: int) -> QueueFile | None:
+        """The file that an offset is in."""
+        if not self.files:
+            return None
+        number = (offset - self.files[0].start) // self.file_bytes
+        return self.files[number] if 0 <= number < len(self.files) else None
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Write at an offset, over the bounds of files, making those that lack at the end."""
+        done = 0
+        while done < len(data):
+            at = offset + done
+            file = self.file_at(at) or self._append_file(at)
+            position = at - file.start
+            step = min(len(data) - done, self.file_bytes - position)
+            self._open.write(file, data if step == len(data) else data[done : done + step], position)
+            done += step
+
+    def _append_file(self, offset: int) -> QueueFile:
+        start = offset - offset % self.file_bytes
+        file = QueueFile(f"{self.directory}/{paths.segment_name(start)}", start)
+        self._open.create(file, self.file_bytes)
+        self.files.append(file)
+        return file
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from an offset on, to the end of its file at most; none where there is no file."""
+        file = self.file_at(offset)
+        if file is None:
+            return b""
+        position = offset - file.start
+        return self._open.read(file, min(size, self.file_bytes - position), position)
+
+    def has_data(self, offset: int) -> bool:
+        """Whether anything but zeros may stand at an offset or behind it."""
+        file = self.file_at(offset)
+        if file is None:
+            return False
+        if file is not self.files[-1]:
+            return True
+        position = offset - file.start
+        rest = min(-position % mmap.PAGESIZE, self.file_bytes - position)
+        descriptor = self._open.open(file)
+        if any(os.pread(descriptor, rest, position)):
+            return True
+        try:
+            os.lseek(descriptor, position + rest, os.SEEK_DATA)
+        except OSError:  # only a hole is left
+            return False
+        return True
+
+    def trim(self, offset: int) -> None:
+        """Make all from an offset on zeros, and remove the files behind it."""
+        while self.files and self.files[-1].start >= offset:
+            self.remove(self.files[-1])
+        file = self.file_at(offset) if self.files else None
+        if file is not None:
+            self._open.disk.zero(self._open.open(file), offset - file.start, self.file_bytes)
+            if not file.is_dirty:
+                file.is_dirty = True
+                self._open.dirty.append(file)
+
+    def remove(self, file: QueueFile) -> None:
+        """Remove a file."""
+        self.files.remove(file)
+        self._open.forget(file)
+        self._open.disk.remove(file.path)
+        self._open.new_directories.append(self.directory)
+
+    def clear(self) -> None:
+        """Remove all files, and the directory if that leaves it empty."""
+        for file in list(self.files):
+            self.remove(file)
+        try:
+            os.rmdir(self.directory)
+        except OSError:
+            return

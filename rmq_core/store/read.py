@@ -1,0 +1,222 @@
+"""Reads: messages of a queue, by offset, by time; records by place, by key.
+
+Records are given out as slices of the mapped log: nothing is copied.
+
+Source: ``DefaultMessageStore#getMessage``, ``#queryMessage``, ``ConsumeQueue#getOffsetInQueueByTime``.
+"""
+
+import os
+from collections.abc import Callable, Set
+from struct import Struct
+from typing import Final
+
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.index import Index
+from rmq_core.store.log import CommitLog
+from rmq_core.store.queue import UNIT, ConsumeQueue, StoredUnit
+from rmq_core.store.queues import QueueTable
+from rmq_core.store.values import Boundary, GetResult, GetStatus, QueryResult
+from rmq_formats.errors import FormatError
+from rmq_formats.index import MAX_LONG
+from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, RECORD_FIXED_BYTES_V1, UNIT_BYTES
+from rmq_formats.message import StoredMessage, decode_record
+
+Matches = Callable[[memoryview], bool]
+
+_PLACE: Final = Struct(">ii20xq")  # size, magic, physical offset of a record
+_LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+MAX_PULL_BYTES: Final = 128 << 20  # DefaultMessageStore#MAX_PULL_MSG_SIZE
+LEAST_PULL_BYTES: Final = 100
+_MAX_CANDIDATES: Final = 4096  # index entries that one query follows: hot keys and collisions have long chains
+
+
+class Reader:
+    """Answers reads of one store."""
+
+    def __init__(
+        self, config: StoreConfig, log: CommitLog, queues: QueueTable, index: Index | None,
+        tags_code_of: Callable[[ConsumeQueue, int], int] | None,
+    ) -> None:  # fmt: skip
+        """Read from these.
+
+        Args:
+            config: the store's settings.
+            log: the records.
+            queues: their queues.
+            index: their keys; None without.
+            tags_code_of: gives what an address in ConsumeQueueExt stands for; None without that.
+        """
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._tags_code_of = tags_code_of
+        self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        max_bytes: int = MAX_PULL_BYTES,
+        tags_codes: Set[int] | None = None,
+        matches: Matches | None = None,
+    ) -> GetResult:
+        """Messages of a queue from an offset on; see ``MessageStore.get``."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return self._nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, queue_offset, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return self._nothing(GetStatus.NO_MESSAGE_IN_QUEUE, queue_offset, 0, low, high)
+        if queue_offset < low:
+            return self._nothing(GetStatus.OFFSET_TOO_SMALL, queue_offset, low, low, high)
+        if queue_offset == high:
+            return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, queue_offset, low, high)
+        if queue_offset > high:
+            return self._nothing(GetStatus.OFFSET_OVERFLOW_BADLY, queue_offset, high, low, high)
+        scanned = max(self._config.max_filter_bytes // UNIT_BYTES, max_count)
+        units = queue.read(queue_offset, scanned if tags_codes is not None or matches is not None else max_count)
+        if not units:
+            next_file = queue.files.file_bytes // UNIT_BYTES
+            following = queue_offset - queue_offset % next_file + next_file
+            return self._nothing(GetStatus.OFFSET_FOUND_NULL, queue_offset, following, low, high)
+        max_bytes = min(max(max_bytes, LEAST_PULL_BYTES), MAX_PULL_BYTES)
+        return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches)
+
+    def _nothing(self, status: GetStatus, asked: int, corrected: int, low: int, high: int) -> GetResult:
+        return GetResult(status, asked if self._config.slave else corrected, low, high, [], 0, 0)
+
+    def _collect(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        units: bytes,
+        limits: tuple[int, int],
+        tags_codes: Set[int] | None,
+        matches: Matches | None,
+    ) -> GetResult:
+        """Take the messages of units, up to the limits."""
+        log, config = self._log, self._config
+        max_count, max_bytes = limits
+        log_end = log.max_offset
+        slices: list[memoryview] = []
+        begin = end = -1  # the stretch of the log that the next slice will be
+        count = total = removed = 0
+        following = queue_offset
+        for physical_offset, size, tags_code in UNIT.iter_unpack(units):
+            if total:
+                is_near = log_end - physical_offset <= self._memory_bytes
+                most = config.max_transfer_bytes_in_memory if is_near else config.max_transfer_bytes_on_disk
+                most_count = config.max_transfer_count_in_memory if is_near else config.max_transfer_count_on_disk
+                if count >= min(max_count, most_count) or total + size > min(max_bytes, most):
+                    break
+            following += 1
+            if tags_codes is not None and not self._has_tags(queue, tags_code, tags_codes):
+                continue
+            record = log.slice(physical_offset, size) if _LEAST_SIZE <= size < PRE_BLANK_SIZE else None
+            if record is None or _PLACE.unpack_from(record) not in (
+                (size, MAGIC_V1, physical_offset), (size, MAGIC_V2, physical_offset),
+            ):  # fmt: skip
+                removed += 1
+                continue
+            if matches is not None and not matches(record):
+                continue
+            if physical_offset == end and physical_offset % log.file_bytes:
+                end += size
+            else:
+                if begin >= 0:
+                    slices.append(self._stretch(begin, end))
+                begin, end = physical_offset, physical_offset + size
+            count += 1
+            total += size
+        if begin >= 0:
+            slices.append(self._stretch(begin, end))
+        status = GetStatus.FOUND
+        if not count:
+            status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, following, queue.min_offset, queue.max_offset, slices, count, total)
+
+    def _stretch(self, begin: int, end: int) -> memoryview:
+        stretch = self._log.slice(begin, end - begin)
+        assert stretch is not None
+        return stretch
+
+    def _has_tags(self, queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:
+        if tags_code <= EXT_MAX_ADDRESS and self._tags_code_of is not None:
+            tags_code = self._tags_code_of(queue, tags_code)
+        if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half
+            tags_code = (tags_code + (1 << 31)) % (1 << 32) - (1 << 31)
+        return tags_code in wanted
+
+    def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Store timestamp of a message of a queue; None where there is none."""
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None or queue_offset < queue.min_offset else queue.unit(queue_offset)
+        return None if unit is None else self._log.store_timestamp_ms(unit.physical_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
+        """Queue offset for a store time; see ``MessageStore.offset_by_time``."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        log = self._log
+
+        def since(bound_ms: int) -> int:
+            def is_since(unit: StoredUnit) -> bool:
+                found = log.store_timestamp_ms(unit.physical_offset)
+                return found is not None and found >= bound_ms
+
+            return queue.find(is_since)
+
+        if boundary is Boundary.LOWER:
+            return since(time_ms)
+        return max(since(time_ms + 1) - 1, queue.min_offset)
+
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
+    ) -> QueryResult:
+        """Messages with a key; see ``MessageStore.query``."""
+        records: list[memoryview] = []
+        seen: set[int] = set()
+        index = self._index
+        if index is None:
+            return QueryResult(records, 0, 0)
+        most = min(max_count, self._config.max_query_count)
+        for tried, physical_offset in enumerate(index.find(topic, key, begin_ms, end_ms)):
+            if len(records) >= most or tried == _MAX_CANDIDATES:
+                break
+            if physical_offset in seen:
+                continue
+            seen.add(physical_offset)
+            message = self.message(physical_offset)
+            if message is None or message.topic != topic or not _has_key(message, key, unique):
+                continue
+            record = self._log.record(physical_offset)
+            if record is not None:
+                records.append(record)
+        return QueryResult(records, *index.last_update())
+
+    def message(self, physical_offset: int) -> StoredMessage | None:
+        """The message that stands at a physical offset, decoded; None where none does, or a damaged one."""
+        record = self._log.record(physical_offset)
+        if record is None:
+            return None
+        try:
+            return decode_record(record, physical_offset=physical_offset)
+        except FormatError:
+            return None
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether a message is likely still in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""
+        queue = self._queues.get(topic, queue_id)
+        unit = None if queue is None else queue.unit(queue_offset)
+        return unit is not None and self._log.max_offset - unit.physical_offset <= self._memory_bytes
+
+
+def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:
+    return message.uniq_key == key or (not unique and key in message.keys)

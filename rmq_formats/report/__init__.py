@@ -1,0 +1,1 @@
+"""Reports as pages: one self-contained HTML file each, for a browser and for paper."""

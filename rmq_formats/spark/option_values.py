@@ -1,0 +1,160 @@
+"""Reads the values of options; what cannot be read is a ValueError that says what would be."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_formats.access.query import AccessPath, Queue
+from rmq_formats.arrow_schema import Mode
+
+EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
+LATEST: Final = -1
+
+_SIZE = re.compile(r"(\d{1,18})([kmgKMG]?)[bB]?", re.ASCII)
+_SIZE_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
+_INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
+    """Offsets by queue; the end that is meant anyway may be left out, or given by its number or word."""
+    word, number = ("earliest", EARLIEST) if default == EARLIEST else ("latest", LATEST)
+    other_word, other = ("latest", LATEST) if default == EARLIEST else ("earliest", EARLIEST)
+
+    def parse(text: str) -> dict[Queue, int]:
+        lowered = text.strip().lower()
+        if lowered == word or (lowered == other_word and default == EARLIEST):
+            return {}  # startingOffsets=latest is a stream's; see batch_only
+        if lowered == other_word:
+            raise ValueError("a batch would have nothing to read")
+        found = {}
+        for queue, value in queue_numbers(text).items():
+            if value == other:
+                raise ValueError(f"{other} ({other_word}) leaves nothing to read")
+            if value < 0 and value != number:
+                raise ValueError(f"offset {value}")
+            if value != number:
+                found[queue] = value
+        return found
+
+    return parse
+
+
+def word_or_json(text: str) -> int:
+    return LATEST if text.strip().lower() == "latest" else EARLIEST
+
+
+def times(text: str) -> dict[Queue, int]:
+    return {queue: value for queue, value in queue_numbers(text).items() if value >= 0}
+
+
+def queue_numbers(text: str) -> dict[Queue, int]:
+    """``{"topic": {"0": 123}}`` by queue."""
+    found: dict[Queue, int] = {}
+    for topic, queues in json_object(text).items():
+        if not isinstance(queues, dict):
+            raise ValueError(f"{topic!r} must have an object of queues")
+        for queue_id, value in queues.items():
+            if not _INTEGER.fullmatch(queue_id) or not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"queue {queue_id!r} of {topic!r} must have an integer")
+            found[topic, int(queue_id)] = value
+    return found
+
+
+def assignment(text: str) -> dict[str, frozenset[int]]:
+    found = {}
+    for topic, queues in json_object(text).items():
+        if not isinstance(queues, list) or not all(type(queue_id) is int for queue_id in queues):
+            raise ValueError(f"{topic!r} must have a list of queue ids")
+        found[topic] = frozenset(queues)
+    return found
+
+
+def json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError('expected a JSON object by topic, such as {"TopicTest":{"0":100}}')
+    return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("a list of names, separated by commas")
+    return names
+
+
+def text(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression ({error})") from error
+    return text
+
+
+def path(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    path = text if "://" in text else str(Path(text).absolute())
+    return path.rstrip("/").removesuffix("/commitlog") or "/"
+
+
+def boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("true or false")
+    return text.lower() == "true"
+
+
+def natural(text: str) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) < 0:
+        raise ValueError("a number of bytes, 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) < 1:
+        raise ValueError("a number, 1 or more")
+    return int(text)
+
+
+def size(text: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) < 1:
+        raise ValueError("a number of bytes, such as 134217728 or 128m")
+    return int(match[1]) << _SIZE_SHIFT[match[2].lower()]
+
+
+def timestamp_ms(text: str) -> int:
+    if _INTEGER.fullmatch(text.strip()):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("milliseconds, or a time as 2026-03-01T08:00:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def mode(text: str) -> Mode:
+    try:
+        return Mode(text.upper())
+    except ValueError:
+        raise ValueError(f"one of {', '.join(Mode)}") from None
+
+
+def access_path(text: str) -> AccessPath:
+    choices = {path.value: path for path in AccessPath if path is not AccessPath.MESSAGE_ID}
+    if text.lower() not in choices:
+        raise ValueError(f"one of {', '.join(choices)}")
+    return choices[text.lower()]

@@ -1,0 +1,356 @@
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from rmq_core.remoting.codes import JSON, ROCKETMQ
+from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.errors import ConnectionLostError, ListenError, ResponseError
+from rmq_core.remoting.frames import encode_frame
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.server import RemotingServer, ServerLimits
+from rmq_formats.errors import DecodeError
+from tests.remoting.conftest import ECHO, Connect, Serve, echo
+
+
+def numbered(count: int, code: int = ECHO, flag: int = 0) -> bytes:
+    frames = []
+    for number in range(count):
+        command = request(code, {"n": str(number)}, b"body")
+        command.opaque, command.flag = number, flag
+        frames.append(encode_frame(command))
+    return b"".join(frames)
+
+
+@pytest.mark.parametrize("serialize_type", [JSON, ROCKETMQ])
+async def test_a_request_gets_an_answer_in_its_own_form(serve: Serve, connect: Connect, serialize_type: int) -> None:
+    _, address = await serve()
+    peer = await connect(address)
+    answer = await peer.ask(request(ECHO, {"a": "b"}, b"body", serialize_type=serialize_type))
+    assert (answer.code, answer.flag, answer.serialize_type, answer.ext_fields) == (0, 1, serialize_type, {"a": "b"})
+    assert answer.body == b"body"
+
+
+async def test_pipelined_requests_get_their_answers_in_order(serve: Serve, connect: Connect) -> None:
+    _, address = await serve()
+    peer = await connect(address)
+    peer.write(numbered(500))
+    assert [answer.opaque for answer in await peer.read(500)] == list(range(500))
+
+
+async def test_answers_of_one_batch_leave_in_one_write(serve: Serve, connect: Connect) -> None:
+    batches: list[int] = []
+    server, address = await serve(after_batch=lambda: batches.append(1))
+    peer = await connect(address)
+    await peer.ask()
+    (connection,) = server.connections
+    writes: list[int] = []
+    transport = connection._transport
+    assert transport is not None
+
+    class Counting:
+        def __getattr__(self, name: str) -> object:
+            return getattr(transport, name)
+
+        def write(self, data: bytes) -> None:
+            writes.append(len(data))
+            transport.write(data)
+
+    connection._transport = Counting()  # type: ignore[assignment]
+    batches.clear()
+    peer.write(numbered(100))
+    await peer.read(100)
+    assert len(writes) == len(batches) < 5
+
+
+async def test_an_unknown_code_is_answered_as_the_original_does(serve: Serve, connect: Connect) -> None:
+    _, address = await serve()
+    peer = await connect(address)
+    answer = await peer.ask(request(999))
+    assert (answer.code, answer.remark) == (3, " request type 999 not supported")
+    assert (await peer.ask()).code == 0
+
+
+async def test_a_one_way_request_gets_no_answer(serve: Serve, connect: Connect) -> None:
+    seen: list[int] = []
+
+    def fails(command: RemotingCommand, _connection: Connection) -> None:
+        seen.append(command.code)
+        raise ResponseError(1)
+
+    async def later(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        seen.append(command.code)
+        return command.response()
+
+    _, address = await serve({1: fails, 2: later})
+    peer = await connect(address)
+    for code in (ECHO, 1, 2, 999):
+        peer.write(numbered(1, code, flag=2))
+    peer.write(numbered(1))
+    (answer,) = await peer.read()
+    assert answer.code == 0
+    assert seen == [1, 2]
+
+
+async def test_what_a_handler_raises_is_an_answer_and_the_connection_goes_on(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [ResponseError(17, "no topic"), DecodeError("bad body"), ValueError("x\ud800" + "y" * 10000)]
+
+    def fails(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        raise errors[int(command.ext_fields["n"])]
+
+    async def fails_later(command: RemotingCommand, connection: Connection) -> RemotingCommand:
+        await asyncio.sleep(0)
+        return fails(command, connection)
+
+    _, address = await serve({1: fails, 2: fails_later})
+    peer = await connect(address)
+    for code in (1, 2):
+        peer.write(numbered(3, code))
+        answers = sorted(await peer.read(3), key=lambda answer: answer.opaque)
+        assert [answer.code for answer in answers] == [17, 1, 1]
+        assert [answer.remark for answer in answers[:2]] == ["no topic", "bad body"]
+        assert (answers[2].remark or "").startswith("ValueError: x?yyy")
+        assert len(answers[2].remark or "") == 4096
+    assert (await peer.ask()).code == 0
+    assert [record.levelno for record in caplog.records if "failed" in record.message] == [logging.ERROR] * 2
+
+
+async def test_an_answer_that_cannot_be_encoded_is_an_answer_with_code_1(serve: Serve, connect: Connect) -> None:
+    def too_large(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        return command.response(0, None, None, bytes(17 << 20))
+
+    def no_text(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        return command.response(0, "\ud800")
+
+    async def later(command: RemotingCommand, connection: Connection) -> RemotingCommand:
+        return too_large(command, connection)
+
+    _, address = await serve({1: too_large, 2: no_text, 3: later})
+    peer = await connect(address)
+    for code in (1, 2, 3):
+        assert (await peer.ask(request(code))).code == 1
+    assert (await peer.ask()).code == 0
+
+
+async def test_answers_may_come_later_and_out_of_order(serve: Serve, connect: Connect) -> None:
+    futures: list[asyncio.Future[RemotingCommand | None]] = []
+    held: list[tuple[RemotingCommand, Connection]] = []
+
+    def by_future(command: RemotingCommand, _connection: Connection) -> asyncio.Future[RemotingCommand | None]:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    def by_hand(command: RemotingCommand, connection: Connection) -> None:
+        held.append((command, connection))
+
+    _, address = await serve({1: by_future, 2: by_hand})
+    peer = await connect(address)
+    first, second, third = request(1), request(2), request(ECHO)
+    first.opaque, second.opaque, third.opaque = 1, 2, 3
+    peer.write(encode_frame(first) + encode_frame(second) + encode_frame(third))
+    assert [answer.opaque for answer in await peer.read()] == [3]
+    command, connection = held[0]
+    connection.send(command.response(19))
+    futures[0].set_result(first.response(0))
+    assert {answer.opaque: answer.code for answer in await peer.read(2)} == {1: 0, 2: 19}
+
+
+async def test_answers_for_a_peer_that_has_gone_are_dropped(serve: Serve, connect: Connect) -> None:
+    held: list[tuple[RemotingCommand, Connection]] = []
+    future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+
+    def by_hand(command: RemotingCommand, connection: Connection) -> None:
+        held.append((command, connection))
+
+    def by_future(command: RemotingCommand, _connection: Connection) -> asyncio.Future[RemotingCommand]:
+        return future
+
+    gone: list[Connection] = []
+    _, address = await serve({1: by_hand, 2: by_future}, on_disconnect=gone.append)
+    peer = await connect(address)
+    peer.write(numbered(1, 1) + numbered(1, 2))
+    while not held:
+        await asyncio.sleep(0.01)
+    peer.writer.close()
+    while not gone:
+        await asyncio.sleep(0.01)
+    command, connection = held[0]
+    assert connection.is_closing
+    connection.send(command.response())
+    future.set_result(command.response())
+    await asyncio.sleep(0)
+    with pytest.raises(ConnectionLostError):
+        connection.start(request(1), 1)
+
+
+async def test_the_server_may_ask_its_client(serve: Serve, connect: Connect) -> None:
+    server, address = await serve()
+    peer = await connect(address)
+    await peer.ask()
+    (connection,) = server.connections
+    asking = asyncio.ensure_future(connection.invoke(request(307, {"q": "1"}), 5))
+    (asked,) = await peer.read()
+    peer.write(encode_frame(asked.response(0, None, {"a": "2"})))
+    assert (await asking).ext_fields == {"a": "2"}
+    connection.send_oneway(request(40))
+    (notice,) = await peer.read()
+    assert (notice.code, notice.is_oneway) == (40, True)
+
+
+async def test_ports_have_tables_of_their_own(serve: Serve, connect: Connect) -> None:
+    server, address = await serve()
+    _, other_port = await server.listen("127.0.0.1", 0, {1: echo})
+    assert (await (await connect(address)).ask(request(1))).code == 3
+    other = await connect(f"127.0.0.1:{other_port}")
+    assert (await other.ask(request(1))).code == 0
+    assert (await other.ask(request(ECHO))).code == 3
+    assert {connection.local_address for connection in server.connections} == {address, f"127.0.0.1:{other_port}"}
+
+
+async def test_a_port_in_use_is_told_in_one_line() -> None:
+    server = RemotingServer({})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"127.0.0.1:{port}: cannot listen there: .*in use"):
+            await server.listen("127.0.0.1", port)
+    for host, port in (("no.such.host.invalid", 0), ("127.0.0.1", 70000), ("\ud800", 0)):
+        with pytest.raises(ListenError):
+            await server.listen(host, port)
+    await server.close()
+
+
+async def test_comings_and_goings_are_told(serve: Serve, connect: Connect) -> None:
+    came: list[str] = []
+    went: list[str] = []
+    _, address = await serve(
+        on_connect=lambda connection: came.append(connection.remote_address),
+        on_disconnect=lambda connection: went.append(connection.remote_address),
+    )
+    peer = await connect(address)
+    await peer.ask()
+    host, port = peer.writer.get_extra_info("sockname")
+    peer.writer.close()
+    while not went:
+        await asyncio.sleep(0.01)
+    assert came == went == [f"{host}:{port}"]
+
+
+async def test_an_idle_connection_ends_and_a_busy_one_stays(serve: Serve, connect: Connect) -> None:
+    server, address = await serve(limits=ServerLimits(idle_timeout_s=0.3))
+    idle, busy = await connect(address), await connect(address)
+    await idle.ask()
+    closed = asyncio.ensure_future(idle.is_closed())
+    while not closed.done():
+        assert (await busy.ask()).code == 0
+        await asyncio.sleep(0.05)
+    assert len(server.connections) == 1
+
+
+async def test_more_connections_than_allowed_are_closed_at_once(serve: Serve, connect: Connect) -> None:
+    server, address = await serve(limits=ServerLimits(max_connections=2))
+    peers = [await connect(address) for _ in range(2)]
+    for peer in peers:
+        await peer.ask()
+    assert await (await connect(address)).is_closed()
+    assert [(await peer.ask()).code for peer in peers] == [0, 0]
+    assert len(server.connections) == 2
+
+
+async def test_unfinished_frames_are_held_up_to_a_limit_for_all(serve: Serve, connect: Connect) -> None:
+    server, address = await serve(limits=ServerLimits(max_held_bytes=100_000))
+    unfinished = (1 << 20).to_bytes(4, "big") + bytes(4) + bytes(60_000)
+    first, healthy = await connect(address), await connect(address)
+    first.write(unfinished)
+    while server.held_bytes < 60_000:
+        await asyncio.sleep(0.01)
+    second = await connect(address)
+    second.write(unfinished)
+    assert await second.is_closed()
+    assert (await healthy.ask()).code == 0
+    first.writer.close()
+    while server.held_bytes:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_peer_that_does_not_read_is_not_read_from(serve: Serve, connect: Connect) -> None:
+    large = bytes(300_000)
+    handled: list[int] = []
+
+    def pull(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        handled.append(command.opaque)
+        return command.response(0, None, None, memoryview(large))
+
+    server, address = await serve({11: pull}, limits=ServerLimits(write_high_water_bytes=1 << 20))
+    slow, healthy = await connect(address), await connect(address)
+    slow.write(numbered(400, 11))
+    while not handled:
+        await asyncio.sleep(0.01)
+    assert (await healthy.ask()).code == 0
+    await asyncio.sleep(0.3)
+    assert len(handled) < 100
+    answers = await slow.read(400)
+    assert [answer.opaque for answer in answers] == list(range(400))
+    assert handled == list(range(400))
+    assert (await slow.ask()).code == 0
+    assert len(server.connections) == 2
+
+
+async def test_closing_lets_requests_in_work_have_their_answers(serve: Serve, connect: Connect) -> None:
+    async def slow(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        await asyncio.sleep(0.2)
+        return command.response(0, "done")
+
+    server, address = await serve({1: slow})
+    peer = await connect(address)
+    asking = asyncio.ensure_future(peer.ask(request(1)))
+    await asyncio.sleep(0.05)
+    closing = asyncio.ensure_future(server.close(2))
+    assert (await asking).remark == "done"
+    assert await peer.is_closed()
+    await closing
+    with pytest.raises(OSError, match=r"."):
+        await connect(address)
+
+
+async def test_requests_during_closing_are_told_to_go_away(serve: Serve, connect: Connect) -> None:
+    async def slow(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        await asyncio.sleep(0.3)
+        return command.response(0, "done")
+
+    server, address = await serve({1: slow})
+    peer = await connect(address)
+    peer.write(encode_frame(request(1)))
+    await asyncio.sleep(0.05)
+    closing = asyncio.ensure_future(server.close(2))
+    await asyncio.sleep(0.05)
+    assert (await peer.ask()).code == 1500
+    old = request(ECHO)
+    old.version = 401
+    assert (await peer.ask(old)).code == 0
+    await closing
+
+
+async def test_closing_does_not_wait_for_ever(serve: Serve, connect: Connect) -> None:
+    def never(command: RemotingCommand, _connection: Connection) -> asyncio.Future[RemotingCommand | None]:
+        return asyncio.get_running_loop().create_future()
+
+    server, address = await serve({1: never})
+    peer = await connect(address)
+    peer.write(numbered(1, 1))
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(2):
+        await server.close(0.1)
+    assert await peer.is_closed()
+
+
+async def test_an_error_at_the_end_of_a_batch_does_no_harm(serve: Serve, connect: Connect) -> None:
+    def fails() -> None:
+        raise ValueError
+
+    _, address = await serve(after_batch=fails)
+    assert (await (await connect(address)).ask()).code == 0
