@@ -21,6 +21,7 @@ from rmq_formats.offline.verify_store import verify_store
 from rmq_formats.report.verify_outputs import VerifyOutputs
 
 LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
+VALUE_CHARACTERS: Final = 60
 _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 
 
@@ -68,7 +69,7 @@ def show(report: VerifyReport, console: Console) -> None:
             ("log", f"{output.counted(report.messages, 'message')}, {bytes_text(report.bytes)}, "
                     f"in {output.counted(len(report.segments), 'file')}"),
             ("ConsumeQueue", f"{output.counted(report.queues, 'queue')}, {report.units:,} units"),
-            ("Index", f"{output.counted(report.index_files, 'file')}, {report.index_entries:,} keys"),
+            ("Index", f"{output.counted(len(report.index_paths), 'file')}, {report.index_entries:,} keys"),
             ("seconds", f"{report.seconds:.2f} ({seconds}), {report.bytes_per_second / 1e6:,.0f} MB/s"),
             ("verdict", _verdict(report)),
         )
@@ -97,11 +98,15 @@ def _show_findings(findings: list[Finding], console: Console) -> None:
     for finding in findings[:LISTED]:
         table.add_row(
             Text(finding.kind.code, style=_STYLES[finding.kind.severity]), _where(finding), printable(finding.detail),
-            printable(finding.expected or ""), printable(finding.actual or ""),
+            printable(_shortened(finding.expected)), printable(_shortened(finding.actual)),
         )  # fmt: skip
     console.print(table)
     if len(findings) > LISTED:
         console.print(f"… {len(findings) - LISTED:,} more; --findings and --html list them")
+
+
+def _shortened(text: str | None) -> str:
+    return "" if text is None else text if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]}…"
 
 
 def _where(finding: Finding) -> str:

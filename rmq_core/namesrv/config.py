@@ -15,19 +15,52 @@ _MAX_PORT: Final = 65535
 
 # Keys that a file for the original may have: threads, buffers and parts that this server does not have.
 IGNORED: Final = frozenset(
-    """
-    rocketmqHome configStorePath productEnvName clusterTest clientRequestThreadPoolNums defaultThreadPoolNums
-    clientRequestThreadPoolQueueCapacity defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
-    enableControllerInNamesrv configBlackList
-    channelNotActiveInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads clientChannelMaxIdleTimeSeconds
-    clientCloseSocketIfTimeout clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable clientSocketRcvBufSize
-    clientSocketSndBufSize clientWorkerThreads connectTimeoutMillis disableCallbackExecutor disableNettyWorkerGroup
-    enableReconnectForGoAway enableShutdownGracefully isScanAvailableNameSrv maxReconnectIntervalTimeSeconds
-    scanAvailableNameSrv serverAsyncSemaphoreValue serverCallbackExecutorThreads serverNettyWorkerGroupEnable
-    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
-    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds socksProxyConfig
-    useEpollNativeSelector useTLS writeBufferLowWaterMark
-    """.split()
+    [
+        "rocketmqHome",
+        "configStorePath",
+        "productEnvName",
+        "clusterTest",
+        "clientRequestThreadPoolNums",
+        "defaultThreadPoolNums",
+        "clientRequestThreadPoolQueueCapacity",
+        "defaultThreadPoolQueueCapacity",
+        "unRegisterBrokerQueueCapacity",
+        "enableControllerInNamesrv",
+        "configBlackList",
+        "channelNotActiveInterval",
+        "clientAsyncSemaphoreValue",
+        "clientCallbackExecutorThreads",
+        "clientChannelMaxIdleTimeSeconds",
+        "clientCloseSocketIfTimeout",
+        "clientOnewaySemaphoreValue",
+        "clientPooledByteBufAllocatorEnable",
+        "clientSocketRcvBufSize",
+        "clientSocketSndBufSize",
+        "clientWorkerThreads",
+        "connectTimeoutMillis",
+        "disableCallbackExecutor",
+        "disableNettyWorkerGroup",
+        "enableReconnectForGoAway",
+        "enableShutdownGracefully",
+        "isScanAvailableNameSrv",
+        "maxReconnectIntervalTimeSeconds",
+        "scanAvailableNameSrv",
+        "serverAsyncSemaphoreValue",
+        "serverCallbackExecutorThreads",
+        "serverNettyWorkerGroupEnable",
+        "serverOnewaySemaphoreValue",
+        "serverPooledByteBufAllocatorEnable",
+        "serverSelectorThreads",
+        "serverSocketBacklog",
+        "serverSocketRcvBufSize",
+        "serverSocketSndBufSize",
+        "serverWorkerThreads",
+        "shutdownWaitTimeSeconds",
+        "socksProxyConfig",
+        "useEpollNativeSelector",
+        "useTLS",
+        "writeBufferLowWaterMark",
+    ]
 )
 
 

@@ -20,7 +20,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """The keys and values of a text; of a repeated key the last one counts.
 
     Raises:
-        DecodeError: a ``\\u`` without four hex digits behind it.
+        DecodeError: an escape of a Unicode character without four hex digits.
     """
     found: dict[str, str] = {}
     for line in _logical_lines(text):

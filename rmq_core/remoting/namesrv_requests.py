@@ -3,12 +3,19 @@
 from rmq_core.remoting.fields import Fields, Int32, Int64
 
 
-class KVConfig(Fields, frozen=True, kw_only=True):
-    """Codes 100, 101 and 102; only 100 has a value."""
+class KVConfigKey(Fields, frozen=True, kw_only=True):
+    """Codes 101 and 102."""
 
     namespace: str
     key: str
-    value: str | None = None
+
+
+class KVConfigValue(Fields, frozen=True, kw_only=True):
+    """Code 100."""
+
+    namespace: str
+    key: str
+    value: str
 
 
 class Namespace(Fields, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ def _read(path: Path) -> dict[str, object]:
 
 def _convert(one: Field[Any], value: object, where: str) -> object:
     """A value as the field's type; text is converted, anything else has to be of it."""
-    wanted = type(one.default)
+    wanted: type[Any] = type(one.default)
     if isinstance(value, str) and wanted is not str:
         text = value.strip()
         try:

@@ -200,8 +200,9 @@ class Dispatch:
         Raises:
             OSError: the disk is full, or broken.
         """
-        if len(batch.frames):
-            self._write(batch.data, batch.physical_offset, batch.frames, resume, {})
+        sound = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
+        if len(sound):
+            self._write(batch.data, batch.physical_offset, sound, resume, {})
 
     def _write(
         self,

@@ -37,7 +37,7 @@ _UNIQ_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
 _SPACE = np.uint8(32)
 
 
-@njit("int64(uint8[::1], int64, int64, int32[::1])", **BORROWING)
+@njit("int64(uint8[::1], int64, int64, int32[::1])", forceinline=True, **BORROWING)
 def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
     """Positions of all bytes 0x01 and 0x02 in ``data[start:stop]``, counted from ``start``.
 
@@ -142,7 +142,7 @@ def _name_hash(data: Any, at: int, byte_count: int) -> int:
     return mixed ^ (mixed >> np.uint64(29))
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64)", **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64)", forceinline=True, **BORROWING)
 def _find_name(data: Any, entries: Any, first: int, at: int, name_bytes: int, slots: Any, mask: int) -> int:
     """The slot of a name among one row's entries: it holds the entry's number plus one, or 0 if free."""
     slot = np.int64(_name_hash(data, at, name_bytes) & np.uint64(mask))

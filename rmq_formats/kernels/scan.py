@@ -25,7 +25,6 @@ from rmq_formats.layout import (
     MAX_FRAME_BYTES,
     RECORD_BODY_CRC_AT,
     RECORD_FIXED_BYTES_V1,
-    RECORD_FIXED_BYTES_V2,
     RECORD_MAGIC_AT,
     RECORD_PHYSICAL_OFFSET_AT,
     RECORD_SYS_FLAG_AT,
@@ -52,7 +51,6 @@ LIMIT: Final = -4  # a sound frame at or past the limit, or the end of the file
 NOT_FOUND: Final = -5
 
 _HOST_V6_EXTRA = HOST_V6_BYTES - HOST_V4_BYTES
-_HOSTS_END = RECORD_FIXED_BYTES_V2 + 2 * _HOST_V6_EXTRA  # enough bytes to see every fixed field before the body
 _TRUNCATED = int(DamageCode.TRUNCATED)
 _MAGIC = int(DamageCode.MAGIC)
 _SIZE = int(DamageCode.SIZE)
@@ -100,13 +98,15 @@ def check_frame(
     fixed = RECORD_FIXED_BYTES_V1 - 1 + topic_width
     if left < fixed:
         return _SIZE
-    if have < _HOSTS_END and have < left:
+    if have < fixed:
         return NEED_MORE
     sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
     if sys_flag & FLAG_BORN_HOST_V6:
         fixed += _HOST_V6_EXTRA
     if sys_flag & FLAG_STORE_HOST_V6:
         fixed += _HOST_V6_EXTRA
+    if have < fixed and left >= fixed:
+        return NEED_MORE
     if size < fixed or size > left or size > MAX_FRAME_BYTES:
         return _SIZE
     if read_i64(data, position + RECORD_PHYSICAL_OFFSET_AT) != file_offset + window_at + position:

@@ -37,7 +37,7 @@ class VerifyReport:
         bytes: of these records.
         queues: queues compared.
         units: messages that queues should name.
-        index_files: IndexFiles compared.
+        index_paths: the IndexFiles, oldest first.
         index_entries: keys that the Index should have.
         seconds: from the first look at the store to the last.
         phases: seconds of each phase.
@@ -51,7 +51,7 @@ class VerifyReport:
     bytes: int
     queues: int
     units: int
-    index_files: int
+    index_paths: tuple[str, ...]
     index_entries: int
     seconds: float
     phases: dict[str, float]
@@ -89,7 +89,7 @@ class VerifyReport:
             "clean": self.is_clean,
             "queues": self.queues,
             "units": self.units,
-            "index_files": self.index_files,
+            "index_files": len(self.index_paths),
             "index_entries": self.index_entries,
             "phases": self.phases,
             "severities": {str(severity): self.total(severity) for severity in Severity},

@@ -149,7 +149,7 @@ class _Verification:
             bytes=sum(check.record_bytes for check in checks),
             queues=sum(part.queue_count for part in parts),
             units=sum(part.unit_count for part in parts),
-            index_files=len(indexes),
+            index_paths=tuple(result.task.path for result in indexes),
             index_entries=keys,
             seconds=round(time.perf_counter() - self._begin, 3),
             phases=self.phases,

@@ -24,22 +24,22 @@ body {
   font-variant-numeric: tabular-nums;
 }
 main { max-width: 1120px; margin: 0 auto; padding: 40px 28px 56px; }
-code, .mono { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .87em; }
-h1 { font-size: 22px; line-height: 1.3; margin: 2px 0 4px; font-weight: 600; overflow-wrap: anywhere; }
+.mono { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .9em; }
+h1.mono { font-size: 21px; line-height: 1.3; margin: 4px 0; font-weight: 600; overflow-wrap: anywhere; }
 h2 { font-size: 16px; margin: 40px 0 12px; font-weight: 600; letter-spacing: -.005em; }
 h2 small { font-weight: 400; color: var(--soft); font-size: 13.5px; margin-left: 8px; }
 p { margin: 0 0 8px; }
 .over { font-size: 12px; letter-spacing: .08em; text-transform: uppercase; color: var(--faint); }
 .when { color: var(--soft); font-size: 13.5px; }
 .verdict {
-  display: flex; gap: 18px; align-items: center; margin: 24px 0 20px; padding: 20px 24px;
-  border-radius: 10px; border: 1px solid var(--line); background: var(--card); border-left: 6px solid var(--tone);
+  display: flex; gap: 18px; align-items: center; margin: 24px 0 20px; padding: 20px 24px; border-radius: 10px;
+  background: var(--tone-soft);
 }
-.verdict .mark { flex: none; width: 42px; height: 42px; border-radius: 50%; background: var(--tone-soft);
-  color: var(--tone); display: grid; place-items: center; }
+.verdict .mark { flex: none; width: 40px; height: 40px; border-radius: 50%; background: var(--tone); color: var(--card);
+  display: grid; place-items: center; }
 .verdict .mark svg { width: 22px; height: 22px; }
 .verdict strong { display: block; font-size: 21px; line-height: 1.3; font-weight: 600; }
-.verdict span { color: var(--soft); }
+.verdict span { color: var(--ink); }
 .sound { --tone: var(--sound); --tone-soft: var(--sound-soft); }
 .error { --tone: var(--error); --tone-soft: var(--error-soft); }
 .warning { --tone: var(--warning); --tone-soft: var(--warning-soft); }
@@ -50,14 +50,17 @@ p { margin: 0 0 8px; }
 .figures b { display: block; font-size: 20px; font-weight: 600; line-height: 1.35; white-space: nowrap; }
 .figures span { color: var(--soft); font-size: 13px; }
 .parts { display: grid; grid-template-columns: repeat(5, 1fr); gap: 10px; margin-top: 14px; }
-.part { padding: 11px 14px; border: 1px solid var(--line); border-top: 3px solid var(--tone); border-radius: 8px;
-  background: var(--card); font-size: 13px; color: var(--soft); }
+.part { padding: 11px 14px; border: 1px solid var(--line); border-radius: 10px; background: var(--card);
+  font-size: 13px; color: var(--soft); }
 .part b { display: block; color: var(--ink); font-size: 14px; font-weight: 600; }
+.part b::before { content: ""; display: inline-block; width: 9px; height: 9px; border-radius: 50%; margin-right: 8px;
+  background: var(--tone); }
 .map { border: 1px solid var(--line); border-radius: 10px; background: var(--card); padding: 14px 18px; }
 .strip { display: grid; grid-template-columns: 178px 1fr 200px; gap: 14px; align-items: center; padding: 4px 0; }
 .strip .name { font-size: 12.5px; color: var(--soft); white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .strip .note { font-size: 12.5px; color: var(--soft); text-align: right; white-space: nowrap; }
 .strip .note.error, .strip .note.warning { color: var(--tone); }
+.strip + .rule { border-top: 1px solid var(--line); margin: 9px 0; }
 .strip svg { display: block; width: 100%; height: 18px; border-radius: 3px; }
 .cells { display: flex; flex-wrap: wrap; gap: 3px; }
 .cells i { width: 16px; height: 16px; border-radius: 3px; background: var(--tone, var(--sound)); }
@@ -66,15 +69,19 @@ p { margin: 0 0 8px; }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 6px;
   vertical-align: -1px; }
 svg .bg { fill: var(--empty); } svg .ok { fill: var(--sound); } svg .bad { fill: var(--error); }
-svg .odd { fill: var(--warning); }
+svg .odd { fill: var(--warning); } svg .gap { fill: var(--card); }
 .frame { border: 1px solid var(--line); border-radius: 10px; background: var(--card); overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 th { text-align: left; font-weight: 500; color: var(--soft); font-size: 12.5px; padding: 9px 14px; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 td { padding: 8px 14px; vertical-align: top; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; }
+td.topic { min-width: 130px; }
+table.findings { table-layout: fixed; min-width: 760px; }
+table.findings th:first-child { width: 92px; }
 td.n, th.n { text-align: right; white-space: nowrap; overflow-wrap: normal; }
 td.tight { white-space: nowrap; overflow-wrap: normal; }
+td.mono { font-size: 12.5px; line-height: 20px; }
 td small { display: block; color: var(--soft); font-size: 12.5px; }
 .tag { display: inline-block; padding: 1px 8px; border-radius: 9px; font-size: 12px; line-height: 1.5;
   color: var(--tone); background: var(--tone-soft); white-space: nowrap; }
@@ -82,7 +89,7 @@ td small { display: block; color: var(--soft); font-size: 12.5px; }
 .none { color: var(--soft); }
 footer { margin-top: 44px; padding-top: 14px; border-top: 1px solid var(--line); color: var(--faint);
   font-size: 12.5px; }
-@media (max-width: 760px) {
+@media screen and (max-width: 760px) {
   main { padding: 24px 14px 40px; }
   .parts { grid-template-columns: repeat(2, 1fr); }
   .strip { grid-template-columns: 1fr; gap: 2px; padding: 7px 0; }
@@ -96,7 +103,7 @@ footer { margin-top: 44px; padding-top: 14px; border-top: 1px solid var(--line);
     --warning-soft: #f6ecd8; --info: #4d6f97; --info-soft: #e6edf4; --empty: #eee;
   }
   @page { margin: 14mm 12mm; }
-  body { font-size: 10.5pt; }
+  body { font-size: 10pt; }
   main { max-width: none; padding: 0; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   h2 { break-after: avoid; margin-top: 22px; }
@@ -104,6 +111,15 @@ footer { margin-top: 44px; padding-top: 14px; border-top: 1px solid var(--line);
   thead { display: table-header-group; }
   .frame { overflow: visible; }
   table { font-size: 9pt; }
-  td, th { padding: 5px 8px; }
+  td, th, td.mono { padding: 4px 7px; font-size: 8.5pt; line-height: 1.4; }
+  td small { font-size: 8pt; }
+  .figures { grid-template-columns: repeat(6, 1fr); }
+  .figures div { padding: 10px 11px; }
+  .figures b { font-size: 13pt; }
+  .figures span, .part, .strip .note, .strip .name { font-size: 8.5pt; }
+  .part { padding: 8px 11px; }
+  .strip { grid-template-columns: 150px 1fr 165px; }
+  table.findings { min-width: 0; }
+  table.findings th:first-child { width: 66px; }
 }
 """

@@ -43,10 +43,12 @@ def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
 
 
 def word_or_json(text: str) -> int:
+    """EARLIEST or LATEST, as ``startingOffsets`` says in a word; EARLIEST where it is JSON by queue."""
     return LATEST if text.strip().lower() == "latest" else EARLIEST
 
 
 def times(text: str) -> dict[Queue, int]:
+    """Timestamps in ms by queue; a negative one is none."""
     return {queue: value for queue, value in queue_numbers(text).items() if value >= 0}
 
 
@@ -64,6 +66,7 @@ def queue_numbers(text: str) -> dict[Queue, int]:
 
 
 def assignment(text: str) -> dict[str, frozenset[int]]:
+    """``{"topic": [0, 1]}``."""
     found = {}
     for topic, queues in json_object(text).items():
         if not isinstance(queues, list) or not all(type(queue_id) is int for queue_id in queues):
@@ -73,6 +76,7 @@ def assignment(text: str) -> dict[str, frozenset[int]]:
 
 
 def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -83,19 +87,22 @@ def json_object(text: str) -> dict[str, Any]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
+    """A list of names, separated by commas."""
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
         raise ValueError("a list of names, separated by commas")
-    return names
+    return found
 
 
 def text(text: str) -> str:
+    """Any text but the empty one."""
     if not text:
         raise ValueError("it is empty")
     return text
 
 
 def pattern(text: str) -> str:
+    """A regular expression."""
     try:
         re.compile(text)
     except re.error as error:
@@ -104,31 +111,36 @@ def pattern(text: str) -> str:
 
 
 def path(text: str) -> str:
+    """A local path, made absolute, or a URI; a store's ``commitlog`` stands for the store."""
     if not text:
         raise ValueError("it is empty")
-    path = text if "://" in text else str(Path(text).absolute())
-    return path.rstrip("/").removesuffix("/commitlog") or "/"
+    absolute = text if "://" in text else str(Path(text).absolute())
+    return absolute.rstrip("/").removesuffix("/commitlog") or "/"
 
 
 def boolean(text: str) -> bool:
+    """``true`` or ``false``."""
     if text.lower() not in {"true", "false"}:
         raise ValueError("true or false")
     return text.lower() == "true"
 
 
 def natural(text: str) -> int:
+    """A number from 0 on."""
     if not _INTEGER.fullmatch(text) or int(text) < 0:
         raise ValueError("a number of bytes, 0 or more")
     return int(text)
 
 
 def positive(text: str) -> int:
+    """A number from 1 on."""
     if not _INTEGER.fullmatch(text) or int(text) < 1:
         raise ValueError("a number, 1 or more")
     return int(text)
 
 
 def size(text: str) -> int:
+    """A number of bytes, also with k, m or g."""
     match = _SIZE.fullmatch(text.strip())
     if match is None or int(match[1]) < 1:
         raise ValueError("a number of bytes, such as 134217728 or 128m")
@@ -136,6 +148,7 @@ def size(text: str) -> int:
 
 
 def timestamp_ms(text: str) -> int:
+    """Milliseconds since 1970, or a time in ISO 8601, without a zone in UTC."""
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
     try:
@@ -147,6 +160,7 @@ def timestamp_ms(text: str) -> int:
 
 
 def mode(text: str) -> Mode:
+    """A ``Mode``."""
     try:
         return Mode(text.upper())
     except ValueError:
@@ -154,6 +168,7 @@ def mode(text: str) -> Mode:
 
 
 def access_path(text: str) -> AccessPath:
+    """An ``AccessPath`` that can be asked for."""
     choices = {path.value: path for path in AccessPath if path is not AccessPath.MESSAGE_ID}
     if text.lower() not in choices:
         raise ValueError(f"one of {', '.join(choices)}")

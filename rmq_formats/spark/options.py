@@ -162,7 +162,11 @@ def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     """Options of ``rmq_consumequeue``. Raises OptionError."""
     given = _Given("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
     common = _common(given)
-    return replace(common, read=replace(common.read, query=_queue_query(given)))
+    return replace(
+        common,
+        read=replace(common.read, query=_queue_query(given)),
+        starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
+    )
 
 
 def index_options(options: Mapping[str, str]) -> SourceOptions:

@@ -1,0 +1,337 @@
+"""What the name server answers, code by code.
+
+Source: ``DefaultRequestProcessor``, ``ClientRequestProcessor``.
+"""
+
+import logging
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from msgspec import UNSET, structs
+
+from rmq_core.namesrv import zones
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
+from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from rmq_core.namesrv.route_info import UNIT_FLAG, UNIT_SUB_FLAG, RouteInfo, RouteOptions
+from rmq_core.remoting.bodies import (
+    BrokerMembers,
+    DataVersion,
+    KVTable,
+    RegisterBrokerBody,
+    TopicConfigAndMapping,
+    TopicConfigs,
+    TopicList,
+    TopicRouteData,
+    decode_body,
+    decode_registration,
+    encode_body,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.java_properties import format_properties, parse_properties
+from rmq_core.remoting.namesrv_requests import (
+    BrokerHeartbeat,
+    BrokerId,
+    BrokerMembersOf,
+    BrokerName,
+    Cluster,
+    DeleteTopicInNamesrv,
+    GetRoute,
+    KVConfigKey,
+    KVConfigValue,
+    Namespace,
+    RegisterBroker,
+)
+from rmq_core.remoting.requests import Topic
+from rmq_core.remoting.settings import as_properties, changed_settings
+from rmq_formats.errors import DecodeError, OptionError
+
+log = logging.getLogger("rmq.namesrv")
+
+_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+class NamesrvProcessor:
+    """Answers requests out of the state of routes and the key-value configuration.
+
+    Attributes:
+        routes: who is there.
+        config: settings; replaced whole when one is changed over the wire.
+    """
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        kv_config: KVConfig,
+        clock_ms: Callable[[], int],
+        notify: Callable[[MinBrokerIdNotice], None],
+    ) -> None:
+        """Prepare the answers.
+
+        Args:
+            config: settings.
+            kv_config: the key-value configuration.
+            clock_ms: the time, ms since 1970.
+            notify: sends a notice.
+        """
+        self.routes = RouteInfo()
+        self.config = config
+        self._use(config)
+        self._kv_config = kv_config
+        self._clock_ms = clock_ms
+        self._notify = notify
+        self._started_ms = clock_ms()
+
+    def _use(self, config: NamesrvConfig) -> None:
+        self.config = config
+        self.routes.options = RouteOptions(config.support_acting_master, config.delete_topic_with_broker_registration)
+
+    def handlers(self) -> dict[int, Handler]:
+        """The table of handlers."""
+        return {
+            RequestCode.PUT_KV_CONFIG: self.put_kv_config,
+            RequestCode.GET_KV_CONFIG: self.get_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.get_kv_list,
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.get_member_group,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.get_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.get_cluster_info,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topics,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.get_unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.get_unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.get_unit_sub_topics_without_unit,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # The key-value configuration.
+
+    def put_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 100."""
+        entry = read_fields(request, KVConfigValue)
+        self._kv_config.put(entry.namespace, entry.key, entry.value)
+        log.info("%s put %s %s: %s", connection.remote_address, entry.namespace, entry.key, entry.value)
+        return request.response()
+
+    def get_kv_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 101."""
+        entry = read_fields(request, KVConfigKey)
+        value = self._kv_config.get(entry.namespace, entry.key)
+        if value is None:
+            remark = f"No config item, Namespace: {entry.namespace} Key: {entry.key}"
+            return request.response(ResponseCode.QUERY_NOT_FOUND, remark)
+        return request.response(ext_fields={"value": value})
+
+    def delete_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 102."""
+        entry = read_fields(request, KVConfigKey)
+        self._kv_config.delete(entry.namespace, entry.key)
+        log.info("%s deleted %s %s", connection.remote_address, entry.namespace, entry.key)
+        return request.response()
+
+    def get_kv_list(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 219."""
+        namespace = read_fields(request, Namespace).namespace
+        body = self._kv_list(namespace)
+        if not body:
+            return request.response(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return request.response(body=body)
+
+    def _kv_list(self, namespace: str) -> bytes:
+        table = self._kv_config.table(namespace)
+        return b"" if table is None else encode_body(KVTable(table=dict(table)))
+
+    # Brokers.
+
+    def register_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 103."""
+        broker = read_fields(request, RegisterBroker)
+        if broker.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != broker.body_crc32:
+            return request.response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        is_new = self.routes.data_version(broker.cluster_name, broker.broker_addr) is None
+        registered = self.routes.register(
+            broker,
+            _registration(request, broker),
+            zone=request.ext_fields.get(zones.ZONE_NAME),
+            connection=connection,
+            now_ms=self._clock_ms(),
+        )
+        if registered is None:
+            return request.response(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        if is_new:
+            log.info("broker %s %d at %s registered", broker.broker_name, broker.broker_id, broker.broker_addr)
+        if registered.notice is not None:
+            self._send_notices([registered.notice])
+        fields = {"haServerAddr": registered.ha_server_addr, "masterAddr": registered.master_addr}
+        body = self._kv_list(ORDER_TOPIC_CONFIG) if self.config.return_order_topic_config_to_broker else b""
+        return request.response(
+            ext_fields={name: value for name, value in fields.items() if value is not None}, body=body
+        )
+
+    def unregister_broker(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 104."""
+        self.forget([read_fields(request, BrokerId)], "unregistered")
+        return request.response()
+
+    def forget(self, brokers: list[BrokerId], why: str) -> None:
+        """Forget brokers that are gone."""
+        for broker in brokers:
+            log.info("broker %s %d at %s %s", broker.broker_name, broker.broker_id, broker.broker_addr, why)
+        self._send_notices(self.routes.unregister(brokers))
+
+    def _send_notices(self, notices: list[MinBrokerIdNotice]) -> None:
+        if self.config.notify_min_broker_id_changed:
+            for notice in notices:
+                self._notify(notice)
+
+    def query_data_version(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 322."""
+        broker = read_fields(request, BrokerId)
+        version = decode_body(request.body, DataVersion)
+        changed = self.routes.is_changed(broker.cluster_name, broker.broker_addr, version)
+        self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
+        known = self.routes.data_version(broker.cluster_name, broker.broker_addr)
+        body = b"" if known is None else encode_body(known)
+        return request.response(ext_fields={"changed": str(changed).lower()}, body=body)
+
+    def broker_heartbeat(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 904."""
+        broker = read_fields(request, BrokerHeartbeat)
+        self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
+        return request.response()
+
+    def get_member_group(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 901."""
+        wanted = read_fields(request, BrokerMembersOf)
+        group = self.routes.member_group(wanted.cluster_name, wanted.broker_name)
+        return request.response(body=encode_body(BrokerMembers(broker_member_group=group)))
+
+    def get_cluster_info(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 106."""
+        return request.response(body=encode_body(self.routes.cluster_info()))
+
+    def wipe_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 205."""
+        name = read_fields(request, BrokerName).broker_name
+        count = self.routes.set_write_perm(name, writable=False)
+        log.info("%s wiped the write perm of %d topics of %s", connection.remote_address, count, name)
+        return request.response(ext_fields={"wipeTopicCount": str(count)})
+
+    def add_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 327."""
+        name = read_fields(request, BrokerName).broker_name
+        count = self.routes.set_write_perm(name, writable=True)
+        log.info("%s added the write perm of %d topics of %s", connection.remote_address, count, name)
+        return request.response(ext_fields={"addTopicCount": str(count)})
+
+    # Topics.
+
+    def get_route(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 105."""
+        topic = read_fields(request, GetRoute).topic
+        wait_ms = 1000 * self.config.wait_seconds_for_service
+        if self.config.need_wait_for_service and self._clock_ms() - self._started_ms < wait_ms:
+            return request.response(ResponseCode.SYSTEM_ERROR, "name server not ready")
+        route = self.routes.route(topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {topic}{_HELP}"
+            return request.response(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if self.config.order_message_enable:
+            order = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
+            route = structs.replace(route, order_topic_conf=UNSET if order is None else order)
+        zone = zones.wanted_zone(request.ext_fields)
+        return request.response(body=encode_body(route if zone is None else zones.in_zone(route, zone)))
+
+    def register_topic(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 217."""
+        topic = read_fields(request, Topic).topic
+        self.routes.register_topic(topic, decode_body(request.body, TopicRouteData).queue_datas)
+        return request.response()
+
+    def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 216."""
+        wanted = read_fields(request, DeleteTopicInNamesrv)
+        self.routes.delete_topic(wanted.topic, wanted.cluster_name)
+        log.info("%s deleted topic %s", connection.remote_address, wanted.topic)
+        return request.response()
+
+    def get_all_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 206."""
+        return _topics(request, self.config.enable_all_topic_list, self.routes.topics)
+
+    def get_topics_of_cluster(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 224."""
+        cluster = read_fields(request, Cluster).cluster
+        return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster))
+
+    def get_system_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 304."""
+        return _topics(request, True, self.routes.system_topics)
+
+    def get_unit_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 311."""
+        return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_FLAG))
+
+    def get_unit_sub_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 312."""
+        return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG))
+
+    def get_unit_sub_topics_without_unit(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 313."""
+        return _topics(
+            request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG, UNIT_FLAG)
+        )
+
+    # Settings.
+
+    def update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Code 318: until the next start, and only what is declared mutable; else nothing is changed."""
+        try:
+            changes = parse_properties(str(request.body, "utf-8"))
+            values = changed_settings(self.config, changes)
+        except (UnicodeDecodeError, DecodeError) as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
+        except OptionError as error:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"Can not update config in black list. {error}") from error
+        self._use(replace(self.config, **values))  # type: ignore[arg-type] # converted to the fields' types
+        log.info("%s changed the settings %s", connection.remote_address, ", ".join(sorted(values)))
+        return request.response()
+
+    def get_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        """Code 319."""
+        return request.response(body=format_properties(as_properties(self.config)).encode())
+
+
+def _registration(request: RemotingCommand, broker: RegisterBroker) -> RegisterBrokerBody:
+    """A registration's body, which brokers before 3.0.11 wrote otherwise."""
+    if request.version >= Version.V3_0_11 or not request.body:
+        return decode_registration(request.body, broker.compressed, request.version)
+    topics = decode_body(request.body, TopicConfigs)
+    return RegisterBrokerBody(
+        topic_config_serialize_wrapper=TopicConfigAndMapping(
+            data_version=topics.data_version, topic_config_table=topics.topic_config_table
+        )
+    )
+
+
+def _topics(request: RemotingCommand, enabled: bool, topics: Callable[[], TopicList]) -> RemotingCommand:
+    if not enabled:
+        return request.response(ResponseCode.SYSTEM_ERROR, "disable")
+    return request.response(body=encode_body(topics()))

@@ -1,0 +1,134 @@
+"""The name server at work: the state of routes behind a remoting server, with a clock."""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
+from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.kv_config import KVConfig
+from rmq_core.namesrv.processor import NamesrvProcessor
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.errors import TransportError
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import request
+from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
+from rmq_core.remoting.server import RemotingServer
+
+log = logging.getLogger("rmq.namesrv")
+
+
+def now_ms() -> int:
+    """The time, ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class NameServer:
+    """A name server on the running event loop; use it with ``async with``, or start and close it.
+
+    Attributes:
+        processor: the answers and the state.
+        address: ``host:port`` that it listens on; empty before it does.
+    """
+
+    def __init__(self, config: NamesrvConfig = NamesrvConfig(), clock_ms: Callable[[], int] = now_ms) -> None:
+        """Load the key-value configuration.
+
+        Raises:
+            StoreError: its file cannot be read.
+        """
+        self.address = ""
+        self._clock_ms = clock_ms
+        kv_config = KVConfig(Path(config.kv_config_path).expanduser())
+        self.processor = NamesrvProcessor(config, kv_config, clock_ms, self._notify)
+        self._server = RemotingServer(
+            self.processor.handlers(), limits=config.limits, on_disconnect=self._forget_connection
+        )
+        self._client = RemotingClient()
+        self._notices: set[asyncio.Task[None]] = set()
+        self._scan_timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> "NameServer":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: the address cannot be had.
+        """
+        config = self.processor.config
+        host, port = await self._server.listen(config.bind_address, config.listen_port)
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._scan()
+        log.info("name server listens on %s", self.address)
+
+    async def close(self) -> None:
+        """Stop."""
+        if self._scan_timer is not None:
+            self._scan_timer.cancel()
+        await self._server.close()
+        for notice in self._notices:
+            notice.cancel()
+        if self._notices:
+            await asyncio.wait(self._notices)
+        await self._client.close()
+        log.info("name server on %s has stopped", self.address)
+
+    def _scan(self) -> None:
+        """Forget brokers that have not been heard of, again and again."""
+        for broker, connection in self.processor.routes.expired(self._clock_ms()):
+            self.processor.forget([broker], "expired")
+            if isinstance(connection, Connection):
+                connection.abort()
+        interval_s = self.processor.config.scan_not_active_broker_interval_ms / 1000
+        self._scan_timer = asyncio.get_running_loop().call_later(interval_s, self._scan)
+
+    def _forget_connection(self, connection: Connection) -> None:
+        brokers = self.processor.routes.of_connection(connection)
+        if brokers:
+            self.processor.forget(brokers, "lost its connection")
+
+    def _notify(self, notice: MinBrokerIdNotice) -> None:
+        task = asyncio.get_running_loop().create_task(self._send(notice))
+        self._notices.add(task)
+        task.add_done_callback(self._notices.discard)
+
+    async def _send(self, notice: MinBrokerIdNotice) -> None:
+        fields = write_fields(
+            MinBrokerIdChange(
+                min_broker_id=notice.min_broker_id,
+                min_broker_addr=notice.min_broker_addr,
+                offline_broker_addr=notice.offline_broker_addr,
+                ha_broker_addr=notice.ha_broker_addr,
+            )
+        )
+        for address in notice.recipients:
+            try:
+                await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
+            except TransportError as error:
+                log.warning("could not tell %s which broker leads: %s", address, error)
+
+
+async def serve_namesrv(config: NamesrvConfig) -> None:
+    """Run a name server until SIGINT or SIGTERM.
+
+    Raises:
+        ListenError: the address cannot be had.
+        StoreError: the key-value configuration cannot be read.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with NameServer(config):
+        await stop.wait()

@@ -1,0 +1,187 @@
+"""Reads the log as a recovery has to: to its end, over damage, with an eye for what was never written.
+
+Where a damaged stretch is followed by sound records, it is damage: those records count. Where nothing
+sound follows, it is a torn tail, and the log ends before it. Two things look sound and are not: records
+that the original left behind its own end when it cut the log (older than those before the damage), and
+records of which a disk sector was never written (``kernels.mark_torn``).
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.log import LogFile, store_timestamp_ms
+from rmq_core.store.torn import mark_torn
+from rmq_formats.damage import Damage, DamageCode
+from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND, used_bytes
+from rmq_formats.scan import FrameBatch, scan_segment
+
+_BLOCK_BYTES: Final = 1 << 20
+
+
+class _Reader:
+    """Ranges of a log file, by calls: a file is not mapped before it is known to be whole."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        """Fill ``target``; fewer bytes at the file's end."""
+        done = 0
+        while done < len(target):
+            got = os.preadv(self._file.descriptor, [target[done:]], offset + done)
+            if not got:
+                break
+            done += got
+        return done
+
+    def data_end(self) -> int:
+        """One past the last byte that is not zero; holes, which unused blocks are too, are passed over."""
+        block = np.empty(_BLOCK_BYTES, dtype=np.uint8)
+        for begin, end in reversed(_extents(self._file.descriptor, self._file.size)):
+            at_end = end
+            while at_end > begin:
+                at = max(begin, at_end - _BLOCK_BYTES)
+                used = int(used_bytes(block, self.read_into(at, block[: at_end - at].data)))
+                if used:
+                    return at + used
+                at_end = at
+        return 0
+
+
+def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
+    extents, at = [], 0
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            break
+        at = min(os.lseek(descriptor, begin, os.SEEK_HOLE), size)
+        extents.append((begin, at))
+    return extents
+
+
+class LogScan:
+    """One pass over the end of the log.
+
+    Attributes:
+        end: physical offset where the next record goes.
+        timestamp_ms: store timestamp of the last record before that.
+        damages: stretches that sound records follow, in order.
+        tail: stretches that none follows, without the zeros behind them: what is thrown away.
+        record_count: sound records.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[LogFile],
+        feed: Callable[[FrameBatch], None],
+        *,
+        flushed_until: int,
+        verify_crc: bool,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            files: of the log, in order; those from the start of the scan on are read.
+            feed: takes the sound frames; those of a batch whose CODE is not 0 are not.
+            flushed_until: physical offset below which all was on the disk: nothing there is half-written.
+            verify_crc: check sums.
+        """
+        self.end = 0
+        self.timestamp_ms = 0
+        self.damages: list[Damage] = []
+        self.tail: list[Damage] = []
+        self.record_count = 0
+        self._files = files
+        self._feed = feed
+        self._flushed_until = flushed_until
+        self._verify_crc = verify_crc
+        self._is_last_data = False
+        self._rests: list[Damage] = []  # ends of files without a BLANK: damage, should a next file have records
+
+    def run(self, start: int, *, search: bool = False) -> None:
+        """Scan from a physical offset to the end.
+
+        Args:
+            start: where a record or a file begins; with ``search``, anywhere.
+            search: look for the first record from there on.
+        """
+        self.end = start
+        ends = {file.start: _Reader(file).data_end() for file in self._files if file.start + file.size > start}
+        for file in self._files:
+            if file.start not in ends:
+                continue
+            self._is_last_data = not any(end for begin, end in ends.items() if begin > file.start)
+            if not self._scan_file(file, max(start - file.start, 0), ends[file.start], search):
+                return
+
+    def _scan_file(self, file: LogFile, begin: int, data_end: int, search: bool) -> bool:
+        """Scan one file from a position on; False where the log ends for good."""
+        is_first = search and begin > 0
+        for batch in scan_segment(
+            _Reader(file), file.start, file.size, start=begin, data_end=max(data_end, begin), search=is_first,
+            verify_crc=self._verify_crc,
+        ):  # fmt: skip
+            if is_first:
+                self.end, is_first = batch.begin_physical_offset, False
+            self.tail += batch.damages
+            if len(batch.frames) and not self._take(file, batch):
+                self.tail.append(Damage(self.end, file.start + data_end - self.end, DamageCode.PHYSICAL_OFFSET))
+                return False
+            if batch.blank_at is not None:
+                self._accept(file.start + file.size)
+        if self.end < file.start + file.size:
+            rest_at = max(self.end, file.start)
+            self._rests.append(Damage(rest_at, file.start + file.size - rest_at, DamageCode.TRUNCATED))
+        return True
+
+    def _accept(self, end: int) -> None:
+        """A sound frame or BLANK that ends there: what was pending before it is damage, and the log goes on."""
+        if self._rests:
+            first = self._rests[0].physical_offset
+            last = self._rests[-1].physical_offset + self._rests[-1].size
+            self.tail = [item for item in self.tail if not first <= item.physical_offset < last] + self._rests
+            self._rests = []
+        self.damages += sorted(self.tail)
+        self.tail = []
+        self.end = end
+
+    def _take(self, file: LogFile, batch: FrameBatch) -> bool:
+        """Judge a batch's frames and feed the sound ones; False if the log ended before one of them."""
+        frames, data = batch.frames, batch.data
+        unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
+        if unflushed.any():
+            mark_torn(data, batch.physical_offset - file.start, frames, int(np.argmax(unflushed)))
+        sound = frames[:, CODE] == SOUND
+        if sound.all() and not self.tail and not self._rests:
+            self._accept_frames(batch, frames)
+            self._feed(batch)
+            return True
+        for number in range(len(frames)):
+            begin = batch.physical_offset + int(frames[number, POSITION])
+            if not sound[number]:
+                code = DamageCode(int(frames[number, CODE]))
+                self.tail.append(Damage(begin, int(frames[number, SIZE]), code))
+                continue
+            if self.tail and begin >= self._flushed_until and self._is_stale(batch, number):
+                self._feed(FrameBatch(data, batch.physical_offset, frames[:number], (), None, 0, 0))
+                return False
+            self._accept_frames(batch, frames[number : number + 1])
+        self._feed(batch)
+        return True
+
+    def _accept_frames(self, batch: FrameBatch, frames: NDArray[np.int64]) -> None:
+        at, size = int(frames[-1, POSITION]), int(frames[-1, SIZE])
+        self._accept(batch.physical_offset + at + size)
+        self.timestamp_ms = store_timestamp_ms(batch.data[at : at + size].data)
+        self.record_count += len(frames)
+
+    def _is_stale(self, batch: FrameBatch, number: int) -> bool:
+        """Whether a record behind damage is a rest that the original left when it cut the log."""
+        at, size = int(batch.frames[number, POSITION]), int(batch.frames[number, SIZE])
+        is_older = store_timestamp_ms(batch.data[at : at + size].data) < self.timestamp_ms
+        return is_older and self._is_last_data and self.record_count > 0
