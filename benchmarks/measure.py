@@ -1,6 +1,5 @@
 """What the benchmarks measure with."""
 
-import resource
 import subprocess
 import sys
 import threading
@@ -80,6 +79,7 @@ def run(*command: str) -> str:
     return subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def own_peak_bytes() -> int:
-    """Peak resident size of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def run_rmq(*arguments: str) -> str:
+    """Run the command line; its stdout."""
+    rmq = Path(sys.executable).parent / "rmq"
+    return subprocess.run([str(rmq), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout

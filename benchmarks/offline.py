@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.measure import Figure, peak_worker_memory, run, warm_page_cache
+from benchmarks.measure import Figure, peak_worker_memory, run, run_rmq, warm_page_cache
 
 ROOT = Path(__file__).parents[1]
 PEER = ROOT / "tests/interop/peer/peer.sh"
@@ -25,8 +25,8 @@ def figures(work: Path, messages: int) -> list[Figure]:
 
 def _generate(store: Path, messages: int) -> Figure:
     report = json.loads(
-        run(
-            "-m", "rmq_core.cli.main", "generate", str(store), "--messages", str(messages), "--body-bytes", "1024",
+        run_rmq(
+            "generate", str(store), "--messages", str(messages), "--body-bytes", "1024",
             "--topics", "TopicA,TopicB", "--queues", "256", "--keys", "--tags", "--json",
         ).splitlines()[-1]
     )  # fmt: skip

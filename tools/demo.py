@@ -27,6 +27,11 @@ GOLDEN_DELAY_LEVELS = ["--delay-levels", " ".join(f"{second}s" for second in ran
 console = Console(highlight=False)
 
 
+def short(path: Path) -> str:
+    """A path as one would type it here."""
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
 def say(text: str) -> None:
     """One step of the demo."""
     console.print(f"\n[bold]{text}[/bold]")
@@ -35,6 +40,7 @@ def say(text: str) -> None:
 def run_job(name: str, *arguments: str) -> dict[str, object]:
     """Run a job as a user would; its report is the last line that it prints."""
     shown = " ".join(f'"{argument}"' if " " in argument else argument for argument in arguments)
+    shown = shown.replace(f"{ROOT}/", "")
     console.print(f"  $ python jobs/{name}.py {shown}", style="dim", soft_wrap=True)
     command = [sys.executable, str(ROOT / "jobs" / f"{name}.py"), *arguments]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -90,7 +96,10 @@ def show_table(table: Path) -> tuple[str, str] | None:
     for row in by_topic.orderBy(F.desc("messages"), "topic").collect():
         shown.add_row(row.topic, f"{row.messages:,}", f"{row.bytes:,}", f"{row.last:%Y-%m-%d %H:%M:%S}")
     console.print(shown)
-    keyed = messages.where(F.size("keys") > 0).orderBy(F.desc("physical_offset")).select("topic", "keys").first()
+    plain = F.col("topic").rlike("^[A-Za-z0-9-]+$") & ~F.col("topic").startswith("RMQ")
+    keyed = (
+        messages.where(plain & (F.size("keys") > 0)).orderBy(F.desc("physical_offset")).select("topic", "keys").first()
+    )
     spark.stop()
     return (keyed["topic"], keyed["keys"][0]) if keyed else None
 
@@ -98,9 +107,9 @@ def show_table(table: Path) -> tuple[str, str] | None:
 def show_message(store: Path, topic: str, key: str) -> None:
     """One message by its key, as an operator asks for it."""
     say(f"4. Look a message up by its key {key!r}, without a broker")
-    console.print(f"  $ rmq query {store} --topic {topic} --key {key}", style="dim", soft_wrap=True)
-    command = [sys.executable, "-m", "rmq_core.cli.main", "query", str(store), "--topic", topic, "--key", key]
-    subprocess.run(command, check=False)
+    console.print(f"  $ rmq query {short(store)} --topic {topic} --key {key}", style="dim", soft_wrap=True)
+    rmq = Path(sys.executable).parent / "rmq"
+    subprocess.run([str(rmq), "query", str(store), "--topic", topic, "--key", key], check=False)
 
 
 def main() -> int:
@@ -118,7 +127,7 @@ def main() -> int:
         golden = unpack_golden()
         store = out = golden / "store"
         theirs, sizes = golden / "expected", [*GOLDEN_SIZES, *GOLDEN_DELAY_LEVELS]
-        say("1. A store that Apache RocketMQ 5.3.3 wrote; its queues and Index are thrown away")
+        say("1. A store that Apache RocketMQ 5.3.3 wrote; its queues and Index go away")
         shutil.rmtree(store / "consumequeue")
         shutil.rmtree(store / "index")
     files = open_storage(str(store))[0].entries(str(store / "commitlog"))

@@ -36,7 +36,7 @@ class NameServer:
         address: ``host:port`` that it listens on; empty before it does.
     """
 
-    def __init__(self, config: NamesrvConfig = NamesrvConfig(), clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(self, config: NamesrvConfig, clock_ms: Callable[[], int] = now_ms) -> None:
         """Load the key-value configuration.
 
         Raises:

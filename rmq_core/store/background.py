@@ -231,7 +231,6 @@ class Background:
             log_flushed=flushed,
             dispatched=mark.offset if units else before.dispatched,
             unit_total=mark.unit_total if units else before.unit_total,
-            queue_count=mark.queue_count if units else before.queue_count,
             index_dispatched=mark.offset if keys else before.index_dispatched,
             index_name=mark.index_name if keys else before.index_name,
             index_files=mark.index_files if keys else before.index_files,

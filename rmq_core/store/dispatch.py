@@ -5,7 +5,7 @@ full disk is given again, from its beginning: units stand at their own places an
 the Index knows how many keys of it it has.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -45,7 +45,6 @@ class Mark(NamedTuple):
         offset: physical offset below which all is dispatched.
         timestamp_ms: store timestamp of the last message dispatched.
         unit_total: sum of the queues' maximum offsets.
-        queue_count: queues.
         index_name: of the newest IndexFile; 0 if there is none.
         index_files: IndexFiles.
         index_header: header of the newest.
@@ -55,7 +54,6 @@ class Mark(NamedTuple):
     offset: int
     timestamp_ms: int
     unit_total: int
-    queue_count: int
     index_name: int
     index_files: int
     index_header: bytes
@@ -70,11 +68,15 @@ class Resume:
         units_from: physical offset of the first record whose unit is written.
         keys_from: likewise of keys; of this record itself, ``keys_there`` are there.
         keys_there: keys.
+        restart: write all queues anew that the log has a unit for, from the first of these on.
+        restarted: rows of those queues where that was begun.
     """
 
     units_from: int = 0
     keys_from: int = 0
     keys_there: int = 0
+    restart: bool = False
+    restarted: set[int] = field(default_factory=set)
 
 
 class Dispatch:
@@ -85,7 +87,7 @@ class Dispatch:
         timestamp_ms: store timestamp of the last one dispatched.
         mark: for the other threads.
         displaced: units left out because of an impossible queue offset.
-        unit_count: units found in the log since the start, written or there already.
+        unit_count: units written.
         skipped: stretches of the log that could not be read.
     """
 
@@ -113,7 +115,7 @@ class Dispatch:
         self._result = np.zeros(2, dtype=np.int64)
         self._file: LogFile | None = None
         self._array: NDArray[np.uint8] | None = None
-        self.mark = Mark(0, 0, 0, 0, 0, 0, b"", 0)
+        self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
         self.note()
 
     def note(self) -> None:
@@ -121,7 +123,7 @@ class Dispatch:
         index = self._index
         name = index.files[-1].name if index is not None and index.files else 0
         self.mark = Mark(
-            self.offset, self.timestamp_ms, self._queues.unit_total, len(self._queues), name,
+            self.offset, self.timestamp_ms, self._queues.unit_total, name,
             0 if index is None else len(index.files), b"" if index is None else index.header_bytes,
             0 if index is None else index.full_end_timestamp_ms,
         )  # fmt: skip
@@ -216,10 +218,11 @@ class Dispatch:
         self._dispatcher.dispatch(batch)
         units, keys = self._dispatcher.take()
         if resume is not None:
-            self.unit_count += len(units)
             units = units[units[:, UNIT_PHYSICAL_OFFSET] >= resume.units_from]
             keys = _from(keys, resume)
         self._know_queues(units)
+        if resume is not None and resume.restart:
+            self._restart(units, resume.restarted)
         if len(units) <= _FEW:
             self._write_few(units.tolist(), arrivals)
         else:
@@ -231,6 +234,17 @@ class Dispatch:
             last_offset = physical_offset + int(last[scan_kernel.POSITION])
             if resume is None or last_offset >= resume.keys_from:
                 self._index.append(keys, last_offset, self.timestamp_ms)
+
+    def _restart(self, units: Table, restarted: set[int]) -> None:
+        """Have queues begin anew at the first unit that the log has for them."""
+        rows, first = np.unique(units[:, UNIT_QUEUE], return_index=True)
+        for row, at in zip(rows.tolist(), first.tolist(), strict=True):
+            queue = self._queue(row)
+            if row not in restarted and queue is not None:
+                before = queue.max_offset
+                queue.restart(int(units[at, UNIT_QUEUE_OFFSET]))
+                self._queues.unit_total += queue.max_offset - before
+            restarted.add(row)
 
     def _know_queues(self, units: Table) -> None:
         """Have a name for each row of the queue table that the units name."""
@@ -295,6 +309,7 @@ class Dispatch:
         if after == before:
             return
         self._queues.unit_total += after - before
+        self.unit_count += after - before
         new = tuple(map(int, tags_codes[-(after - before) :]))
         known = arrivals.get(row)
         codes = new if known is None else known.tags_codes + new

@@ -103,6 +103,11 @@ class LogScan:
         self._is_last_data = False
         self._rests: list[Damage] = []  # ends of files without a BLANK: damage, should a next file have records
 
+    @staticmethod
+    def data_end(file: LogFile) -> int:
+        """Position one past the last byte of a file that is not zero."""
+        return _Reader(file).data_end()
+
     def run(self, start: int, *, search: bool = False) -> None:
         """Scan from a physical offset to the end.
 

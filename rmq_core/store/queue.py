@@ -42,6 +42,8 @@ class ConsumeQueue:
         queue_id: of the queue.
         min_offset: first queue offset whose message is still in the log.
         max_offset: queue offset of the next unit.
+        least_next: what the next message's queue offset must not be below: numbers that were given away to
+            records that are damaged now are not given again.
         is_whole: False if a file of it was missing.
     """
 
@@ -50,6 +52,7 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.min_offset = 0
         self.max_offset = 0
+        self.least_next = 0
         self.is_whole = True
         self.files = FileSequence(directory, file_bytes, open_files)
 
@@ -169,9 +172,16 @@ class ConsumeQueue:
             begin += len(pieces[-1]) // UNIT_BYTES
         return pieces
 
+    def restart(self, queue_offset: int) -> None:
+        """Throw away the units from a queue offset on, to write them anew: the next is to have that offset."""
+        if queue_offset < self.max_offset:
+            self.least_next = max(self.least_next, self.max_offset)
+            self.trim(queue_offset)
+
     def blank(self, begin: int, end: int) -> None:
         """Have units stand for no message any more."""
         if end >= self.max_offset:
+            self.least_next = max(self.least_next, self.max_offset)
             self.trim(begin)
         elif begin < end:
             self.files.write(PRE_BLANK * (end - begin), begin * UNIT_BYTES)
@@ -230,7 +240,11 @@ class ConsumeQueue:
         Source: ``ConsumeQueue#correctMinOffset``, which takes a pre-blank for a message at offset 0.
         """
         begin = max(self.min_offset, self.first_stored)
-        self.min_offset = self.find_physical(log_min, begin)
+        first = self.next_unit(begin)
+        if first is not None and first.physical_offset >= log_min:
+            self.min_offset = first.queue_offset
+        else:
+            self.min_offset = self.find_physical(log_min, begin)
 
     def remove_expired(self, log_min: int) -> int:
         """Remove the files whose messages are all gone from the log, but never the last; how many.

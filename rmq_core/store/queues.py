@@ -83,9 +83,9 @@ class QueueTable:
         return queue
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of a queue's next unit."""
+        """Queue offset of a queue's next message."""
         queue = self._queues.get((topic, queue_id))
-        return 0 if queue is None else queue.max_offset
+        return 0 if queue is None else max(queue.max_offset, queue.least_next)
 
     def topics(self) -> dict[str, list[int]]:
         """The topics that have queues, and the ids of these."""

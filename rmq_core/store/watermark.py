@@ -22,9 +22,9 @@ from rmq_formats.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, IND
 SECTOR_BYTES: Final = 512
 COPIES: Final = 2
 _MAGIC: Final = b"RMQMARK1"
-# magic, sequence, flags, log flushed, dispatched, units, queues, index dispatched, index name, index files,
+# magic, sequence, flags, log flushed, dispatched, units, index dispatched, index name, index files,
 # index header, checkpoint before, checkpoint after
-_FIELDS = Struct(f">8sqqqqqqqqq{INDEX_HEADER_BYTES}s{CHECKPOINT_USED_BYTES}s{CHECKPOINT_USED_BYTES}s")
+_FIELDS = Struct(f">8sqqqqqqqq{INDEX_HEADER_BYTES}s{CHECKPOINT_USED_BYTES}s{CHECKPOINT_USED_BYTES}s")
 _SUM = Struct(">I")
 _CLEAN: Final = 1
 _REBUILD: Final = 2
@@ -42,7 +42,6 @@ class Watermark:
         log_flushed: physical offset below which the log is forced.
         dispatched: physical offset below which all units are.
         unit_total: sum of the queues' maximum offsets then: what is missing later, shows.
-        queue_count: queues then.
         index_dispatched: physical offset below which all Index entries are forced.
         index_name: of the last IndexFile then; 0 if there was none.
         index_files: IndexFiles then.
@@ -57,7 +56,6 @@ class Watermark:
     log_flushed: int = 0
     dispatched: int = 0
     unit_total: int = 0
-    queue_count: int = 0
     index_dispatched: int = 0
     index_name: int = 0
     index_files: int = 0
@@ -69,7 +67,7 @@ class Watermark:
         """One sector."""
         flags = _CLEAN * self.clean + _REBUILD * self.rebuild
         data = _FIELDS.pack(
-            _MAGIC, self.sequence, flags, self.log_flushed, self.dispatched, self.unit_total, self.queue_count,
+            _MAGIC, self.sequence, flags, self.log_flushed, self.dispatched, self.unit_total,
             self.index_dispatched, self.index_name, self.index_files, self.index_header,
             self.checkpoint_before, self.checkpoint_after,
         )  # fmt: skip
@@ -84,10 +82,10 @@ class Watermark:
         if _SUM.unpack_from(sector, _FIELDS.size)[0] != isal_zlib.crc32(data):
             return None
         _, sequence, flags, *numbers, header, before, after = _FIELDS.unpack(data)
-        flushed, dispatched, units, queues, index_dispatched, index_name, index_files = numbers
+        flushed, dispatched, units, index_dispatched, index_name, index_files = numbers
         return cls(
             sequence=sequence, clean=bool(flags & _CLEAN), rebuild=bool(flags & _REBUILD), log_flushed=flushed,
-            dispatched=dispatched, unit_total=units, queue_count=queues, index_dispatched=index_dispatched,
+            dispatched=dispatched, unit_total=units, index_dispatched=index_dispatched,
             index_name=index_name, index_files=index_files, index_header=header,
             checkpoint_before=before, checkpoint_after=after,
         )  # fmt: skip

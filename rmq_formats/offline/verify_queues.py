@@ -197,7 +197,7 @@ class _PartitionCheck:
                 )  # fmt: skip
             try:
                 data = np.zeros(file_bytes, dtype=np.uint8)
-                used = file.read()
+                used = file.read()[:file_bytes]
                 data[: len(used)] = used
                 table.add_file(file.path, file.start_offset, data, is_last=file is files[-1])
             except StoreError as error:

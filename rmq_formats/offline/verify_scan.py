@@ -209,8 +209,9 @@ def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     with_data = [check for check in checks if check.split.data_end > 0]
     tail: Sequence[Moment] = ()
     for number, check in enumerate(with_data):
-        yield from (replace(finding, path=check.split.path) for finding in seam_findings(tail, check.head))
-        tail = check.tail or tail
+        if check.head:
+            yield from (replace(finding, path=check.split.path) for finding in seam_findings(tail, check.head))
+            tail = check.tail
         is_last = number + 1 == len(with_data)
         if is_last or with_data[number + 1].split.path != check.split.path:
             yield from _end_findings(check, is_last=is_last)

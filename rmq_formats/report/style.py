@@ -118,6 +118,7 @@ footer { margin-top: 44px; padding-top: 14px; border-top: 1px solid var(--line);
   .figures b { font-size: 13pt; }
   .figures span, .part, .strip .note, .strip .name { font-size: 8.5pt; }
   .part { padding: 8px 11px; }
+  .part b { font-size: 9.5pt; white-space: nowrap; }
   .strip { grid-template-columns: 150px 1fr 165px; }
   table.findings { min-width: 0; }
   table.findings th:first-child { width: 66px; }

@@ -34,7 +34,7 @@ class DeltaTableLog:
 
     def _snapshot(self) -> Any:
         # Delta has no Python call for transaction identifiers; its log is the only place that has them.
-        jvm = self._spark._jvm
+        jvm: Any = self._spark._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
         nothing = jvm.scala.Option.empty()
         return log.update(False, nothing, nothing)

@@ -215,11 +215,10 @@ class UnitJudge:
         judged = np.where(behind[rest], Status.BEHIND_END, Status.DANGLING)
         is_beyond = (behind | (front & (len(self._expected.rows) == 0)))[rest] & (physical >= self._facts.end)
         judged[is_beyond] = Status.BEYOND
-        judged[free & self._facts.is_lost(physical)] = Status.LOST
-        alike = (
-            (physical == 0) * 1 + (rows[:, unit_kernel.SIZE] == PRE_BLANK_SIZE) + (rows[:, unit_kernel.TAGS_CODE] == 0)
-        )
+        is_filler_size = rows[:, unit_kernel.SIZE] == PRE_BLANK_SIZE
+        alike = (physical == 0) * 1 + is_filler_size + (rows[:, unit_kernel.TAGS_CODE] == 0)
         judged[front[rest] & (alike >= 2)] = Status.PRE_BLANK
+        judged[free & self._facts.is_lost(physical) & ~is_filler_size] = Status.LOST
         claimed = self._expected.claimed(physical)
         known = claimed >= 0
         judged[known] = Status.DISPLACED

@@ -9,7 +9,7 @@ from rmq_formats.hosts import Host
 from rmq_formats.message import MessageToStore
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.runner import ProcessRunner
+from rmq_formats.offline.runner import ProcessRunner, Runner
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_report import VerifyReport
 from rmq_formats.offline.verify_store import verify_store
@@ -29,13 +29,15 @@ def message(number: int, **changes: object) -> MessageToStore:
         "topic": "Orders" if number % 2 else "Clicks", "queue_id": number // 2 % 2, "flag": 0, "sys_flag": 0,
         "born_timestamp_ms": FIRST_MS - 5, "born_host": HOST, "store_host": HOST, "reconsume_times": 0,
         "prepared_transaction_offset": 0, "body": f"body {number} ".encode() * (1 + number % 5),
-        "properties_bytes": encode_properties({"TAGS": f"T{number % 3}", "UNIQ_KEY": f"U{number:04}", "KEYS": f"k{number}"}),
+        "properties_bytes": encode_properties(
+            {"TAGS": f"T{number % 3}", "UNIQ_KEY": f"U{number:04}", "KEYS": f"k{number}"}
+        ),
     }  # fmt: skip
     return MessageToStore(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def sound_store(
-    root: Path, messages: Iterable[MessageToStore] | int = 60, options: RebuildOptions = REBUILT, step_ms: int = 1500
+    root: Path, messages: Iterable[MessageToStore] | int = 60, options: RebuildOptions = REBUILT
 ) -> list[int]:
     """Write a store whose files agree; the physical offsets of its records."""
     if isinstance(messages, int):
@@ -50,16 +52,19 @@ def rebuild(root: Path, options: RebuildOptions = REBUILT) -> None:
     rebuild_store(str(root), None, options, ProcessRunner(1))
 
 
-def verify(store: Path, options: VerifyOptions = SIZES, parallelism: int = 1) -> VerifyReport:
+def verify(store: Path, options: VerifyOptions = SIZES) -> VerifyReport:
     """Verify in this process."""
-    return verify_store(str(store), options, ProcessRunner(parallelism))
+    return verify_with(store, options, ProcessRunner(1))
+
+
+def verify_with(store: Path, options: VerifyOptions, runner: Runner) -> VerifyReport:
+    """Verify on a runner."""
+    return verify_store(str(store), options, runner)
 
 
 def codes(report: VerifyReport, *, informing: bool = False) -> dict[str, int]:
     """Faults by code, without mere information unless asked for."""
-    return {
-        kind.code: count for kind, count in report.kinds() if informing or kind.severity is not Severity.INFO
-    }
+    return {kind.code: count for kind, count in report.kinds() if informing or kind.severity is not Severity.INFO}
 
 
 def only(report: VerifyReport, code: str) -> Finding:

@@ -1,0 +1,307 @@
+"""Opens what a store was left as: finds the end of the log, and has queues and Index say what it says.
+
+Where the watermark can be trusted, only what came after it is read; else the original's rules tell from
+where on (``DefaultMessageStore#recover``, ``CommitLog#recoverNormally``, ``#recoverAbnormally``), with
+three differences. Records that begin exactly where the last unit's record ends get their units. The Index
+is completed, too. And damage that sound records follow is quarantined, where the original cuts the log.
+
+A recovery that is interrupted can be done again; one after a complete one changes nothing.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.disk import Disk
+from rmq_core.store.dispatch import Dispatch, Resume
+from rmq_core.store.index import Index
+from rmq_core.store.log import CommitLog, LogFile, list_log_files, store_timestamp_ms
+from rmq_core.store.log_scan import LogScan
+from rmq_core.store.quarantine import Quarantine
+from rmq_core.store.queues import QueueTable
+from rmq_core.store.watermark import Marks, Watermark
+from rmq_formats.damage import Damage
+from rmq_formats.errors import StoreSizeError
+from rmq_formats.layout import MAGIC_V1, MAGIC_V2, RECORD_MAGIC_AT
+from rmq_formats.paths import abort_file
+
+VERIFIED_TAIL_BYTES: Final = 16 << 20  # of the flushed log that every start looks over
+_HEAD_BYTES: Final = 100  # of a record, beyond its store timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What an opening found and did.
+
+    Attributes:
+        is_new: there was no log.
+        is_clean: the store was shut down in order.
+        is_trusted: the watermark held; else the original, or someone, had worked on the store.
+        begin_offset: physical offset where reading began.
+        end_offset: physical offset of the next record.
+        record_count: sound records read.
+        unit_count: units written.
+        damages: stretches that sound records follow.
+        tail: stretches that none follows; they were thrown away.
+        quarantined: copies of these, where they were below what had been flushed, and of those.
+        rebuilt: all queues and the Index were made anew.
+        missing_files: physical offsets at which a CommitLog file lacks.
+        displaced: units left out because of an impossible queue offset.
+        seconds: how long it took.
+    """
+
+    is_new: bool = False
+    is_clean: bool = False
+    is_trusted: bool = False
+    begin_offset: int = 0
+    end_offset: int = 0
+    record_count: int = 0
+    unit_count: int = 0
+    damages: tuple[Damage, ...] = ()
+    tail: tuple[Damage, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    rebuilt: bool = False
+    missing_files: tuple[int, ...] = ()
+    displaced: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Plan:
+    """From where to read, and from where to write.
+
+    Attributes:
+        start: physical offset where reading begins.
+        search: it need not be a record's.
+        flushed_until: physical offset below which all was on the disk.
+        resume: what of units and keys is there already.
+    """
+
+    start: int
+    search: bool
+    flushed_until: int
+    resume: Resume
+
+
+class Recovery:
+    """One opening of a store."""
+
+    def __init__(
+        self, config: StoreConfig, disk: Disk, log: CommitLog, queues: QueueTable, index: Index | None,
+        dispatch: Dispatch, marks: Marks, now_ms: int,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatch = dispatch
+        self._marks = marks
+        self._now_ms = now_ms
+        self._quarantine = Quarantine(config.root, disk)
+        self._files: list[LogFile] = []
+
+    def run(self) -> RecoveryReport:
+        """Recover; log, queues, Index and dispatch are ready afterwards, and the log's files forced.
+
+        Raises:
+            StoreSizeError: files of another size than the settings say.
+            OSError: the disk is full or broken.
+        """
+        began = time.perf_counter()
+        crashed = Path(abort_file(self._config.root)).exists()
+        self._files = self._find_files()
+        watermark = self._marks.trusted()
+        is_clean = not crashed and (watermark is None or watermark.clean)
+        self._write_abort()
+        if not self._files:
+            self._begin_new()
+            return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)
+        missing = tuple(
+            before.start + before.size
+            for before, after in zip(self._files, self._files[1:], strict=False)
+            if before.start + before.size != after.start
+        )
+        plan = None if watermark is None else self._plan_by_watermark(watermark, is_clean)
+        is_trusted = plan is not None
+        if plan is None:
+            plan = self._plan_by_checkpoint(crashed)
+        scan = self._scan(plan)
+        quarantined = self._settle(scan, plan)
+        return RecoveryReport(
+            is_clean=is_clean, is_trusted=is_trusted, begin_offset=plan.start, end_offset=scan.end,
+            record_count=scan.record_count, unit_count=self._dispatch.unit_count, damages=tuple(scan.damages),
+            tail=tuple(scan.tail), quarantined=quarantined, rebuilt=plan.resume.restart, missing_files=missing,
+            displaced=self._dispatch.displaced, seconds=time.perf_counter() - began,
+        )  # fmt: skip
+
+    def _write_abort(self) -> None:
+        path = Path(abort_file(self._config.root))
+        path.write_text(str(os.getpid()), encoding="ascii")
+        self._disk.sync_directory(self._config.root)
+
+    def _find_files(self) -> list[LogFile]:
+        """The log's files; one whose making was interrupted is the last, and gets its size."""
+        config = self._config
+        found = list_log_files(config.commitlog_path)
+        if found and found[-1][2] == 0:
+            self._disk.remove(found.pop()[0])
+        for number, (path, start, size) in enumerate(found):
+            is_cut = number == len(found) - 1 and size < config.commitlog_file_bytes
+            if start % config.commitlog_file_bytes or not (is_cut or size == config.commitlog_file_bytes):
+                raise StoreSizeError(
+                    f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {config.commitlog_file_bytes}"
+                )
+            if is_cut:
+                descriptor = self._disk.open(path)
+                os.ftruncate(descriptor, config.commitlog_file_bytes)
+                self._disk.close(descriptor)
+        return [LogFile(path, start, config.commitlog_file_bytes, self._disk) for path, start, _ in found]
+
+    def _begin_new(self) -> None:
+        """Without a log there is nothing that queues and Index could say. Source: ``recoverNormally``."""
+        for changed in self._disk.make_directory(self._config.commitlog_path):
+            self._disk.sync_directory(changed)
+        self._queues.load(None)
+        self._queues.clear()
+        if self._index is not None:
+            self._index.load()
+            self._index.remove_from(0)
+        self._log.adopt([], 0)
+
+    def _plan_by_watermark(self, watermark: Watermark, is_clean: bool) -> _Plan | None:
+        """What is left to do after the watermark; None where it cannot be this store's."""
+        first, end = self._files[0].start, self._files[-1].start + self._files[-1].size
+        if watermark.log_flushed > end:
+            return None
+        self._queues.load(None if watermark.rebuild else watermark.dispatched)
+        resume = Resume(units_from=watermark.dispatched, keys_from=watermark.index_dispatched)
+        if self._index is not None:
+            self._index.load()
+        if watermark.rebuild or not self._queues.is_whole or self._queues.unit_total != watermark.unit_total:
+            resume = self._rebuild()
+        elif self._index is not None and not self._restore_index(self._index, watermark, is_clean):
+            self._index.remove_from(0)
+            resume.keys_from = 0
+        verified = max(watermark.log_flushed - VERIFIED_TAIL_BYTES, first)
+        start = max(min(resume.units_from, resume.keys_from, watermark.log_flushed), first)
+        search = verified < start and verified % self._config.commitlog_file_bytes > 0
+        return _Plan(min(start, verified), search, watermark.log_flushed, resume)
+
+    @staticmethod
+    def _restore_index(index: Index, watermark: Watermark, is_clean: bool) -> bool:
+        is_same = len(index.files) == watermark.index_files and index.header_bytes == watermark.index_header
+        if is_clean and is_same:
+            return True
+        return index.restore(watermark.index_name, watermark.index_files, watermark.index_header)
+
+    def _rebuild(self) -> Resume:
+        """Make all queues and the Index anew; a note sees to it that this is ended, should it be interrupted."""
+        self._marks.write(Watermark(rebuild=True), self._marks.checkpoint)
+        for queue in self._queues:
+            queue.scan_all()
+        self._queues.count_units()
+        if self._index is not None:
+            self._index.remove_from(0)
+        return Resume(restart=True)
+
+    def _plan_by_checkpoint(self, crashed: bool) -> _Plan:
+        """What the original would do."""
+        if not len(self._queues):
+            self._queues.load(None)
+            if self._index is not None:
+                self._index.load()
+        if not self._queues.is_whole:
+            return _Plan(self._files[0].start, False, 0, self._rebuild())
+        checkpoint = self._marks.checkpoint
+        last_end = self._queues.last_end()
+        if crashed:
+            start = self._first_after(checkpoint.min_timestamp_ms)
+            resume = Resume(units_from=start)
+            if self._index is not None:
+                kept = [file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files]
+                self._index.remove_from(kept.index(False) if False in kept else len(kept))
+        else:
+            start = max((file.start for file in self._files if file.start <= last_end), default=self._files[0].start)
+            resume = Resume(units_from=max(last_end, 0))
+        if self._index is not None:
+            resume.keys_from, resume.keys_there = self._index.resume()
+            file_bytes = self._config.commitlog_file_bytes
+            start = min(start, max(resume.keys_from - resume.keys_from % file_bytes, self._files[0].start))
+        return _Plan(start, False, 0, resume)
+
+    def _first_after(self, timestamp_ms: int) -> int:
+        """Start of the newest file whose first record was stored by then. Source: ``isMappedFileMatchedRecover``."""
+        for file in reversed(self._files):
+            head = memoryview(os.pread(file.descriptor, _HEAD_BYTES, 0))
+            magic = int.from_bytes(head[RECORD_MAGIC_AT : RECORD_MAGIC_AT + 4], "big", signed=True)
+            if magic in (MAGIC_V1, MAGIC_V2) and 0 != store_timestamp_ms(head) <= timestamp_ms:
+                return file.start
+        return self._files[0].start
+
+    def _scan(self, plan: _Plan) -> LogScan:
+        def scan(start: int, search: bool) -> LogScan:
+            made = LogScan(
+                self._files, lambda batch: self._dispatch.feed(batch, plan.resume), flushed_until=plan.flushed_until,
+                verify_crc=self._config.check_crc_on_recover,
+            )  # fmt: skip
+            made.run(start, search=search)
+            return made
+
+        made = scan(plan.start, plan.search)
+        if plan.search and not made.record_count:  # nothing sound in all of that: begin where a file does
+            plan.start -= plan.start % self._config.commitlog_file_bytes
+            made = scan(plan.start, False)
+        return made
+
+    def _settle(self, scan: LogScan, plan: _Plan) -> tuple[str, ...]:
+        """Cut the log, bury the damage, and have queues and Index agree."""
+        quarantined = []
+        touched = {self._file_of(damage): damage for damage in scan.damages}
+        for damage in scan.damages:
+            file = self._file_of(damage)
+            quarantined.append(self._quarantine.keep(file, damage, self._now_ms))
+            self._quarantine.bury(file, damage, scan.timestamp_ms or self._now_ms)
+        for damage in scan.tail:
+            if damage.physical_offset < plan.flushed_until and damage.size > 0:
+                quarantined.append(self._quarantine.keep(self._file_of(damage), damage, self._now_ms))
+        self._cut_log(scan.end)
+        for file in self._files:
+            if file in touched or file.start + file.size > min(plan.flushed_until, scan.end):
+                self._disk.sync(file.descriptor)
+        self._log.adopt(self._files, scan.end)
+        self._dispatch.offset = scan.end
+        self._dispatch.timestamp_ms = scan.timestamp_ms or self._marks.checkpoint.logics_msg_timestamp_ms
+        self._cut_queues(scan)
+        if self._index is not None:
+            self._index.cut(scan.end, self._log.store_timestamp_ms)
+        self._dispatch.note()
+        return tuple(quarantined)
+
+    def _file_of(self, damage: Damage) -> LogFile:
+        return next(file for file in reversed(self._files) if file.start <= damage.physical_offset)
+
+    def _cut_log(self, end: int) -> None:
+        """Remove the files behind the end, and make zeros of what stands behind it in the last."""
+        for file in [file for file in self._files if file.start > end]:
+            file.release()
+            self._disk.remove(file.path)
+            self._files.remove(file)
+        self._disk.sync_directory(self._config.commitlog_path)
+        last = self._files[-1]
+        if LogScan.data_end(last) > end - last.start:
+            self._disk.zero(last.descriptor, end - last.start, last.size)
+
+    def _cut_queues(self, scan: LogScan) -> None:
+        log_min = self._log.min_offset
+        for queue in self._queues:
+            if queue.last_end() > scan.end:
+                queue.trim(queue.find_physical(scan.end, queue.first_stored))
+            for damage in scan.damages:
+                begin = queue.find_physical(damage.physical_offset, queue.first_stored)
+                queue.blank(begin, queue.find_physical(damage.physical_offset + damage.size, begin))
+            queue.correct_min(log_min)
+        self._queues.count_units()
