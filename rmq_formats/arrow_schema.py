@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from rmq_formats.errors import OptionError
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")  # null where Spark has no year for it: before 1, after 9999
 COMMITLOG: Final = pa.schema(
     [
         ("topic", pa.string()),

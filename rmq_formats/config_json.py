@@ -51,9 +51,7 @@ class _Parser:
 
     def error(self, reason: str, at: int) -> DecodeError:
         found = self.text[at : at + 16]
-        return DecodeError(
-            f"bad JSON: {reason}", physical_offset=at, actual=repr(found) if found else "the end"
-        )
+        return DecodeError(f"bad JSON: {reason}", physical_offset=at, actual=repr(found) if found else "the end")
 
     def skip(self, at: int) -> int:
         match = _SPACE.match(self.text, at)

@@ -95,9 +95,7 @@ def delay_levels_ms(text: str) -> tuple[int, ...]:
 
 def dispatch_tags_code(message: StoredMessage, delay_levels_ms: Sequence[int]) -> int:
     """The tags code that dispatch gives a message; see ``tags_code_of``."""
-    return tags_code_of(
-        message.topic, message.properties, message.store_timestamp_ms, delay_levels_ms=delay_levels_ms
-    )
+    return tags_code_of(message.topic, message.properties, message.store_timestamp_ms, delay_levels_ms=delay_levels_ms)
 
 
 def tags_code_of(
@@ -160,9 +158,7 @@ def build_consumequeue(units: Iterable[tuple[int, Unit]], file_bytes: int) -> di
     first_file = first * UNIT_BYTES // file_bytes * file_bytes
     built_bytes = (last + 1) * UNIT_BYTES - first_file
     if built_bytes > MAX_BUILT_BYTES:
-        raise LengthError(
-            "queue offsets too far apart", expected=f"within {MAX_BUILT_BYTES} bytes", actual=built_bytes
-        )
+        raise LengthError("queue offsets too far apart", expected=f"within {MAX_BUILT_BYTES} bytes", actual=built_bytes)
     image = bytearray(PRE_BLANK * (built_bytes // UNIT_BYTES))
     for queue_offset, unit in placed.items():
         at = queue_offset * UNIT_BYTES - first_file

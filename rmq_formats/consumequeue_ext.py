@@ -117,15 +117,11 @@ def decode_ext_address(address: int) -> int:
     Source: ``ConsumeQueueExt#unDecorate``.
     """
     if not _MIN_LONG <= address <= EXT_MAX_ADDRESS:
-        raise LengthError(
-            "not a ConsumeQueueExt address", expected=f"at most {EXT_MAX_ADDRESS}", actual=address
-        )
+        raise LengthError("not a ConsumeQueueExt address", expected=f"at most {EXT_MAX_ADDRESS}", actual=address)
     return address - _MIN_LONG
 
 
-def build_consumequeue_ext(
-    units: Iterable[tuple[int, int]], file_bytes: int
-) -> tuple[dict[int, bytes], list[int]]:
+def build_consumequeue_ext(units: Iterable[tuple[int, int]], file_bytes: int) -> tuple[dict[int, bytes], list[int]]:
     """The ext files of one queue, by their start offset in bytes, and the address of each unit.
 
     Args:

@@ -125,9 +125,7 @@ def frame_shape(view: memoryview, position: int, physical_offset: int | None) ->
         return DamageCode.PROPERTIES_LENGTH
     if properties_bytes != room:
         return DamageCode.TOTAL
-    return FrameShape(
-        position, size, body_at, body_bytes, topic_at, topic_bytes, properties_at, properties_bytes
-    )
+    return FrameShape(position, size, body_at, body_bytes, topic_at, topic_bytes, properties_at, properties_bytes)
 
 
 def crc_fault(view: memoryview, shape: FrameShape) -> DamageCode | None:

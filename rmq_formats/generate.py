@@ -171,9 +171,7 @@ def generate_store(
     return GeneratedStore(messages, sizes.before(messages), files)
 
 
-def _check_options(
-    messages: int, body_bytes: int, topics: Sequence[str], queues: int, file_bytes: int
-) -> None:
+def _check_options(messages: int, body_bytes: int, topics: Sequence[str], queues: int, file_bytes: int) -> None:
     if not 0 <= messages <= MAX_MESSAGES:
         raise OptionError(f"messages must be 0 to {MAX_MESSAGES}, not {messages}")
     if not 1 <= body_bytes <= MAX_BODY_BYTES:
@@ -186,9 +184,7 @@ def _check_options(
         raise OptionError("topics must be at least one name, and each only once")
     for topic in topics:
         if not _TOPIC.fullmatch(topic):
-            raise OptionError(
-                f"not a topic's name: {topic!r} (1 to 127 of letters, digits, '%', '|', '_', '-')"
-            )
+            raise OptionError(f"not a topic's name: {topic!r} (1 to 127 of letters, digits, '%', '|', '_', '-')")
 
 
 def _check_unused(store: Path) -> None:
@@ -200,9 +196,7 @@ def _check_unused(store: Path) -> None:
         raise StoreError(f"{store} is in use, or was when its broker died: it has an abort file")
 
 
-def _template(
-    topics: Sequence[str], queues: int, body_bytes: int, keys: bool, tags: bool, seed: int
-) -> _Template:
+def _template(topics: Sequence[str], queues: int, body_bytes: int, keys: bool, tags: bool, seed: int) -> _Template:
     # SHAKE-256: the same bytes on every machine and with every version of numpy.
     source = shake_256(f"rmq generate {seed}".encode())
     text_bytes = BODY_SLICES * TEXT_STRIDE + body_bytes
@@ -227,9 +221,7 @@ def _template(
         tail[: len(row)] = np.frombuffer(row, dtype=np.uint8)
     # Size, CRC, queue, offsets and times are the kernel's; flag, sys_flag, reconsume_times and
     # prepared_transaction_offset stay 0.
-    head = pack(
-        ">iiiiiqqiq8sq8siqi", 0, MAGIC_V1, 0, 0, 0, 0, 0, 0, 0, _BORN_HOST, 0, _STORE_HOST, 0, 0, body_bytes
-    )
+    head = pack(">iiiiiqqiq8sq8siqi", 0, MAGIC_V1, 0, 0, 0, 0, 0, 0, 0, _BORN_HOST, 0, _STORE_HOST, 0, 0, body_bytes)
     return _Template(
         epoch_ms=int(datetime(2025, 1 + seed % 12, 1, tzinfo=UTC).timestamp()) * 1000,
         queues=queues,

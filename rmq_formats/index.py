@@ -157,9 +157,7 @@ def find_key(
     Source: ``IndexFile#selectPhyOffset``.
     """
     if slots < 1 or entries < 1 or len(image) != index_file_bytes(slots, entries):
-        raise LengthError(
-            "size of an IndexFile", expected=index_file_bytes(slots, entries), actual=len(image)
-        )
+        raise LengthError("size of an IndexFile", expected=index_file_bytes(slots, entries), actual=len(image))
     header = IndexHeader.decode(image)
     found: list[int] = []
     bound = min(header.index_count, entries)
@@ -239,9 +237,7 @@ class _IndexFile:
         return bytes(self.image)
 
 
-def build_index(
-    entries: Iterable[tuple[int | None, int, int]], slots: int, entries_per_file: int
-) -> list[bytes]:
+def build_index(entries: Iterable[tuple[int | None, int, int]], slots: int, entries_per_file: int) -> list[bytes]:
     """The IndexFiles, in order, of keys in log order.
 
     Java makes the next file when a message comes along and the last file is full, even if that message
@@ -258,9 +254,7 @@ def build_index(
     Source: ``IndexService#buildIndex``, ``#getAndCreateLastIndexFile``.
     """
     if slots < 1 or entries_per_file < 2:
-        raise OptionError(
-            f"an IndexFile of {slots} slots and {entries_per_file} entries has no room for an entry"
-        )
+        raise OptionError(f"an IndexFile of {slots} slots and {entries_per_file} entries has no room for an entry")
     done: list[bytes] = []
     file: _IndexFile | None = None
     for key_hash, physical_offset, store_timestamp_ms in entries:

@@ -211,8 +211,8 @@ def decode_record(
 
 
 def _read(view: memoryview, shape: FrameShape, physical_offset: int | None) -> StoredMessage:
-    (size, magic, crc, queue_id, flag, queue_offset, recorded_offset, sys_flag, born_timestamp_ms) = (
-        _HEAD.unpack_from(view, shape.position)
+    (size, magic, crc, queue_id, flag, queue_offset, recorded_offset, sys_flag, born_timestamp_ms) = _HEAD.unpack_from(
+        view, shape.position
     )
     at = shape.position + RECORD_BORN_HOST_AT
     born_host = Host.from_bytes(view, at, bool(sys_flag & FLAG_BORN_HOST_V6))

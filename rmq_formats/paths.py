@@ -26,9 +26,7 @@ def segment_name(start_offset: int) -> str:
     Source: ``UtilAll#offset2FileName``.
     """
     if not 0 <= start_offset <= _MAX_OFFSET:
-        raise LengthError(
-            "an offset that no segment can have", expected=f"0..{_MAX_OFFSET}", actual=start_offset
-        )
+        raise LengthError("an offset that no segment can have", expected=f"0..{_MAX_OFFSET}", actual=start_offset)
     return f"{start_offset:0{SEGMENT_NAME_DIGITS}d}"
 
 

@@ -11,7 +11,7 @@ from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.kv_config import KVConfig
 from rmq_core.namesrv.processor import NamesrvProcessor
-from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.client import ClientLimits, RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError
@@ -21,6 +21,7 @@ from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 from rmq_core.remoting.server import RemotingServer
 
 log = logging.getLogger("rmq.namesrv")
+_NOTICE_TIMEOUT_S = 0.3  # Java's; a broker that is not there must not keep the others waiting
 
 
 def now_ms() -> int:
@@ -44,13 +45,14 @@ class NameServer:
         """
         self.address = ""
         self._clock_ms = clock_ms
+        self._notices: asyncio.Queue[MinBrokerIdNotice] = asyncio.Queue()
         kv_config = KVConfig(Path(config.kv_config_path).expanduser())
-        self.processor = NamesrvProcessor(config, kv_config, clock_ms, self._notify)
+        self.processor = NamesrvProcessor(config, kv_config, clock_ms, self._notices.put_nowait)
         self._server = RemotingServer(
             self.processor.handlers(), limits=config.limits, on_disconnect=self._forget_connection
         )
-        self._client = RemotingClient()
-        self._notices: set[asyncio.Task[None]] = set()
+        self._client = RemotingClient(limits=ClientLimits(connect_timeout_s=_NOTICE_TIMEOUT_S))
+        self._notifier: asyncio.Task[None] | None = None
         self._scan_timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "NameServer":
@@ -70,6 +72,7 @@ class NameServer:
         host, port = await self._server.listen(config.bind_address, config.listen_port)
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._scan()
+        self._notifier = asyncio.create_task(self._send_notices())
         log.info("name server listens on %s", self.address)
 
     async def close(self) -> None:
@@ -77,10 +80,9 @@ class NameServer:
         if self._scan_timer is not None:
             self._scan_timer.cancel()
         await self._server.close()
-        for notice in self._notices:
-            notice.cancel()
-        if self._notices:
-            await asyncio.wait(self._notices)
+        if self._notifier is not None:
+            self._notifier.cancel()
+            await asyncio.wait([self._notifier])
         await self._client.close()
         log.info("name server on %s has stopped", self.address)
 
@@ -98,25 +100,23 @@ class NameServer:
         if brokers:
             self.processor.forget(brokers, "lost its connection")
 
-    def _notify(self, notice: MinBrokerIdNotice) -> None:
-        task = asyncio.get_running_loop().create_task(self._send(notice))
-        self._notices.add(task)
-        task.add_done_callback(self._notices.discard)
-
-    async def _send(self, notice: MinBrokerIdNotice) -> None:
-        fields = write_fields(
-            MinBrokerIdChange(
-                min_broker_id=notice.min_broker_id,
-                min_broker_addr=notice.min_broker_addr,
-                offline_broker_addr=notice.offline_broker_addr,
-                ha_broker_addr=notice.ha_broker_addr,
+    async def _send_notices(self) -> None:
+        """Send notices one after the other: a later one must not be overtaken by an earlier one."""
+        while True:
+            notice = await self._notices.get()
+            fields = write_fields(
+                MinBrokerIdChange(
+                    min_broker_id=notice.min_broker_id,
+                    min_broker_addr=notice.min_broker_addr,
+                    offline_broker_addr=notice.offline_broker_addr,
+                    ha_broker_addr=notice.ha_broker_addr,
+                )
             )
-        )
-        for address in notice.recipients:
-            try:
-                await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
-            except TransportError as error:
-                log.warning("could not tell %s which broker leads: %s", address, error)
+            for address in notice.recipients:
+                try:
+                    await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
+                except TransportError as error:
+                    log.warning("could not tell %s which broker leads: %s", address, error)
 
 
 async def serve_namesrv(config: NamesrvConfig) -> None:

@@ -35,7 +35,7 @@ class ServerLimits:
 
 
 class RemotingServer:
-    """Listens and answers, on the running event loop.
+    """Listens and answers, on the running event loop; use it with ``async with``, or close it.
 
     Attributes:
         connections: those that are open.
@@ -70,6 +70,12 @@ class RemotingServer:
         self.after_batch = after_batch
         self._servers: list[asyncio.Server] = []
         self._clock: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> "RemotingServer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
         """Listen on an address, as well as on those before.

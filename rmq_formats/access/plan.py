@@ -40,10 +40,14 @@ class PlacesTask:
 
 @dataclass(frozen=True, slots=True)
 class QueuesTask:
-    """Read the records that the units of some queues point to within a stretch of the log."""
+    """Read the records that the units of some topics' queues point to within a stretch of the log.
+
+    The task looks for the queues' files itself: a busy store has thousands, and there are many tasks. What
+    is dispatched after planning lies behind the stretch.
+    """
 
     segments: tuple[Segment, ...]
-    queues: tuple[QueueFiles, ...]
+    topics: tuple[str, ...]
     begin: int
     end: int
 
@@ -170,7 +174,14 @@ class _Planner:
         begin, end = self._wanted_range()
         wanted = [place for place in places if begin <= place < end]
         cuts = range(0, len(wanted), PLACES_PER_TASK)
-        return [PlacesTask(tuple(self.segments), tuple(wanted[cut : cut + PLACES_PER_TASK])) for cut in cuts]
+        tasks: list[Task] = []
+        for cut in cuts:
+            own = tuple(wanted[cut : cut + PLACES_PER_TASK])
+            tasks.append(PlacesTask(self._segments_of(own[0], own[-1] + 1), own))
+        return tasks
+
+    def _segments_of(self, begin: int, end: int) -> tuple[Segment, ...]:
+        return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
 
     def _index_if_fit(self) -> Plan | str:
         """A plan by the Index, with scans of what it does not know; or why there is none."""
@@ -276,10 +287,12 @@ class _Planner:
             return []
         count = max(self.min_tasks, -(-queue_bytes // self.split_bytes), 1)
         step = max(1, -(-(end - begin) // count))
-        return [
-            QueuesTask(tuple(self.segments), tuple(queues), first, min(first + step, end))
-            for first in range(begin, end, step)
-        ]
+        topics = tuple(sorted({queue.topic for queue in queues}))
+        tasks: list[Task] = []
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            tasks.append(QueuesTask(self._segments_of(first, last), topics, first, last))
+        return tasks
 
     def _asked_for_queues(self) -> Plan:
         if not self.query.reads_queues:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rmq_formats.access.plan import PlacesTask, QueuesTask, ScanTask, Task
 from rmq_formats.access.points import Points, read_points
 from rmq_formats.access.query import Query, ReadOptions
-from rmq_formats.access.queues import message_units, units_in_log_range
+from rmq_formats.access.queues import message_units, topic_queues, units_in_log_range
 from rmq_formats.access.selection import Selection
 from rmq_formats.access.splits import record_size
 from rmq_formats.arrow import record_batches
@@ -35,12 +35,15 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
         FormatError: in FAILFAST, at the first damage that the task meets.
         StoreError: a file that cannot be read.
     """
-    storage, _ = open_storage(root)
+    storage, path = open_storage(root)
     schema = schema_of(options.columns)
     if isinstance(task, ScanTask):
         yield from _batches(_scan(storage, task, options), schema, options, task.split.path)
         return
-    points = _places(storage, task) if isinstance(task, PlacesTask) else _unit_points(storage, task, options.query)
+    if isinstance(task, PlacesTask):
+        points = _places(storage, task)
+    else:
+        points = _unit_points(storage, path, task, options.query)
     for segment, points_of_segment in _by_segment(points, task.segments):
         frames = read_points(storage, [segment], points_of_segment, verify_crc=options.verify_crc)
         yield from _batches((batch for _, batch in frames), schema, options, segment.path)
@@ -87,14 +90,14 @@ def _places(storage: Storage, task: PlacesTask) -> Points:
     return Points.of(table[:, 0], table[:, 1])
 
 
-def _unit_points(storage: Storage, task: QueuesTask, query: Query) -> Points:
+def _unit_points(storage: Storage, root: str, task: QueuesTask, query: Query) -> Points:
     """Places and sizes that the queues' units name within the task's stretch of the log."""
     codes = None
     if query.tags is not None:
         codes = np.array([tags_code(tag) for tag in sorted(query.tags)], dtype=np.int64)
     offsets: list[NDArray[np.int64]] = []
     sizes: list[NDArray[np.int64]] = []
-    for queue in task.queues:
+    for queue in (queue for topic in task.topics for queue in topic_queues(storage, root, topic)):
         bounds = query.queue_bounds(queue.topic, queue.queue_id)
         pieces = units_in_log_range(storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset)
         for _, units in pieces:

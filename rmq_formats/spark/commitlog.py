@@ -62,7 +62,7 @@ class CommitLogReader(DataSourceReader):
     """Plans once, on the driver's side, and reads one task a partition."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        columns = schemas.check_asked(schemas.COMMITLOG, schema)
+        columns = schemas.check_asked(schemas.COMMITLOG, schema, options.columns)
         self._options = replace(options, read=replace(options.read, columns=columns))
 
     def partitions(self) -> list[InputPartition]:

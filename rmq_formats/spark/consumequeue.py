@@ -49,7 +49,7 @@ class ConsumeQueueReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = schemas.check_asked(schemas.CONSUMEQUEUE, schema)
+        self._columns = schemas.check_asked(schemas.CONSUMEQUEUE, schema, options.columns)
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of units; their ends are frozen here."""

@@ -49,7 +49,7 @@ class IndexReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = schemas.check_asked(schemas.INDEX, schema)
+        self._columns = schemas.check_asked(schemas.INDEX, schema, options.columns)
 
     def partitions(self) -> list[InputPartition]:
         """Ranges of entries; their ends are frozen here."""

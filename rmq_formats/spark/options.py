@@ -1,7 +1,21 @@
 """The read options of the sources: names are Kafka's where Spark's Kafka source has one.
 
 An unknown option, or a value that cannot be used, is an OptionError that names it: an option that is
-silently passed over would read the wrong rows.
+silently passed over would read the wrong rows. All conditions that are given hold at once (where Kafka's
+source lets one take precedence over another).
+
+- ``subscribe``, ``subscribePattern`` (the whole topic must match) and ``assign`` read queues: what RocketMQ
+  gives to consumers, so no half messages and rollbacks of transactions, and no damaged stretches. Retry,
+  dead-letter, half-message and schedule topics are topics like any other.
+- ``startingOffsets`` is inclusive and ``endingOffsets`` exclusive; queues that the JSON leaves out are whole.
+- ``startingTimestamp`` is inclusive and ``endingTimestamp`` exclusive, by store timestamp. ``…ByTimestamp``
+  bounds queues in the same way.
+- ``startingPhysicalOffset`` and ``endingPhysicalOffset`` choose the records that begin between them.
+- ``key`` is one of the parts of KEYS, ``uniqKey`` the UNIQ_KEY: what RocketMQ's index finds, so no rollbacks.
+- ``tags`` is an expression ``a || b``; the tags themselves are compared, not their hashes.
+- ``accessPath`` ``auto`` gives the rows of a scan. Another one is taken as it is: ``consumequeue`` and
+  ``index`` give what these files lead to. ``scan`` looks at the whole log, ``auto`` not at segments
+  that are an hour or more off the wanted times.
 """
 
 from collections.abc import Callable, Mapping

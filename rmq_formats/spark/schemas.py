@@ -91,19 +91,20 @@ def project(full: StructType, columns: tuple[str, ...] | None) -> StructType:
     return StructType([full[name] for name in columns])
 
 
-def check_asked(full: StructType, asked: StructType) -> tuple[str, ...]:
-    """Names of the columns of a schema that a user gave with ``.schema(...)``.
+def check_asked(full: StructType, asked: StructType, columns: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Names of the columns that are to be given: those of ``.schema(...)``, or of the option, or all.
 
     Raises:
-        OptionError: a column that is not there, or is there with another type.
+        OptionError: a column that is not there, or is there with another type; or a schema and an option that
+            do not agree.
     """
     names = full.fieldNames()
+    if columns is not None and tuple(asked.fieldNames()) != columns:
+        raise OptionError(f"schema: {', '.join(asked.fieldNames())}, but option columns: {', '.join(columns)}")
     for column in asked:
         if column.name not in names:
             raise OptionError(f"schema: unknown column {column.name!r}; there are {', '.join(names)}")
         if full[column.name] != StructField(column.name, column.dataType, column.nullable):
             wanted = full[column.name].dataType.simpleString()
             raise OptionError(f"schema: column {column.name!r} is {wanted} and may be null")
-    if not names:
-        raise OptionError("schema: no columns")
     return tuple(asked.fieldNames())

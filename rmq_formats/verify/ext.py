@@ -95,10 +95,9 @@ class ExtTable:
             return is_address, is_bad
         offsets = tags[places] - _ADDRESS_ZERO
         at = np.minimum(np.searchsorted(self._units[:, 0], offsets), len(self._units) - 1)
-        is_first = np.zeros(len(places), dtype=bool)
-        is_first[np.unique(at, return_index=True)[1]] = True
-        is_good = (self._units[at, 0] == offsets) & is_first & ~self._named[at]
-        good, at = places[is_good], at[is_good]
+        found = np.flatnonzero((self._units[at, 0] == offsets) & ~self._named[at])
+        found = found[np.unique(at[found], return_index=True)[1]]  # of several that name one unit, the first
+        good, at = places[found], at[found]
         self._named[at] = True
         is_bad[good] = False
         view.actual[good, unit_kernel.TAGS_CODE] = self._units[at, 1]

@@ -62,7 +62,8 @@ class IndexCheck:
         self.keys = keys
         self.facts = facts
         self.findings = findings
-        self.excused = excused if file.is_last else findings
+        self.excused = excused
+        self.if_last = excused if file.is_last else findings  # only the last file is written to
 
     def run(self) -> IndexSpan:
         """Compare the file. Raises StoreError where it cannot be read."""
@@ -98,7 +99,7 @@ class IndexCheck:
                 walk.walk(used + 1)
             else:
                 detail = f"{used - claimed} entries behind the header's count"
-                self.excused.add(Finding(kinds.INDEX_BEHIND, detail, self.file.path, count=used - claimed))
+                self.if_last.add(Finding(kinds.INDEX_BEHIND, detail, self.file.path, count=used - claimed))
         elif claimed > used and walk.key is not None and walk.key + claimed - used <= self.keys.count:
             walk.walk(claimed + 1)
 
@@ -112,7 +113,7 @@ class IndexCheck:
                 kinds.INDEX_SLOT, f"slot {slot}", self.file.path, expected=str(walk.slots[slot]), actual=str(actual)
             )
             is_newer = walk.number <= actual <= self.file.entries
-            (self.excused if is_newer else self.findings).add(finding)
+            (self.if_last if is_newer else self.findings).add(finding)
         self.findings.add_uncounted(kinds.INDEX_SLOT, max(0, total - MAX_FAULTS))
 
     def _check_header(self, walk: EntryWalk, header: IndexHeader, index_count: int) -> None:
@@ -131,6 +132,6 @@ class IndexCheck:
 
     def _compare(self, name: str, expected: int, actual: int) -> None:
         if expected != actual:
-            self.excused.add(
+            self.if_last.add(
                 Finding(kinds.INDEX_HEADER, name, self.file.path, expected=str(expected), actual=str(actual))
             )

@@ -153,6 +153,7 @@ class EntryWalk:
             )
         )  # fmt: skip
         if done:
+            self.key_begin = key if self.key_begin < 0 else self.key_begin
             if self.number == 1:
                 self.first = int(timestamps[0]), int(physical_offsets[0])
                 self._begin_ms = self.first[0]

@@ -9,12 +9,8 @@ from rmq_formats.properties import encode_properties
 
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
-hosts = st.builds(
-    Host, st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), int32
-)
-texts = st.text(
-    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20
-)
+hosts = st.builds(Host, st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), int32)
+texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
 topics = st.one_of(
     st.text(st.sampled_from("%|abcXYZ019_-"), min_size=1, max_size=127),
     st.text(st.sampled_from("%|abcXYZ019_-"), min_size=128, max_size=255),
@@ -39,9 +35,7 @@ messages = st.builds(
 )
 
 
-def plain_message(
-    topic: str = "TopicTest", body: bytes = b"Hello RocketMQ", **more: object
-) -> MessageToStore:
+def plain_message(topic: str = "TopicTest", body: bytes = b"Hello RocketMQ", **more: object) -> MessageToStore:
     """A message of which a test says only what it is about."""
     fields: dict[str, object] = {
         "queue_id": 1,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rmq_formats.access import plan as planning
-from rmq_formats.access.plan import PlacesTask, Plan, QueuesTask, ScanTask, plan_read
+from rmq_formats.access import read as reading
+from rmq_formats.access.plan import PlacesTask, Plan, QueuesTask, ScanTask, Task, plan_read
 from rmq_formats.access.query import AccessPath, Query, QueueBounds, ReadOptions, parse_tags
 from rmq_formats.access.read import read_task
 from rmq_formats.access.splits import CLOCK_SLACK_MS
@@ -26,7 +27,7 @@ from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import rebuild_store
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.properties import encode_properties
-from rmq_formats.segment import open_storage
+from rmq_formats.segment import ArrowStorage, open_storage
 from tests.formats.record_strategies import plain_message
 from tests.stores import flip, write_commitlog
 
@@ -41,12 +42,14 @@ def plan_for(root: Path, query: Query, access_path: AccessPath = AccessPath.AUTO
 
 
 def rows_of(root: Path, plan: Plan, query: Query, mode: Mode = Mode.PERMISSIVE) -> list[Row]:
-    options = ReadOptions(tuple(COMMITLOG.names), query, mode)
-    rows = []
-    for task in plan.tasks:
-        for batch in read_task(str(root), task, options):
-            rows += batch.to_pylist(maps_as_pydicts="strict")
+    rows = [row for task in plan.tasks for row in rows_of_task(str(root), task, query, mode)]
     return sorted(rows, key=lambda row: row["physical_offset"])
+
+
+def rows_of_task(root: str, task: Task, query: Query, mode: Mode = Mode.PERMISSIVE) -> list[Row]:
+    options = ReadOptions(tuple(COMMITLOG.names), query, mode)
+    batches = read_task(root, task, options)
+    return [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
 
 
 def read(root: Path, query: Query, access_path: AccessPath = AccessPath.AUTO, **options: Any) -> list[Row]:
@@ -435,6 +438,20 @@ def test_places_are_cut_into_tasks(small: Path, monkeypatch: pytest.MonkeyPatch)
     plan = plan_for(small, query)
     assert sum(isinstance(task, PlacesTask) for task in plan.tasks) > 2
     assert len(rows_of(small, plan, query)) == len({*offsets(read(small, query, AccessPath.SCAN))})
+
+
+def test_a_store_behind_an_arrow_file_system_gives_the_same_rows(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rare = Query(topics=frozenset(["Rare"]))
+    queries = [Query(), rare, Query(topics=frozenset(["Rare"]), key="key-50")]
+    expected = [read(small, query) for query in queries]
+    uri = small.as_uri()
+    monkeypatch.setattr(reading, "open_storage", lambda root: (ArrowStorage(root), root))
+    for query, rows in zip(queries, expected, strict=True):
+        for way in (AccessPath.AUTO, AccessPath.CONSUMEQUEUE if query.reads_queues else AccessPath.SCAN):
+            plan = plan_read(ArrowStorage(uri), uri, query, access_path=way)
+            found = [row for task in plan.tasks for row in rows_of_task(uri, task, query)]
+            assert sorted(found, key=lambda row: row["physical_offset"]) == rows
+    assert "not local" in plan_read(ArrowStorage(uri), uri, rare).reason
 
 
 def test_a_store_that_is_none_is_named(tmp_path: Path) -> None:

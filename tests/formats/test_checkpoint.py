@@ -17,9 +17,7 @@ def test_a_checkpoint_comes_back(physic: int, logics: int, index: int, flushed: 
 
 
 def test_the_fields_stand_in_the_order_of_java() -> None:
-    assert Checkpoint(1, 2, 3, 4, 5).encode()[:40].hex() == "".join(
-        f"{number:016x}" for number in range(1, 6)
-    )
+    assert Checkpoint(1, 2, 3, 4, 5).encode()[:40].hex() == "".join(f"{number:016x}" for number in range(1, 6))
 
 
 @given(st.integers(0, 39))

@@ -45,9 +45,7 @@ def test_a_walk_yields_each_frame_and_the_blank() -> None:
     assert summary(SEGMENT) == [*frames(PLACES), BLANK_ITEM]
     assert isinstance(items[-1], Blank)
     assert [item.decode().body for item in items if isinstance(item, Frame)] == BODIES
-    assert all(
-        item.physical_offset == FILE_OFFSET + item.position for item in items if isinstance(item, Frame)
-    )
+    assert all(item.physical_offset == FILE_OFFSET + item.position for item in items if isinstance(item, Frame))
 
 
 def test_zeros_behind_the_last_frame_are_the_end_of_the_data() -> None:
@@ -270,9 +268,7 @@ def test_any_damage_leaves_the_frames_outside_of_it(
 
     cuts = sorted(data.draw(st.lists(st.integers(0, len(damaged) + 5), max_size=3)))
     bounds = [0, *cuts, None]
-    parts = [
-        summary(damaged, start=start, limit=limit) for start, limit in pairwise(bounds) if start != limit
-    ]
+    parts = [summary(damaged, start=start, limit=limit) for start, limit in pairwise(bounds) if start != limit]
     assert [item for part in parts for item in part] == found
 
 

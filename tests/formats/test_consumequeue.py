@@ -114,9 +114,7 @@ def test_half_messages_and_rollbacks_have_no_unit() -> None:
 
 
 def units(*queue_offsets: int) -> list[tuple[int, Unit]]:
-    return [
-        (queue_offset, Unit(1000 + number, 10, number)) for number, queue_offset in enumerate(queue_offsets)
-    ]
+    return [(queue_offset, Unit(1000 + number, 10, number)) for number, queue_offset in enumerate(queue_offsets)]
 
 
 def test_a_queue_without_units_has_no_files() -> None:
@@ -138,9 +136,7 @@ def test_a_queue_that_begins_late_is_filled_up_within_its_first_file() -> None:
 
 def test_a_gap_is_filled() -> None:
     (_, first), (_, second) = units(0, 3)
-    assert build_consumequeue(units(0, 3), 100) == {
-        0: first.encode() + PRE_BLANK * 2 + second.encode() + bytes(20)
-    }
+    assert build_consumequeue(units(0, 3), 100) == {0: first.encode() + PRE_BLANK * 2 + second.encode() + bytes(20)}
     assert build_consumequeue(units(0, 11), 100)[100] == PRE_BLANK * 5
 
 

@@ -72,9 +72,7 @@ def test_every_record_is_what_a_broker_stores_for_a_clients_send(tmp_path):
     assert sum(record.size for record in records) == store.bytes
     position = 0
     for number, record in enumerate(records):
-        (size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, *rest) = (
-            record.fields
-        )
+        (size, _, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, *rest) = record.fields
         born_address, born_port, store_ms, store_address, store_port, reconsumed, prepared, body_bytes = rest
         assert (size, physical_offset, position) == (record.size, position, record.position)
         assert crc == zlib.crc32(record.body) & 0x7FFFFFFF
@@ -87,9 +85,7 @@ def test_every_record_is_what_a_broker_stores_for_a_clients_send(tmp_path):
         assert (born_address, born_port) == (b"\x7f\0\0\1", 38752)
         assert (store_address, store_port) == (b"\x7f\0\0\1", 10911)
         assert (born_ms, store_ms) == (1735689600000 + number // 10, 1735689600001 + number // 10)
-        assert list(record.properties) == (
-            ["MSG_REGION", "UNIQ_KEY", "CLUSTER", "TAGS", "KEYS", "WAIT", "TRACE_ON"]
-        )
+        assert list(record.properties) == (["MSG_REGION", "UNIQ_KEY", "CLUSTER", "TAGS", "KEYS", "WAIT", "TRACE_ON"])
         assert record.properties["KEYS"] == f"order-{number:010d}"
         position += size
 
@@ -147,9 +143,7 @@ def test_a_record_of_the_largest_body_fits(tmp_path):
     store = generated(tmp_path, body_bytes=4 << 20, messages=3, commitlog_file_bytes=5 << 20)
     assert store.files == 3
     records = records_of(tmp_path)
-    assert [record.fields[2] for record in records] == [
-        zlib.crc32(record.body) & 0x7FFFFFFF for record in records
-    ]
+    assert [record.fields[2] for record in records] == [zlib.crc32(record.body) & 0x7FFFFFFF for record in records]
 
 
 @pytest.mark.parametrize(("spare", "in_first_file"), [(-1, 4), (0, 5), (1, 5)])

@@ -60,9 +60,7 @@ def store(golden: Callable[[str], Path], golden_name: str, golden_settings: dict
             else:
                 assert isinstance(item, Blank), f"{path}: {item}"
                 blanks.append(item)
-    return GoldenStore(
-        directory / "store", directory / "expected", golden_settings[golden_name], records, blanks
-    )
+    return GoldenStore(directory / "store", directory / "expected", golden_settings[golden_name], records, blanks)
 
 
 def as_java_dumps(message: StoredMessage) -> dict[str, object]:
@@ -141,9 +139,7 @@ def rebuilt_queues(store: GoldenStore) -> dict[str, bytes]:
         codes = [dispatch_tags_code(message, levels) for message in found]
         if store.settings.ext_file_bytes is not None:
             timestamps = [message.store_timestamp_ms for message in found]
-            ext, codes = build_consumequeue_ext(
-                zip(codes, timestamps, strict=True), store.settings.ext_file_bytes
-            )
+            ext, codes = build_consumequeue_ext(zip(codes, timestamps, strict=True), store.settings.ext_file_bytes)
             directory = queue_dir(consumequeue_ext_dir(""), topic, queue_id)
             files |= {f"{directory}/{segment_name(start)}": image for start, image in ext.items()}
         units = [

@@ -236,9 +236,7 @@ def test_a_position_outside_of_the_buffer_is_truncated(position: int) -> None:
 
 RECORDS = [
     GOLDEN,
-    encoded(
-        plain_message("t" * 200, properties_bytes=encode_properties({"TAGS": "a"})), append_crc_property=True
-    ),
+    encoded(plain_message("t" * 200, properties_bytes=encode_properties({"TAGS": "a"})), append_crc_property=True),
     encoded(plain_message(born_host=Host(bytes(16), 1), store_host=Host(bytes(16), 2))),
 ]
 
@@ -322,9 +320,7 @@ def test_message_ids_are_those_of_java(host: str, text: str) -> None:
     assert decode_message_id(text) == decode_message_id(text.lower()) == (Host.parse(host), 1234567890123)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "7F", "x" * 32, "0" * 31, "0" * 33, "0" * 40, "00 " * 16, " " * 32, "é" * 32]
-)
+@pytest.mark.parametrize("text", ["", "7F", "x" * 32, "0" * 31, "0" * 33, "0" * 40, "00 " * 16, " " * 32, "é" * 32])
 def test_other_texts_are_not_message_ids(text: str) -> None:
     with pytest.raises(DecodeError):
         decode_message_id(text)

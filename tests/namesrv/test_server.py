@@ -65,23 +65,21 @@ async def test_brokers_are_told_over_the_wire_who_leads_them(asker: Asker) -> No
     def note(command: RemotingCommand, _connection: Connection) -> None:
         told.append(command)
 
-    of_slave = RemotingServer({905: note})
-    host, port = await of_slave.listen("127.0.0.1", 0)
-    slave = broker("a", 1, address=f"{host}:{port}", enable_acting_master=True)
     master = broker("a", 0, enable_acting_master=True)
     await asker.ask(318, body=b"notifyMinBrokerIdChanged=true")
-    await register(asker, slave, topics("T", "U"))
-    await register(asker, master, topics("T", "U"))
-    await asker.ask(104, write_fields(identity(master)))
-    async with asyncio.timeout(5):
-        while len(told) < 2:
-            await asyncio.sleep(0.01)
+    async with RemotingServer({905: note}) as of_slave:
+        host, port = await of_slave.listen("127.0.0.1", 0)
+        await register(asker, broker("a", 1, address=f"{host}:{port}", enable_acting_master=True), topics("T", "U"))
+        await register(asker, master, topics("T", "U"))
+        await asker.ask(104, write_fields(identity(master)))
+        async with asyncio.timeout(5):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
     assert [command.ext_fields for command in told] == [
         {"minBrokerId": "0", "minBrokerAddr": "a0:10911", "haBrokerAddr": "a0:10912"},
         {"minBrokerId": "1", "minBrokerAddr": f"{host}:{port}", "offlineBrokerAddr": "a0:10911"},
     ]
     assert all(command.is_oneway for command in told)
-    await of_slave.close()
 
 
 async def test_a_broker_that_cannot_be_told_does_no_harm(asker: Asker, caplog: pytest.LogCaptureFixture) -> None:

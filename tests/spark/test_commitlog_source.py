@@ -82,6 +82,8 @@ def test_a_schema_of_some_columns_reads_those(spark: SparkSession, mixed: Path) 
         reader.schema("body string").load(str(mixed)).count()
     with pytest.raises(PySparkException, match="unknown column 'bodies'"):
         reader.schema("bodies string").load(str(mixed)).count()
+    with pytest.raises(PySparkException, match="but option columns: topic"):
+        reader.schema("body binary").option("columns", "topic").load(str(mixed)).count()
 
 
 def test_subscribe_gives_what_consumers_of_the_topics_are_given(load: Load, mixed: Path) -> None:

@@ -1,0 +1,118 @@
+"""checkpoint, abort and config."""
+
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.checkpoint import Checkpoint
+from tests.verify.verifying import FIRST_MS, codes, copied, only, sound_store, verify
+
+COUNT = 60
+LAST_MS = FIRST_MS + COUNT - 1
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("small") / "store"
+    sound_store(root, COUNT)
+    (root / "checkpoint").write_bytes(Checkpoint(LAST_MS, LAST_MS, LAST_MS - 1, 0, 0).encode())
+    (root / "config").mkdir()
+    return root
+
+
+@pytest.fixture
+def store(base: Path, tmp_path: Path) -> Path:
+    return copied(base, tmp_path / "store")
+
+
+def log_end(store: Path) -> int:
+    from tests.offline.rebuilding import stored_messages
+
+    last = list(stored_messages(store))[-1]
+    return last.physical_offset + last.size
+
+
+def test_a_checkpoint_up_to_the_last_message_is_sound(store: Path) -> None:
+    assert codes(verify(store), informing=True) == {}
+    (store / "checkpoint").write_bytes(Checkpoint(LAST_MS, LAST_MS, LAST_MS, 1 << 50, log_end(store)).encode())
+    assert codes(verify(store), informing=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [(0, "physicMsgTimestamp"), (1, "logicsMsgTimestamp"), (2, "indexMsgTimestamp"), (4, "confirmPhyOffset")],
+)
+def test_a_checkpoint_later_than_the_log_is_told(store: Path, field: int, name: str) -> None:
+    values = [LAST_MS, LAST_MS, LAST_MS, 0, 0]
+    values[field] = log_end(store) + 1 if field == 4 else LAST_MS + 1
+    (store / "checkpoint").write_bytes(Checkpoint(*values).encode())
+    report = verify(store)
+    assert codes(report) == {"checkpoint.later": 1}
+    assert only(report, "checkpoint.later").detail.startswith(name)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", {"checkpoint.unreadable": 1}),
+        (bytes(39), {"checkpoint.unreadable": 1}),
+        (bytes(40), {"checkpoint.unreadable": 1}),
+        (bytes(4096), {}),
+        (bytes(4095) + b"\1", {"checkpoint.trailing": 1}),
+        (b"\xff" * 8 + bytes(4088), {"checkpoint.unreadable": 1}),
+    ],
+    ids=["empty", "short", "cut", "zeros", "trailing", "negative"],
+)
+def test_a_checkpoint_that_is_none_is_told(store: Path, data: bytes, expected: dict[str, int]) -> None:
+    (store / "checkpoint").write_bytes(data)
+    assert codes(verify(store)) == expected
+
+
+def test_a_checkpoint_that_is_a_directory_is_told(store: Path) -> None:
+    (store / "checkpoint").unlink()
+    (store / "checkpoint").mkdir()
+    assert codes(verify(store)) == {"checkpoint.unreadable": 1}
+
+
+def test_abort_is_information(store: Path) -> None:
+    (store / "abort").write_text("4711")
+    report = verify(store)
+    assert codes(report, informing=True) == {"store.abort": 1}
+    assert report.is_clean
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":1', "[]", "\0\0\0\0", "{a:1}"])
+def test_config_that_does_not_parse_is_told_with_what_its_backup_does(store: Path, text: str) -> None:
+    path = store / "config" / "subscriptionGroup.json"
+    path.write_text(text)
+    assert codes(verify(store)) == {"config.lost": 1}
+    path.with_name(f"{path.name}.bak").write_text('{"subscriptionGroupTable":{}}')
+    report = verify(store)
+    assert codes(report) == {"config.unparsable": 1}
+    assert only(report, "config.unparsable").path == str(path)
+    path.with_name(f"{path.name}.bak").write_text(text)
+    assert codes(verify(store)) == {"config.lost": 1}
+
+
+def test_fastjsons_own_json_parses(store: Path) -> None:
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:15,1:15}}}')
+    assert codes(verify(store)) == {}
+
+
+def test_consumers_ahead_of_their_queue_are_told(store: Path) -> None:
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:15,1:16},"Gone@g":{0:5}}}')
+    (store / "config" / "delayOffset.json").write_text('{"offsetTable":{1:0,2:0}}')
+    report = verify(store)
+    assert codes(report) == {"config.consumer_offset": 1}
+    found = only(report, "config.consumer_offset")
+    assert (found.topic, found.queue_id, found.expected, found.actual) == ("Orders", 1, "at most 15", "16")
+    assert "group g" in found.detail
+
+
+@pytest.mark.parametrize(
+    "text", ['{"offsetTable":[]}', '{"offsetTable":{"x":{0:"a"},"a@b":5}}', '{"offsetTable":{"T@g":{"q":1}}}']
+)
+def test_offsets_of_another_form_are_passed_over(store: Path, text: str) -> None:
+    for name in ("consumerOffset.json", "delayOffset.json"):
+        (store / "config" / name).write_text(text)
+    assert codes(verify(store)) == {}
