@@ -1,0 +1,1 @@
+"""The running system: store engine, remoting, name server, and the command line."""

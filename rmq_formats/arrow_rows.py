@@ -112,7 +112,8 @@ class FrameRows:
         """int64[rows, WELL_KNOWN_COLUMNS], spans of TAGS, KEYS and UNIQ_KEY."""
         self.repair(scan.PROPERTIES_AT)
         found = np.empty((len(self.frames), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
-        separators = np.empty(text_kernel.MAX_BLOCK_BYTES, dtype=np.int32)
+        longest = int(self.frames[:, scan.PROPERTIES_AT + 1].max(initial=0))
+        separators = np.empty(longest, dtype=np.int32)
         text_kernel.find_well_known(self.data, self.frames, scan.PROPERTIES_AT, separators, found)
         return found
 

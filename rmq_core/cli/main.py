@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import dump, generate, inspect, output, query, rebuild
+from rmq_core.cli import dump, generate, inspect, namesrv, output, query, rebuild, verify
 from rmq_formats.errors import RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
@@ -25,6 +25,8 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "query": query.query,
     "generate": generate.generate,
     "rebuild": rebuild.rebuild,
+    "verify": verify.verify,
+    "namesrv": namesrv.namesrv,
 }
 
 # Click's UsageError and ClickException. Typer has a click of its own since 0.26, so they have no one home.

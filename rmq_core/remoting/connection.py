@@ -16,6 +16,7 @@ from rmq_core.remoting.frames import FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.pending import PendingRequests
 from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.hosts import Host
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         remote_address: ``host:port`` of the other side; empty until it is connected.
+        remote_host: the same as a record's born host has it; None until it is connected.
         local_address: ``host:port`` of this side.
         idle_ticks: how often the owner's clock has found it idle in a row.
         refuses_requests: answers requests with GO_AWAY where the peer is known to understand that.
@@ -60,6 +62,7 @@ class Connection(asyncio.Protocol):
             after_batch: called when all frames that had arrived are handled, before their answers are written.
         """
         self.remote_address = ""
+        self.remote_host: Host | None = None
         self.local_address = ""
         self.idle_ticks = 0
         self.refuses_requests = False
@@ -163,7 +166,8 @@ class Connection(asyncio.Protocol):
         """Start."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport.set_write_buffer_limits(high=self._write_high_water_bytes)
-        self.remote_address = _address(transport.get_extra_info("peername"))
+        self.remote_host = Host.parse(_address(transport.get_extra_info("peername")))
+        self.remote_address = self.remote_host.text
         self.local_address = _address(transport.get_extra_info("sockname"))
         self._pending.address = self.remote_address
 
@@ -296,16 +300,16 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         """Write what has gathered."""
         self._flush_due = False
-        out = self._out
-        if not out or self._transport is None:
+        out, transport = self._out, self._transport
+        if not out or transport is None or transport.is_closing():
             return
         large = self._out_large
         self._out, self._out_bytes, self._out_large = [], 0, False
         self.idle_ticks = 0
         if large:
-            self._transport.writelines(out)
+            transport.writelines(out)
         else:
-            self._transport.write(b"".join(out))
+            transport.write(b"".join(out))
 
 
 def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
@@ -322,8 +326,7 @@ def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
 
 
 def _address(name: Any) -> str:
-    """``host:port`` of a socket's name; IPv6 in brackets."""
-    if not isinstance(name, tuple):
-        return "unknown"
-    host, port = name[:2]
+    """``host:port`` of a socket's name; IPv6 in brackets, without its zone; zeros if the peer has gone already."""
+    host, port = name[:2] if isinstance(name, tuple) else ("0.0.0.0", 0)
+    host = host.partition("%")[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

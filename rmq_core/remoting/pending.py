@@ -1,7 +1,6 @@
 """Requests of ours that wait for their answers on one connection."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.remoting.errors import ConnectionLostError, RequestTimeoutError
@@ -11,11 +10,7 @@ _MAX_OPAQUE: Final = (1 << 31) - 1
 _SWEEP_S: Final = 0.02  # at least so long between two looks for requests that are out of time
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    future: asyncio.Future[RemotingCommand]
-    deadline: float
-    timeout_s: float
+_Waiting = tuple[asyncio.Future[RemotingCommand], float, float]  # with its deadline, and the timeout that it came of
 
 
 class PendingRequests:
@@ -48,7 +43,7 @@ class PendingRequests:
         """Number a request that will be sent now; the future of its answer."""
         future = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
-        self._waiting[self.number(request)] = _Waiting(future, deadline, timeout_s)
+        self._waiting[self.number(request)] = (future, deadline, timeout_s)
         if self._timer is None or deadline < self._timer_at:
             self._set_timer(deadline)
         return future
@@ -56,15 +51,15 @@ class PendingRequests:
     def resolve(self, response: RemotingCommand) -> None:
         """Hand over an answer; one that nobody waits for (any more) is dropped."""
         waiting = self._waiting.pop(response.opaque, None)
-        if waiting is not None and not waiting.future.done():
-            waiting.future.set_result(response)
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(response)
 
     def fail(self, reason: str) -> None:
         """Tell all that no answer will come."""
         waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            if not one.future.done():
-                one.future.set_exception(ConnectionLostError(self.address, reason))
+        for future, _, _ in waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError(self.address, reason))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,10 +73,10 @@ class PendingRequests:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for opaque, one in [item for item in self._waiting.items() if item[1].deadline <= now]:
-            del self._waiting[opaque]
-            if not one.future.done():
-                error = RequestTimeoutError(self.address, f"no answer within {one.timeout_s:g} s")
-                one.future.set_exception(error)
+        overdue = [opaque for opaque, (_, deadline, _) in self._waiting.items() if deadline <= now]
+        for opaque in overdue:
+            future, _, timeout_s = self._waiting.pop(opaque)
+            if not future.done():
+                future.set_exception(RequestTimeoutError(self.address, f"no answer within {timeout_s:g} s"))
         if self._waiting:
-            self._set_timer(max(now + _SWEEP_S, min(one.deadline for one in self._waiting.values())))
+            self._set_timer(max(now + _SWEEP_S, min(deadline for _, deadline, _ in self._waiting.values())))

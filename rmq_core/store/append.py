@@ -132,7 +132,7 @@ class Appender:
         self,
         topic: str,
         queue_id: int,
-        body: bytes,
+        body: bytes | memoryview,
         properties: bytes,
         born_timestamp_ms: int,
         born_host: bytes,

@@ -5,6 +5,7 @@ dispatch leaves after each batch.
 """
 
 import errno
+import logging
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from rmq_core.store.queue_files import OpenFiles
 from rmq_core.store.watermark import Marks, Watermark
 from rmq_formats.checkpoint import Checkpoint
 
+_LOGGER = logging.getLogger(__name__)
 _JOIN_SECONDS: Final = 60.0
 _FEW_FILES: Final = 64  # as many are forced at each turn; more only when it is time, or when much has come
 _MUCH_BYTES: Final = 256 << 20  # of log: as much is read again, at most, after a crash
@@ -130,7 +132,10 @@ class Background:
 
     def _remove(self) -> None:
         while self._to_remove:
-            self._to_remove.popleft()()
+            try:
+                self._to_remove.popleft()()
+            except OSError as error:  # it is left behind, and takes space
+                _LOGGER.error("%s: an old file cannot be removed: %s", self._config.root, error)
 
     def force_due(self) -> None:
         """Force what is due to be forced by now."""
@@ -138,7 +143,7 @@ class Background:
         config = self._config
         mark = self._dispatch.mark
         thorough = (
-            len(self._open_files.dirty) <= _FEW_FILES
+            len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
             or mark.offset - self.watermark.dispatched > _MUCH_BYTES
             or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
         )
@@ -184,6 +189,8 @@ class Background:
 
     def _force_queues(self) -> bool:
         files = self._open_files
+        for file in self._dispatch.writer.take_dirty():
+            files.note_dirty(file)
         for _ in range(len(files.dirty)):
             file = files.dirty.popleft()
             file.is_dirty = False

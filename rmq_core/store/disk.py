@@ -54,7 +54,7 @@ class Disk:
             self._extend(descriptor, size, allocate)
         except OSError:
             os.close(descriptor)
-            os.unlink(path)
+            os.unlink(path)  # noqa: PTH108 # paths are strings here, as errors name them
             raise
         return descriptor
 
@@ -119,13 +119,13 @@ class Disk:
     def replace(self, path: str, data: bytes) -> None:
         """Give a file a new content, whole: killed at any instant, it has the old one or the new one."""
         beside = f"{path}.new"
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
         try:
             self.write(descriptor, data, 0)
             self.sync(descriptor)
         finally:
             os.close(descriptor)
-        os.rename(beside, path)
+        os.rename(beside, path)  # noqa: PTH104 # paths are strings here, as errors name them
         self.sync_directory(str(Path(path).parent))
 
     def used_ratio(self, path: str) -> float:

@@ -1,40 +1,34 @@
 """Dispatch: what stands in the log goes to its ConsumeQueues and to the Index, batch by batch.
 
-The kernels of ``rmq_formats.dispatch`` find units and keys; here they are written. A batch that fails on a
-full disk is given again, from its beginning: units stand at their own places and can be written twice, and
-the Index knows how many keys of it it has.
+The kernels of ``rmq_formats.dispatch`` find units and keys, and those of ``rmq_core.store.kernels`` write
+them. A batch that fails on a full disk is given again, from its beginning: units stand at their own places
+and can be written twice, and the Index knows how many keys of it it has.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.store import kernels
+from rmq_core.store.collector import Collector
 from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog, LogFile
-from rmq_core.store.queue import UNIT, UNIT_TYPE, ConsumeQueue
 from rmq_core.store.queues import QueueTable
+from rmq_core.store.unit_writer import UnitWriter
 from rmq_core.store.values import Arrival
 from rmq_formats.damage import Damage, DamageCode
-from rmq_formats.dispatch import Dispatcher
-from rmq_formats.errors import FormatError
-from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels.dispatch import (
     KEY_PHYSICAL_OFFSET,
     UNIT_PHYSICAL_OFFSET,
     UNIT_QUEUE,
-    UNIT_QUEUE_OFFSET,
-    UNIT_SIZE,
     UNIT_STORE_TIMESTAMP,
     UNIT_TAGS_CODE,
 )
-from rmq_formats.layout import UNIT_BYTES
 from rmq_formats.scan import FrameBatch
 
-_FRAMES_AT_ONCE: Final = 4096
-_FEW: Final = 48  # units that are written one by one faster than by columns
 Table = NDArray[np.int64]
 
 
@@ -69,14 +63,12 @@ class Resume:
         keys_from: likewise of keys; of this record itself, ``keys_there`` are there.
         keys_there: keys.
         restart: write all queues anew that the log has a unit for, from the first of these on.
-        restarted: rows of those queues where that was begun.
     """
 
     units_from: int = 0
     keys_from: int = 0
     keys_there: int = 0
     restart: bool = False
-    restarted: set[int] = field(default_factory=set)
 
 
 class Dispatch:
@@ -86,115 +78,135 @@ class Dispatch:
         offset: physical offset of the next record to dispatch.
         timestamp_ms: store timestamp of the last one dispatched.
         mark: for the other threads.
-        displaced: units left out because of an impossible queue offset.
-        unit_count: units written.
+        writer: of units.
         skipped: stretches of the log that could not be read.
     """
 
     def __init__(
-        self,
-        log: CommitLog,
-        queues: QueueTable,
-        index: Index | None,
-        delay_levels_ms: tuple[int, ...],
-        dropped_topics: dict[str, int],
-    ) -> None:
+        self, log: CommitLog, queues: QueueTable, index: Index | None, delay_levels_ms: tuple[int, ...],
+        writer: UnitWriter,
+    ) -> None:  # fmt: skip
         self.offset = 0
         self.timestamp_ms = 0
-        self.displaced = 0
-        self.unit_count = 0
         self.skipped: list[Damage] = []
+        self.writer = writer
         self._log = log
         self._queues = queues
         self._index = index
-        self._dropped_topics = dropped_topics
-        self._dispatcher = Dispatcher(delay_levels_ms)
-        self._rows: list[ConsumeQueue | None] = []
-        self._names: list[tuple[str, int]] = []
-        self._frames = np.empty((_FRAMES_AT_ONCE, scan_kernel.FRAME_COLUMNS), dtype=np.int64)
-        self._result = np.zeros(2, dtype=np.int64)
+        self._collector = Collector(delay_levels_ms)
         self._file: LogFile | None = None
-        self._array: NDArray[np.uint8] | None = None
+        self._array: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
-        self.note()
 
     def note(self) -> None:
         """Renew ``mark``."""
         index = self._index
-        name = index.files[-1].name if index is not None and index.files else 0
+        newest = index.files[-1] if index is not None and index.files else None
         self.mark = Mark(
-            self.offset, self.timestamp_ms, self._queues.unit_total, name,
-            0 if index is None else len(index.files), b"" if index is None else index.header_bytes,
+            self.offset,
+            self.timestamp_ms,
+            self._queues.unit_total,
+            0 if newest is None else newest.name,
+            0 if index is None else len(index.files),
+            b"" if index is None else index.header_bytes,
             0 if index is None else index.full_end_timestamp_ms,
-        )  # fmt: skip
+        )
 
-    def forget_queues(self) -> None:
-        """Look all queues up anew: some were removed."""
-        self._rows = [None] * len(self._rows)
-
-    def run(self, limit: int) -> list[Arrival]:
+    def run(self, limit: int, arrivals: dict[int, list[int]] | None) -> None:
         """Dispatch the whole records that stand below a physical offset.
 
         Args:
             limit: of the log, bytes; what begins below it and ends above waits.
-
-        Returns:
-            The queues that have new messages.
+            arrivals: the tags codes of the new messages of each row are added to it; None if no one asks.
 
         Raises:
             OSError: the disk is full, or broken. What was not dispatched comes again at the next call.
         """
-        arrivals: dict[int, Arrival] = {}
         while self.offset < limit:
             file = self._log.file_at(self.offset)
             if file is None:  # gone with the oldest files, or never there
-                self._skip_to(min(limit, self._next_file(self.offset)))
-                continue
-            end, position = self._walk(file, limit)
-            count = int(self._result[0])
-            if count:
-                assert self._array is not None
-                self._write(self._array, file.start, self._frames[:count], None, arrivals)
-            before, self.offset = self.offset, end
-            if position is not None:
-                self._skip_damage(file, position, limit)
-            elif end == before:
+                next_file = self.offset - self.offset % self._log.file_bytes + self._log.file_bytes
+                self._skip_to(min(limit, next_file))
+            elif not self._run_file(file, limit, arrivals):
                 break
         self.note()
-        return list(arrivals.values())
 
-    def _walk(self, file: LogFile, limit: int) -> tuple[int, int | None]:
-        """Find the frames from ``offset`` on; physical offset of their end, and the position of damage there."""
+    def _run_file(self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None) -> bool:
+        """Dispatch a batch of one file's records; False if none is whole below the limit."""
         if file is not self._file:
             self._file, self._array = file, file.array
-        assert self._array is not None
+        collector, index = self._collector, self._index
+        numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
-        status = scan_kernel.walk_frames(
-            self._array, data_bytes, 0, file.start, file.size, self.offset - file.start, data_bytes, False,
-            self._frames, self._result,
-        )  # fmt: skip
-        position = int(self._result[1])
+        before = self.offset - file.start
+        numbers[kernels.RUN_POSITION] = before
+        numbers[kernels.RUN_DATA_BYTES] = data_bytes
+        numbers[kernels.RUN_FILE_OFFSET] = file.start
+        numbers[kernels.RUN_FILE_BYTES] = file.size
+        target = index.target() if index is not None else None
+        units, keys = collector.run(self._array, self.writer, target)
+        found = numbers.tolist()
+        self._queues.unit_total += found[kernels.RUN_WRITTEN]
+        if found[kernels.RUN_PLACED] < len(units):
+            self._know_queues()
+            self.writer.place(units, found[kernels.RUN_PLACED])
+        if len(units):
+            self.timestamp_ms = found[kernels.RUN_TIMESTAMP]
+            if arrivals is not None:
+                self._note_arrivals(units, arrivals)
+        if index is not None and found[kernels.RUN_LAST_OFFSET] >= 0:
+            if found[kernels.RUN_INDEXED]:
+                index.note_appended()
+            else:
+                index.append(keys, found[kernels.RUN_LAST_OFFSET], self.timestamp_ms)
+        status, position = found[kernels.RUN_WALK_STATUS], found[kernels.RUN_POSITION]
         if status == scan_kernel.BLANK:
-            return file.start + file.size, None
-        return file.start + position, position if status > scan_kernel.SOUND else None
+            self.offset = file.start + file.size
+            return True
+        self.offset = file.start + position
+        if status > scan_kernel.SOUND:
+            self._skip_damage(file, position, data_bytes)
+            return True
+        return bool(position > before)
 
-    def _next_file(self, physical_offset: int) -> int:
-        return physical_offset - physical_offset % self._log.file_bytes + self._log.file_bytes
+    def _know_queues(self) -> None:
+        """Have a name for each row of the queue table."""
+        if self._collector.queue_count > len(self.writer.names):
+            self.writer.names = self._collector.queue_names()
+
+    @staticmethod
+    def _note_arrivals(units: Table, arrivals: dict[int, list[int]]) -> None:
+        rows, codes = units[:, UNIT_QUEUE].tolist(), units[:, UNIT_TAGS_CODE].tolist()
+        for row, code in zip(rows, codes, strict=True):
+            known = arrivals.get(row)
+            if known is None:
+                arrivals[row] = [code]
+            else:
+                known.append(code)
+
+    def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
+        """What ``run`` has noted, by queue."""
+        self._know_queues()
+        names = self.writer.names
+        found = []
+        for row, codes in rows.items():
+            topic, queue_id = names[row]
+            queue = self._queues.get(topic, queue_id)
+            if queue is not None:
+                found.append(Arrival(topic, queue_id, queue.max_offset, codes))
+        return found
 
     def _skip_to(self, physical_offset: int) -> None:
         self.skipped.append(Damage(self.offset, physical_offset - self.offset, DamageCode.MAGIC))
         self.offset = physical_offset
 
-    def _skip_damage(self, file: LogFile, position: int, limit: int) -> None:
+    def _skip_damage(self, file: LogFile, position: int, data_bytes: int) -> None:
         """Go on at the next sound frame. A recovery leaves no damage; a master's log may have some."""
-        assert self._array is not None
-        data_bytes = min(limit - file.start, file.size)
         row = np.zeros(scan_kernel.FRAME_COLUMNS, dtype=np.int64)
-        status = scan_kernel.find_sound(
-            self._array, data_bytes, 0, file.start, file.size, position + 1, row, self._result
-        )
+        result = np.zeros(2, dtype=np.int64)
+        status = scan_kernel.find_sound(self._array, data_bytes, 0, file.start, file.size, position + 1, row, result)
         found = status in (scan_kernel.SOUND, scan_kernel.BLANK)
-        self._skip_to(file.start + int(self._result[0]) if found else file.start + data_bytes)
+        self._skip_to(file.start + (int(result[0]) if found else data_bytes))
 
     def feed(self, batch: FrameBatch, resume: Resume) -> None:
         """Dispatch the sound frames of a batch that a recovery has read.
@@ -202,126 +214,19 @@ class Dispatch:
         Raises:
             OSError: the disk is full, or broken.
         """
-        sound = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
-        if len(sound):
-            self._write(batch.data, batch.physical_offset, sound, resume, {})
-
-    def _write(
-        self,
-        data: NDArray[np.uint8],
-        physical_offset: int,
-        frames: Table,
-        resume: Resume | None,
-        arrivals: dict[int, Arrival],
-    ) -> None:
-        batch = FrameBatch(data, physical_offset, frames, (), None, 0, 0)
-        self._dispatcher.dispatch(batch)
-        units, keys = self._dispatcher.take()
-        if resume is not None:
-            units = units[units[:, UNIT_PHYSICAL_OFFSET] >= resume.units_from]
-            keys = _from(keys, resume)
-        self._know_queues(units)
-        if resume is not None and resume.restart:
-            self._restart(units, resume.restarted)
-        if len(units) <= _FEW:
-            self._write_few(units.tolist(), arrivals)
-        else:
-            self._write_many(units, arrivals)
+        frames = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
+        if not len(frames):
+            return
+        self._collector.dispatch(FrameBatch(batch.data, batch.physical_offset, frames, (), None, 0, 0))
+        units, keys = self._collector.take()
         if len(units):
             self.timestamp_ms = int(units[-1, UNIT_STORE_TIMESTAMP])
-        if self._index is not None:
-            last = frames[-1]
-            last_offset = physical_offset + int(last[scan_kernel.POSITION])
-            if resume is None or last_offset >= resume.keys_from:
-                self._index.append(keys, last_offset, self.timestamp_ms)
-
-    def _restart(self, units: Table, restarted: set[int]) -> None:
-        """Have queues begin anew at the first unit that the log has for them."""
-        rows, first = np.unique(units[:, UNIT_QUEUE], return_index=True)
-        for row, at in zip(rows.tolist(), first.tolist(), strict=True):
-            queue = self._queue(row)
-            if row not in restarted and queue is not None:
-                before = queue.max_offset
-                queue.restart(int(units[at, UNIT_QUEUE_OFFSET]))
-                self._queues.unit_total += queue.max_offset - before
-            restarted.add(row)
-
-    def _know_queues(self, units: Table) -> None:
-        """Have a name for each row of the queue table that the units name."""
-        if len(units) and int(units[:, UNIT_QUEUE].max()) >= len(self._names):
-            self._names = self._dispatcher.queue_names()
-            self._rows += [None] * (len(self._names) - len(self._rows))
-
-    def _queue(self, row: int) -> ConsumeQueue | None:
-        """The queue of a row; None for one that gets no unit."""
-        queue = self._rows[row]
-        if queue is None:
-            topic, queue_id = self._names[row]
-            if self._queues.is_foreign(topic):
-                return None
-            try:
-                queue = self._rows[row] = self._queues.get_or_make(topic, queue_id)
-            except FormatError:  # a crafted topic that is no directory's name
-                return None
-        return queue
-
-    def _write_few(self, units: list[list[int]], arrivals: dict[int, Arrival]) -> None:
-        """Units of a small batch: those of a queue that follow each other go in one write."""
-        runs: dict[int, tuple[int, list[bytes], list[int]]] = {}
-        pack = UNIT.pack
-        for row, queue_offset, physical_offset, size, tags_code, _ in units:
-            run = runs.get(row)
-            if run is not None and queue_offset != run[0] + len(run[1]):
-                self._put(row, run[0], b"".join(run[1]), run[2], arrivals)
-                run = None
-            if run is None:
-                run = runs[row] = (queue_offset, [], [])
-            run[1].append(pack(physical_offset, size, tags_code))
-            run[2].append(tags_code)
-        for row, (queue_offset, packed, codes) in runs.items():
-            self._put(row, queue_offset, b"".join(packed), codes, arrivals)
-
-    def _write_many(self, units: Table, arrivals: dict[int, Arrival]) -> None:
-        """Units of a large batch, sorted by queue; the order within each stays."""
-        units = units[np.argsort(units[:, UNIT_QUEUE], kind="stable")]
-        packed = np.empty(len(units), dtype=UNIT_TYPE)
-        packed["physical_offset"] = units[:, UNIT_PHYSICAL_OFFSET]
-        packed["size"] = units[:, UNIT_SIZE]
-        packed["tags_code"] = units[:, UNIT_TAGS_CODE]
-        rows, offsets = units[:, UNIT_QUEUE], units[:, UNIT_QUEUE_OFFSET]
-        breaks = np.flatnonzero((np.diff(rows) != 0) | (np.diff(offsets) != 1)) + 1
-        bounds = [0, *breaks.tolist(), len(units)]
-        for begin, end in zip(bounds, bounds[1:], strict=False):
-            codes: Any = units[begin:end, UNIT_TAGS_CODE]
-            self._put(int(rows[begin]), int(offsets[begin]), packed[begin:end].tobytes(), codes, arrivals)
-
-    def _put(
-        self, row: int, queue_offset: int, units: bytes, tags_codes: Any, arrivals: dict[int, Arrival]
-    ) -> None:
-        queue = self._queue(row)
-        if queue is None:
-            return
-        if self._dropped_topics and queue.topic in self._dropped_topics:
-            queue_offset, units = self._undropped(queue.topic, queue_offset, units)
-        before = queue.max_offset
-        self.displaced += queue.append(queue_offset, units)
-        after = queue.max_offset
-        if after == before:
-            return
-        self._queues.unit_total += after - before
-        self.unit_count += after - before
-        new = tuple(map(int, tags_codes[-(after - before) :]))
-        known = arrivals.get(row)
-        codes = new if known is None else known.tags_codes + new
-        arrivals[row] = Arrival(queue.topic, queue.queue_id, after, codes)
-
-    def _undropped(self, topic: str, queue_offset: int, units: bytes) -> tuple[int, bytes]:
-        """The units of messages that came after their topic was deleted: those before do not come back."""
-        dropped_until = self._dropped_topics[topic]
-        for at in range(0, len(units), UNIT_BYTES):
-            if UNIT.unpack_from(units, at)[0] >= dropped_until:
-                return queue_offset + at // UNIT_BYTES, units[at:]
-        return queue_offset, b""
+        begin = int(np.searchsorted(units[:, UNIT_PHYSICAL_OFFSET], resume.units_from))
+        self._know_queues()
+        self.writer.place(units, begin)
+        last = batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
+        if self._index is not None and last >= resume.keys_from:
+            self._index.append(_from(keys, resume), last, self.timestamp_ms)
 
 
 def _from(keys: Table, resume: Resume) -> Table:
@@ -330,6 +235,3 @@ def _from(keys: Table, resume: Resume) -> Table:
     begin = int(np.searchsorted(offsets, resume.keys_from))
     there = int(np.searchsorted(offsets, resume.keys_from, side="right")) - begin
     return keys[begin + min(there, resume.keys_there) :]
-
-
-assert dispatch_kernel.UNIT_COLUMNS == UNIT_STORE_TIMESTAMP + 1

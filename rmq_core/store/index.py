@@ -100,6 +100,14 @@ class Index:
             self._roll(last_timestamp_ms)
         self._appended = 0
 
+    def target(self) -> IndexFile | None:
+        """The newest file, for who appends to it by kernel; None after a batch that failed."""
+        return self.files[-1] if self.files and not self._appended else None
+
+    def note_appended(self) -> None:
+        """Have the newest file forced: a kernel has appended to it."""
+        self._note_dirty(self.files[-1])
+
     def _note_dirty(self, file: IndexFile) -> None:
         """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
         if not file.is_dirty:
@@ -118,7 +126,11 @@ class Index:
             self._disk.sync_directory(changed)
         path = f"{self._directory}/{name:0{INDEX_NAME_DIGITS}d}"
         file = IndexFile.create(path, name, self._slots, self._entries, self._disk, end)
-        self._disk.sync_directory(self._directory)
+        try:
+            self._disk.sync_directory(self._directory)
+        except OSError:
+            self._disk.remove(path)
+            raise
         self.files.append(file)
         self._note_dirty(file)
         self.full_end_timestamp_ms = max(self.full_end_timestamp_ms, end[0])

@@ -5,7 +5,7 @@ Source: ``IndexFile``.
 
 import mmap
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rmq_core.store.disk import Disk
 from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.kernels.index import append_in_place, rechain
-from rmq_formats.layout import INDEX_COUNT_AT, INDEX_HEADER_BYTES, index_file_bytes
+from rmq_formats.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 
 _ALLOCATED_AT_ONCE: Final = 4 << 20  # of entries; a map must not grow into blocks that a full disk does not have
 
@@ -40,6 +40,7 @@ class IndexFile:
         self._allocated = 0
         self._descriptor: int | None = None
         self._map: mmap.mmap | None = None
+        self._array: NDArray[np.uint8] | None = None
 
     def __del__(self) -> None:
         if self._descriptor is not None:
@@ -87,9 +88,11 @@ class IndexFile:
         return self._map
 
     @property
-    def _array(self) -> NDArray[np.uint8]:
-        array: NDArray[Any] = np.frombuffer(self.map, dtype=np.uint8)
-        return array
+    def array(self) -> NDArray[np.uint8]:
+        """The whole file, for kernels."""
+        if self._array is None:
+            self._array = np.frombuffer(self.map, dtype=np.uint8)
+        return self._array
 
     @property
     def header(self) -> IndexHeader:
@@ -105,6 +108,11 @@ class IndexFile:
     def room(self) -> int:
         """Entries that still fit."""
         return max(self.entries - self.index_count, 0)
+
+    @property
+    def allocated_count(self) -> int:
+        """Number of the first entry that has no blocks yet."""
+        return max(self._allocated - entry_position(0, self.slots), 0) // INDEX_ENTRY_BYTES
 
     def _allocate(self, end: int) -> None:
         """Have blocks for all bytes before ``end``."""
@@ -127,11 +135,12 @@ class IndexFile:
             OSError: the disk has no blocks for them; nothing has changed then.
         """
         self._allocate(entry_position(self.index_count + len(keys), self.slots))
-        append_in_place(self._array, self.slots, keys)
+        append_in_place(self.array, self.slots, keys)
 
     def entry(self, number: int) -> IndexEntry:
         """An entry by its number."""
-        return IndexEntry.decode(self.map, entry_position(number, self.slots))
+        at = entry_position(number, self.slots)
+        return IndexEntry.decode(self.map[at : at + INDEX_ENTRY_BYTES])
 
     def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of the entries with a hash, newest first; the rules are ``rmq_formats.index.find_key``'s."""
@@ -168,11 +177,11 @@ class IndexFile:
             OSError: the disk failed; the store cannot be opened then.
         """
         end = entry_position(header.index_count, self.slots)
-        self._map = None  # the file shrinks for a moment
+        self._map = self._array = None  # the file shrinks for a moment
         self._disk.zero(self.descriptor, end, self._size)
         self._allocated = 0
         self._allocate(entry_position(header.index_count, self.slots))
-        used_slots = int(rechain(self._array, self.slots, header.index_count))
+        used_slots = int(rechain(self.array, self.slots, header.index_count))
         kept = IndexHeader(
             header.begin_timestamp_ms, header.end_timestamp_ms, header.begin_physical_offset,
             header.end_physical_offset, used_slots, header.index_count,
@@ -188,5 +197,3 @@ class IndexFile:
         """Force the file to the disk."""
         self.is_dirty = False
         self._disk.sync(self.descriptor)
-
-

@@ -182,7 +182,11 @@ class CommitLog:
         path = self.path_of(start)
         descriptor = self._disk.create(path, self.file_bytes, allocate=True)
         file = LogFile(path, start, self.file_bytes, self._disk, descriptor)
-        self._disk.sync_directory(self.directory)
+        try:
+            self._disk.sync_directory(self.directory)
+        except OSError:
+            self._disk.remove(path)
+            raise
         return file
 
     def begin_at(self, start: int) -> None:
@@ -203,6 +207,11 @@ class CommitLog:
         if file is None or position + size > self.file_bytes:
             return None
         return file.view[position : position + size]
+
+    def stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
+        """What stands from a physical offset on, to the end of its file at most; None where nothing does."""
+        left = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
+        return self.slice(physical_offset, min(left, most_bytes))
 
     def record(self, physical_offset: int) -> memoryview | None:
         """The record that stands at a physical offset; None where none does, as far as its head can tell."""

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.store.kernels import mark_torn
 from rmq_core.store.log import LogFile, store_timestamp_ms
-from rmq_core.store.torn import mark_torn
 from rmq_formats.damage import Damage, DamageCode
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND, used_bytes
 from rmq_formats.scan import FrameBatch, scan_segment
@@ -108,31 +108,23 @@ class LogScan:
         """Position one past the last byte of a file that is not zero."""
         return _Reader(file).data_end()
 
-    def run(self, start: int, *, search: bool = False) -> None:
-        """Scan from a physical offset to the end.
-
-        Args:
-            start: where a record or a file begins; with ``search``, anywhere.
-            search: look for the first record from there on.
-        """
+    def run(self, start: int) -> None:
+        """Scan to the end from a physical offset where a record or a file begins."""
         self.end = start
         ends = {file.start: _Reader(file).data_end() for file in self._files if file.start + file.size > start}
         for file in self._files:
             if file.start not in ends:
                 continue
             self._is_last_data = not any(end for begin, end in ends.items() if begin > file.start)
-            if not self._scan_file(file, max(start - file.start, 0), ends[file.start], search):
+            if not self._scan_file(file, max(start - file.start, 0), ends[file.start]):
                 return
 
-    def _scan_file(self, file: LogFile, begin: int, data_end: int, search: bool) -> bool:
+    def _scan_file(self, file: LogFile, begin: int, data_end: int) -> bool:
         """Scan one file from a position on; False where the log ends for good."""
-        is_first = search and begin > 0
         for batch in scan_segment(
-            _Reader(file), file.start, file.size, start=begin, data_end=max(data_end, begin), search=is_first,
+            _Reader(file), file.start, file.size, start=begin, data_end=max(data_end, begin), search=False,
             verify_crc=self._verify_crc,
         ):  # fmt: skip
-            if is_first:
-                self.end, is_first = batch.begin_physical_offset, False
             self.tail += batch.damages
             if len(batch.frames) and not self._take(file, batch):
                 self.tail.append(Damage(self.end, file.start + data_end - self.end, DamageCode.PHYSICAL_OFFSET))

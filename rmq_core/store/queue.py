@@ -12,15 +12,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.store.queue_ext import QueueExt
 from rmq_core.store.queue_files import FileSequence, OpenFiles
 from rmq_formats.consumequeue import PRE_BLANK
-from rmq_formats.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.layout import EXT_MAX_ADDRESS, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.rebuild import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
 
 UNIT: Final = Struct(">qiq")
 UNIT_TYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert UNIT.size == UNIT_TYPE.itemsize == UNIT_BYTES
 
+ROOM_BEHIND_NEXT: Final = 2  # cells of a table of targets
 _UNITS_AT_ONCE: Final = 4096
 _FILES_SCANNED: Final = 3  # from the end on; ConsumeQueue#recover
 
@@ -41,20 +43,45 @@ class ConsumeQueue:
         topic: of the queue.
         queue_id: of the queue.
         min_offset: first queue offset whose message is still in the log.
-        max_offset: queue offset of the next unit.
         least_next: what the next message's queue offset must not be below: numbers that were given away to
             records that are damaged now are not given again.
         is_whole: False if a file of it was missing.
+        files: its files.
+        ext: what its tags codes are addresses to; None without ConsumeQueueExt.
     """
 
-    def __init__(self, topic: str, queue_id: int, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+    def __init__(
+        self, topic: str, queue_id: int, directory: str, file_bytes: int, open_files: OpenFiles,
+        ext: QueueExt | None = None,
+    ) -> None:  # fmt: skip
         self.topic = topic
         self.queue_id = queue_id
         self.min_offset = 0
-        self.max_offset = 0
+        self._max_offset = 0
+        self._cells: memoryview | None = None
+        self._cell = 0
         self.least_next = 0
         self.is_whole = True
         self.files = FileSequence(directory, file_bytes, open_files)
+        self.ext = ext
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset of the next unit."""
+        return self._max_offset if self._cells is None else self._cells[self._cell]
+
+    @max_offset.setter
+    def max_offset(self, queue_offset: int) -> None:
+        if self._cells is None:
+            self._max_offset = queue_offset
+        else:
+            self._cells[self._cell] = queue_offset
+
+    def bind(self, cells: memoryview | None, cell: int = 0) -> None:
+        """Keep ``max_offset`` in a cell of a table, where the kernel that appends counts it up."""
+        max_offset = self.max_offset
+        self._cells, self._cell = cells, cell
+        self.max_offset = max_offset
 
     def append(self, queue_offset: int, units: bytes) -> int:
         """Put units, which follow each other from a queue offset on, in their places.
@@ -90,7 +117,7 @@ class ConsumeQueue:
         self.max_offset = expected + len(units) // UNIT_BYTES
         return 0
 
-    def read(self, queue_offset: int, count: int) -> bytes:
+    def read(self, queue_offset: int, count: int) -> bytes | memoryview:
         """Up to ``count`` units from a queue offset on, to the end of its file at most."""
         count = min(count, self.max_offset - queue_offset)
         return self.files.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
@@ -161,12 +188,28 @@ class ConsumeQueue:
                 queue_offset = begin + int(messages[-1]) + 1
                 break
             queue_offset = begin
+        if self._cells is not None:
+            self._cells[self._cell + ROOM_BEHIND_NEXT] = 0  # the kernel must not write to where this was
         self.files.trim(queue_offset * UNIT_BYTES)
         self.max_offset = queue_offset if self.files.files else 0
         self.min_offset = min(self.min_offset, self.max_offset)
+        if self.ext is not None:
+            self.ext.cut(self._last_address())
 
-    def _pieces(self, begin: int, end: int) -> list[bytes]:
-        pieces = []
+    def _last_address(self) -> int | None:
+        """The last tags code that is an address."""
+        end = self.max_offset
+        while end > self.first_stored:
+            begin = max(self.first_stored, end - _UNITS_AT_ONCE)
+            units = np.frombuffer(b"".join(self._pieces(begin, end)), dtype=UNIT_TYPE)
+            addresses = np.flatnonzero(units["tags_code"] <= EXT_MAX_ADDRESS)
+            if len(addresses):
+                return int(units["tags_code"][addresses[-1]])
+            end = begin
+        return None
+
+    def _pieces(self, begin: int, end: int) -> list[bytes | memoryview]:
+        pieces: list[bytes | memoryview] = []
         while begin < end:
             pieces.append(self.files.read(begin * UNIT_BYTES, (end - begin) * UNIT_BYTES))
             begin += len(pieces[-1]) // UNIT_BYTES
@@ -195,8 +238,12 @@ class ConsumeQueue:
                 and reads the last files unit by unit.
         """
         self.is_whole = self.files.load()
-        if not self.files.files:
-            return
+        if self.files.files:
+            self._find_end(known_until)
+        if self.ext is not None:
+            self.ext.load(self._last_address())
+
+    def _find_end(self, known_until: int | None) -> None:
         if known_until is None:
             self._scan(max(self.files.start, self.files.files[-1].start - (_FILES_SCANNED - 1) * self.files.file_bytes))
             return
@@ -245,6 +292,10 @@ class ConsumeQueue:
             self.min_offset = first.queue_offset
         else:
             self.min_offset = self.find_physical(log_min, begin)
+        if self.ext is not None:
+            unit = self.next_unit(self.min_offset)
+            if unit is not None:
+                self.ext.remove_before(unit.tags_code)
 
     def remove_expired(self, log_min: int) -> int:
         """Remove the files whose messages are all gone from the log, but never the last; how many.

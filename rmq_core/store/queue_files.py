@@ -4,10 +4,12 @@ A write to a full disk is an error here, where a map would end the process; so t
 thousand small queues take little. As many stay open as the process may have.
 """
 
+import ctypes
 import mmap
 import os
 import resource
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +22,44 @@ _MOST_OPEN: Final = 16_384
 _OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
 
 
+_LEAST_WINDOW_BYTES: Final = 4096
+_MOST_WINDOW_BYTES: Final = 256 << 10
+
+
+class QueueMap:
+    """A file that is written through a map: only where its blocks have been taken, lest a full disk end the process.
+
+    Attributes:
+        view: the whole file.
+        address: of its first byte.
+        allocated: bytes from the start that have their blocks.
+        row: of the queue in the table of targets.
+    """
+
+    __slots__ = ("_map", "address", "allocated", "row", "view")
+
+    def __init__(self, descriptor: int, size: int, row: int) -> None:
+        self._map = mmap.mmap(descriptor, size)
+        self.view = memoryview(self._map)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.allocated = 0
+        self.row = row
+
+    def reserve(self, descriptor: int, position: int, disk: Disk) -> int:
+        """Have blocks from a position on, more the further the file is filled.
+
+        Returns:
+            Bytes that may be written from there on.
+        """
+        size = len(self.view)
+        if self.allocated <= position:
+            window = min(max(position, _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
+            end = min(-(-(position + window) // _LEAST_WINDOW_BYTES) * _LEAST_WINDOW_BYTES, size)
+            disk.allocate(descriptor, position, end - position)
+            self.allocated = end
+        return self.allocated - position
+
+
 class QueueFile:
     """One file.
 
@@ -28,15 +68,17 @@ class QueueFile:
         start: offset of its first byte in the queue.
         descriptor: -1 while it is closed.
         is_dirty: written since it was forced to the disk last.
+        mapped: its map, while it is the one that its queue appends to.
     """
 
-    __slots__ = ("descriptor", "is_dirty", "path", "start")
+    __slots__ = ("descriptor", "is_dirty", "mapped", "path", "start")
 
     def __init__(self, path: str, start: int) -> None:
         self.path = path
         self.start = start
         self.descriptor = -1
         self.is_dirty = False
+        self.mapped: QueueMap | None = None
 
 
 class OpenFiles:
@@ -44,6 +86,7 @@ class OpenFiles:
 
     Attributes:
         dirty: files written, for the thread that forces them, which opens them anew.
+        limit: of open files.
         new_directories: directories with new names in them, for the same thread.
     """
 
@@ -52,7 +95,7 @@ class OpenFiles:
         self.dirty: deque[QueueFile] = deque()
         self.new_directories: deque[str] = deque()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_PART
-        self._limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
+        self.limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
         self._open: deque[QueueFile] = deque()
 
     def open(self, file: QueueFile) -> int:
@@ -69,7 +112,7 @@ class OpenFiles:
         self.new_directories.append(directory)
 
     def _hold(self, file: QueueFile, descriptor: int) -> None:
-        while len(self._open) >= self._limit:
+        while len(self._open) >= self.limit:
             self.close(self._open.popleft())
         file.descriptor = descriptor
         self._open.append(file)
@@ -94,12 +137,18 @@ class OpenFiles:
     def write(self, file: QueueFile, data: bytes, position: int) -> None:
         """Write into a file, and note that it has to be forced."""
         self.disk.write(file.descriptor if file.descriptor >= 0 else self.open(file), data, position)
+        self.note_dirty(file)
+
+    def note_dirty(self, file: QueueFile) -> None:
+        """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
         if not file.is_dirty:
             file.is_dirty = True
             self.dirty.append(file)
 
-    def read(self, file: QueueFile, size: int, position: int) -> bytes:
+    def read(self, file: QueueFile, size: int, position: int) -> bytes | memoryview:
         """Read from a file; what is not written yet is zeros."""
+        if file.mapped is not None:
+            return file.mapped.view[position : position + size]
         return os.pread(file.descriptor if file.descriptor >= 0 else self.open(file), size, position)
 
 
@@ -126,15 +175,16 @@ class FileSequence:
             StoreSizeError: a file of another size than this store's; its settings are not those it was made with.
         """
         found: list[tuple[int, Path, int]] = []
-        for path in Path(self.directory).iterdir():
+        for path in Path(self.directory).iterdir() if Path(self.directory).is_dir() else []:
             start = paths.parse_segment_name(path.name)
             if start is not None and path.is_file():
                 found.append((start, path, path.stat().st_size))
         found.sort()
-        if found and found[-1][2] == 0:  # its maker died in between
-            self._open.disk.remove(str(found.pop()[1]))
+        empty = next((number for number, (_, _, size) in enumerate(found) if size == 0), len(found))
+        for _, path, _ in found[empty:]:  # made, never forced, and the power went: nothing behind it counts
+            self._open.disk.remove(str(path))
         is_whole = True
-        for start, path, size in found:
+        for start, path, size in found[:empty]:
             if size != self.file_bytes or start % self.file_bytes:
                 raise StoreSizeError(f"{path}: has {size} bytes, but this store's files have {self.file_bytes}")
             if self.files and start != self.files[-1].start + self.file_bytes:
@@ -174,7 +224,7 @@ class FileSequence:
         self.files.append(file)
         return file
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes | memoryview:
         """Up to ``size`` bytes from an offset on, to the end of its file at most; none where there is no file."""
         file = self.file_at(offset)
         if file is None:
@@ -206,14 +256,14 @@ class FileSequence:
             self.remove(self.files[-1])
         file = self.file_at(offset) if self.files else None
         if file is not None:
+            file.mapped = None
             self._open.disk.zero(self._open.open(file), offset - file.start, self.file_bytes)
-            if not file.is_dirty:
-                file.is_dirty = True
-                self._open.dirty.append(file)
+            self._open.note_dirty(file)
 
     def remove(self, file: QueueFile) -> None:
         """Remove a file."""
         self.files.remove(file)
+        file.mapped = None
         self._open.forget(file)
         self._open.disk.remove(file.path)
         self._open.new_directories.append(self.directory)
@@ -222,7 +272,5 @@ class FileSequence:
         """Remove all files, and the directory if that leaves it empty."""
         for file in list(self.files):
             self.remove(file)
-        try:
-            os.rmdir(self.directory)
-        except OSError:
-            return
+        with suppress(OSError):
+            Path(self.directory).rmdir()

@@ -6,6 +6,7 @@ from pathlib import Path
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.disk import Disk
 from rmq_core.store.queue import ConsumeQueue
+from rmq_core.store.queue_ext import QueueExt
 from rmq_core.store.queue_files import OpenFiles
 from rmq_formats import paths
 from rmq_formats.errors import FormatError
@@ -17,6 +18,7 @@ class QueueTable:
     Attributes:
         open_files: descriptors of all queues' files.
         unit_total: sum of the queues' maximum offsets.
+        is_ext: units have addresses in ConsumeQueueExt instead of tags codes.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
@@ -25,7 +27,9 @@ class QueueTable:
         self._config = config
         self._disk = disk
         self._directory = paths.consumequeue_dir(config.root)
+        self._ext_directory = paths.consumequeue_ext_dir(config.root)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.is_ext = config.consumequeue_ext_enabled
         self._foreign = frozenset(_names(f"{config.root}/batchconsumequeue"))
 
     def __len__(self) -> int:
@@ -62,8 +66,13 @@ class QueueTable:
         self.unit_total = sum(queue.max_offset for queue in self)
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        config = self._config
         directory = paths.queue_dir(self._directory, topic, queue_id)
-        return ConsumeQueue(topic, queue_id, directory, self._config.consumequeue_file_bytes, self.open_files)
+        ext_directory = paths.queue_dir(self._ext_directory, topic, queue_id)
+        ext = None
+        if self.is_ext or Path(ext_directory).is_dir():
+            ext = QueueExt(ext_directory, config.consumequeue_ext_file_bytes, self.open_files)
+        return ConsumeQueue(topic, queue_id, directory, config.consumequeue_file_bytes, self.open_files, ext)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue; None if it has no unit yet."""
@@ -100,12 +109,15 @@ class QueueTable:
         removed = set()
         for topic, queue_id in [key for key in self._queues if key[0] in wanted]:
             queue = self._queues.pop((topic, queue_id))
+            queue.bind(None)
             queue.files.clear()
+            if queue.ext is not None:
+                queue.ext.files.clear()
             removed.add(topic)
-        for topic in removed:
-            directory = Path(self._directory) / topic
-            if directory.is_dir() and not any(directory.iterdir()):
-                directory.rmdir()
+        for parent in (self._directory, self._ext_directory):
+            for directory in [Path(parent) / topic for topic in removed]:
+                if directory.is_dir() and not any(directory.iterdir()):
+                    directory.rmdir()
         if removed:
             self.open_files.new_directories.append(self._directory)
             self.count_units()

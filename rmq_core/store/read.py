@@ -18,13 +18,16 @@ from rmq_core.store.queues import QueueTable
 from rmq_core.store.values import Boundary, GetResult, GetStatus, QueryResult
 from rmq_formats.errors import FormatError
 from rmq_formats.index import MAX_LONG
-from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, PRE_BLANK_SIZE, RECORD_FIXED_BYTES_V1, UNIT_BYTES
+from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, RECORD_FIXED_BYTES_V1, UNIT_BYTES
 from rmq_formats.message import StoredMessage, decode_record
 
 Matches = Callable[[memoryview], bool]
 
 _PLACE: Final = Struct(">ii20xq")  # size, magic, physical offset of a record
 _LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
+_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
+_NO_VIEW: Final = memoryview(b"")
+_new = tuple.__new__
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 MEMORY_BYTES: Final = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
 MAX_PULL_BYTES: Final = 128 << 20  # DefaultMessageStore#MAX_PULL_MSG_SIZE
@@ -35,10 +38,7 @@ _MAX_CANDIDATES: Final = 4096  # index entries that one query follows: hot keys 
 class Reader:
     """Answers reads of one store."""
 
-    def __init__(
-        self, config: StoreConfig, log: CommitLog, queues: QueueTable, index: Index | None,
-        tags_code_of: Callable[[ConsumeQueue, int], int] | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, index: Index | None) -> None:
         """Read from these.
 
         Args:
@@ -46,13 +46,11 @@ class Reader:
             log: the records.
             queues: their queues.
             index: their keys; None without.
-            tags_code_of: gives what an address in ConsumeQueueExt stands for; None without that.
         """
         self._config = config
         self._log = log
         self._queues = queues
         self._index = index
-        self._tags_code_of = tags_code_of
         self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
 
     def get(
@@ -95,63 +93,61 @@ class Reader:
         self,
         queue: ConsumeQueue,
         queue_offset: int,
-        units: bytes,
+        units: bytes | memoryview,
         limits: tuple[int, int],
         tags_codes: Set[int] | None,
         matches: Matches | None,
     ) -> GetResult:
-        """Take the messages of units, up to the limits."""
-        log, config = self._log, self._config
+        """Take the messages of units, up to the limits. What it calls for each message is what a pull costs."""
+        log, config, place = self._log, self._config, _PLACE.unpack_from
         max_count, max_bytes = limits
-        log_end = log.max_offset
+        near_from = log.max_offset - self._memory_bytes
         slices: list[memoryview] = []
-        begin = end = -1  # the stretch of the log that the next slice will be
+        start = end = -1  # of the log file at hand, and of what of it is there
+        view = _NO_VIEW
+        first = last = -1  # the stretch that the next slice will be
         count = total = removed = 0
         following = queue_offset
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
             if total:
-                is_near = log_end - physical_offset <= self._memory_bytes
-                most = config.max_transfer_bytes_in_memory if is_near else config.max_transfer_bytes_on_disk
-                most_count = config.max_transfer_count_in_memory if is_near else config.max_transfer_count_on_disk
-                if count >= min(max_count, most_count) or total + size > min(max_bytes, most):
+                if physical_offset >= near_from:
+                    most, most_count = config.max_transfer_bytes_in_memory, config.max_transfer_count_in_memory
+                else:
+                    most, most_count = config.max_transfer_bytes_on_disk, config.max_transfer_count_on_disk
+                if count >= max_count or count >= most_count or total + size > most or total + size > max_bytes:
                     break
             following += 1
-            if tags_codes is not None and not self._has_tags(queue, tags_code, tags_codes):
+            if tags_codes is not None and tags_code not in tags_codes and not _is_tagged(queue, tags_code, tags_codes):
                 continue
-            record = log.slice(physical_offset, size) if _LEAST_SIZE <= size < PRE_BLANK_SIZE else None
-            if record is None or _PLACE.unpack_from(record) not in (
-                (size, MAGIC_V1, physical_offset), (size, MAGIC_V2, physical_offset),
-            ):  # fmt: skip
+            if not start <= physical_offset < end:
+                file = log.file_at(physical_offset)
+                if file is None or first >= 0:
+                    first = last = _take(slices, view, first, last)
+                if file is None:
+                    removed += 1
+                    continue
+                start, view = file.start, file.view
+                end = min(start + file.size, log.max_offset)
+            position = physical_offset - start
+            if size < _LEAST_SIZE or physical_offset + size > end:
                 removed += 1
                 continue
-            if matches is not None and not matches(record):
+            record_size, magic, recorded_offset = place(view, position)
+            if record_size != size or recorded_offset != physical_offset or magic not in _MAGICS:
+                removed += 1
                 continue
-            if physical_offset == end and physical_offset % log.file_bytes:
-                end += size
-            else:
-                if begin >= 0:
-                    slices.append(self._stretch(begin, end))
-                begin, end = physical_offset, physical_offset + size
+            if matches is not None and not matches(view[position : position + size]):
+                continue
+            if position != last:
+                first = _take(slices, view, first, last, position)
+            last = position + size
             count += 1
             total += size
-        if begin >= 0:
-            slices.append(self._stretch(begin, end))
+        _take(slices, view, first, last)
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, following, queue.min_offset, queue.max_offset, slices, count, total)
-
-    def _stretch(self, begin: int, end: int) -> memoryview:
-        stretch = self._log.slice(begin, end - begin)
-        assert stretch is not None
-        return stretch
-
-    def _has_tags(self, queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:
-        if tags_code <= EXT_MAX_ADDRESS and self._tags_code_of is not None:
-            tags_code = self._tags_code_of(queue, tags_code)
-        if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half
-            tags_code = (tags_code + (1 << 31)) % (1 << 32) - (1 << 31)
-        return tags_code in wanted
+        return _new(GetResult, (status, following, queue.min_offset, queue.max_offset, slices, count, total))
 
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Store timestamp of a message of a queue; None where there is none."""
@@ -216,6 +212,22 @@ class Reader:
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None else queue.unit(queue_offset)
         return unit is not None and self._log.max_offset - unit.physical_offset <= self._memory_bytes
+
+
+def _take(slices: list[memoryview], view: memoryview, first: int, last: int, position: int = -1) -> int:
+    """Add the stretch that has come together; a new one begins at a position."""
+    if first >= 0:
+        slices.append(view[first:last])
+    return position
+
+
+def _is_tagged(queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:
+    """Whether a tags code that is no hash stands for a wanted one."""
+    if tags_code <= EXT_MAX_ADDRESS and queue.ext is not None:
+        tags_code = queue.ext.tags_code(tags_code)
+    if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half
+        tags_code = (tags_code + (1 << 31)) % (1 << 32) - (1 << 31)
+    return tags_code in wanted
 
 
 def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:

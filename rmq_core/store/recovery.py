@@ -11,6 +11,7 @@ A recovery that is interrupted can be done again; one after a complete one chang
 import os
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +22,17 @@ from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog, LogFile, list_log_files, store_timestamp_ms
 from rmq_core.store.log_scan import LogScan
 from rmq_core.store.quarantine import Quarantine
+from rmq_core.store.queue import StoredUnit
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.watermark import Marks, Watermark
 from rmq_formats.damage import Damage
 from rmq_formats.errors import StoreSizeError
+from rmq_formats.frame import FrameShape, frame_shape
 from rmq_formats.layout import MAGIC_V1, MAGIC_V2, RECORD_MAGIC_AT
 from rmq_formats.paths import abort_file
 
 VERIFIED_TAIL_BYTES: Final = 16 << 20  # of the flushed log that every start looks over
+_QUEUES_ASKED: Final = 64  # for a record to begin at
 _HEAD_BYTES: Final = 100  # of a record, beyond its store timestamp
 
 
@@ -75,13 +79,11 @@ class _Plan:
 
     Attributes:
         start: physical offset where reading begins.
-        search: it need not be a record's.
         flushed_until: physical offset below which all was on the disk.
         resume: what of units and keys is there already.
     """
 
     start: int
-    search: bool
     flushed_until: int
     resume: Resume
 
@@ -111,12 +113,20 @@ class Recovery:
             StoreSizeError: files of another size than the settings say.
             OSError: the disk is full or broken.
         """
-        began = time.perf_counter()
         crashed = Path(abort_file(self._config.root)).exists()
         self._files = self._find_files()
         watermark = self._marks.trusted()
         is_clean = not crashed and (watermark is None or watermark.clean)
         self._write_abort()
+        try:
+            return self._recover(watermark, crashed=crashed, is_clean=is_clean)
+        except StoreSizeError:
+            if not crashed:  # nothing has been done yet
+                self._disk.remove(abort_file(self._config.root))
+            raise
+
+    def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
+        began = time.perf_counter()
         if not self._files:
             self._begin_new()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)
@@ -129,13 +139,16 @@ class Recovery:
         is_trusted = plan is not None
         if plan is None:
             plan = self._plan_by_checkpoint(crashed)
+        before = self._queues.unit_total
+        if plan.resume.restart:
+            self._dispatch.writer.restart()
         scan = self._scan(plan)
         quarantined = self._settle(scan, plan)
         return RecoveryReport(
             is_clean=is_clean, is_trusted=is_trusted, begin_offset=plan.start, end_offset=scan.end,
-            record_count=scan.record_count, unit_count=self._dispatch.unit_count, damages=tuple(scan.damages),
+            record_count=scan.record_count, unit_count=self._queues.unit_total - before, damages=tuple(scan.damages),
             tail=tuple(scan.tail), quarantined=quarantined, rebuilt=plan.resume.restart, missing_files=missing,
-            displaced=self._dispatch.displaced, seconds=time.perf_counter() - began,
+            displaced=self._dispatch.writer.displaced, seconds=time.perf_counter() - began,
         )  # fmt: skip
 
     def _write_abort(self) -> None:
@@ -144,13 +157,13 @@ class Recovery:
         self._disk.sync_directory(self._config.root)
 
     def _find_files(self) -> list[LogFile]:
-        """The log's files; one whose making was interrupted is the last, and gets its size."""
+        """The log's files; one whose making was interrupted gets its size."""
         config = self._config
         found = list_log_files(config.commitlog_path)
         if found and found[-1][2] == 0:
             self._disk.remove(found.pop()[0])
         for number, (path, start, size) in enumerate(found):
-            is_cut = number == len(found) - 1 and size < config.commitlog_file_bytes
+            is_cut = size == 0 or (number == len(found) - 1 and size < config.commitlog_file_bytes)
             if start % config.commitlog_file_bytes or not (is_cut or size == config.commitlog_file_bytes):
                 raise StoreSizeError(
                     f"{path}: has {size} bytes, but mappedFileSizeCommitLog is {config.commitlog_file_bytes}"
@@ -186,10 +199,34 @@ class Recovery:
         elif self._index is not None and not self._restore_index(self._index, watermark, is_clean):
             self._index.remove_from(0)
             resume.keys_from = 0
-        verified = max(watermark.log_flushed - VERIFIED_TAIL_BYTES, first)
         start = max(min(resume.units_from, resume.keys_from, watermark.log_flushed), first)
-        search = verified < start and verified % self._config.commitlog_file_bytes > 0
-        return _Plan(min(start, verified), search, watermark.log_flushed, resume)
+        return _Plan(min(start, self._verified_from(watermark)), watermark.log_flushed, resume)
+
+    def _verified_from(self, watermark: Watermark) -> int:
+        """Where to begin, to have looked over the end of what was flushed: a file's start, or a record's.
+
+        The record is one that a unit names. A search for one in the log could be led astray: by a body that
+        holds the bytes of a record with the very offset at which they stand.
+        """
+        wanted = watermark.log_flushed - VERIFIED_TAIL_BYTES
+        file = next((file for file in reversed(self._files) if file.start <= watermark.log_flushed), self._files[0])
+        if file.start >= wanted:
+            return file.start
+        found = watermark.log_flushed
+        for queue in islice(self._queues, _QUEUES_ASKED):
+            unit = queue.next_unit(queue.find_physical(wanted, queue.first_stored))
+            if unit is not None and unit.physical_offset < found and self._is_record(unit):
+                found = unit.physical_offset
+        return file.start if found == watermark.log_flushed else found
+
+    def _is_record(self, unit: StoredUnit) -> bool:
+        for file in self._files:
+            position = unit.physical_offset - file.start
+            if 0 <= position <= file.size - unit.size:
+                record = memoryview(os.pread(file.descriptor, unit.size, position))
+                shape = frame_shape(record, 0, unit.physical_offset)
+                return isinstance(shape, FrameShape) and shape.size == unit.size
+        return False
 
     @staticmethod
     def _restore_index(index: Index, watermark: Watermark, is_clean: bool) -> bool:
@@ -215,12 +252,15 @@ class Recovery:
             if self._index is not None:
                 self._index.load()
         if not self._queues.is_whole:
-            return _Plan(self._files[0].start, False, 0, self._rebuild())
+            return _Plan(self._files[0].start, 0, self._rebuild())
         checkpoint = self._marks.checkpoint
         last_end = self._queues.last_end()
         if crashed:
             start = self._first_after(checkpoint.min_timestamp_ms)
             resume = Resume(units_from=start)
+            for queue in self._queues:  # what was written last may be half a unit
+                queue.trim(queue.find_physical(start, queue.first_stored))
+            self._queues.count_units()
             if self._index is not None:
                 kept = [file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files]
                 self._index.remove_from(kept.index(False) if False in kept else len(kept))
@@ -231,7 +271,7 @@ class Recovery:
             resume.keys_from, resume.keys_there = self._index.resume()
             file_bytes = self._config.commitlog_file_bytes
             start = min(start, max(resume.keys_from - resume.keys_from % file_bytes, self._files[0].start))
-        return _Plan(start, False, 0, resume)
+        return _Plan(start, 0, resume)
 
     def _first_after(self, timestamp_ms: int) -> int:
         """Start of the newest file whose first record was stored by then. Source: ``isMappedFileMatchedRecover``."""
@@ -243,19 +283,12 @@ class Recovery:
         return self._files[0].start
 
     def _scan(self, plan: _Plan) -> LogScan:
-        def scan(start: int, search: bool) -> LogScan:
-            made = LogScan(
-                self._files, lambda batch: self._dispatch.feed(batch, plan.resume), flushed_until=plan.flushed_until,
-                verify_crc=self._config.check_crc_on_recover,
-            )  # fmt: skip
-            made.run(start, search=search)
-            return made
-
-        made = scan(plan.start, plan.search)
-        if plan.search and not made.record_count:  # nothing sound in all of that: begin where a file does
-            plan.start -= plan.start % self._config.commitlog_file_bytes
-            made = scan(plan.start, False)
-        return made
+        scan = LogScan(
+            self._files, lambda batch: self._dispatch.feed(batch, plan.resume), flushed_until=plan.flushed_until,
+            verify_crc=self._config.check_crc_on_recover,
+        )  # fmt: skip
+        scan.run(plan.start)
+        return scan
 
     def _settle(self, scan: LogScan, plan: _Plan) -> tuple[str, ...]:
         """Cut the log, bury the damage, and have queues and Index agree."""

@@ -5,7 +5,6 @@ down, deleting topics, and an append that needs a new file when none has been ma
 """
 
 import logging
-import os
 from collections.abc import Callable, Collection, Set
 from contextlib import ExitStack
 from functools import partial
@@ -26,6 +25,7 @@ from rmq_core.store.queues import QueueTable
 from rmq_core.store.read import MAX_PULL_BYTES, Matches, Reader
 from rmq_core.store.recovery import Recovery, RecoveryReport
 from rmq_core.store.retention import CleanReport, Pressure, Retention
+from rmq_core.store.unit_writer import UnitWriter
 from rmq_core.store.values import Arrival, Boundary, GetResult, PutResult, PutStatus, QueryResult
 from rmq_core.store.watermark import Marks
 from rmq_formats import paths
@@ -62,8 +62,8 @@ class MessageStore:
         self._queues = QueueTable(config, disk)
         self._index = Index(config, disk) if config.index_enabled else None
         self._dropped = config_files.load_numbers(self._dropped_path)
-        self._dispatch = Dispatch(self._log, self._queues, self._index, levels, self._dropped)
-        self._reader = Reader(config, self._log, self._queues, self._index, None)
+        self._dispatch = Dispatch(self._log, self._queues, self._index, levels, UnitWriter(self._queues, self._dropped))
+        self._reader = Reader(config, self._log, self._queues, self._index)
         self._appender = Appender(config, self._log, self._queues, store_host.to_bytes(), self._roll)
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC
         self._flusher = LogFlusher(self._log, disk, None if self._is_sync else config.flush_interval_ms)
@@ -223,14 +223,15 @@ class MessageStore:
             return False
         return True
 
-    def dispatch(self) -> list[Arrival]:
+    def dispatch(self) -> bool:
         """Make what has been appended readable, and have it forced. Call it once for each batch of appends.
 
         With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
         it again when ``on_flushed`` tells of more.
 
         Returns:
-            Queues with new messages; also given to the listeners of ``on_dispatched``.
+            False if the disk did not take it: it is tried again at the next call, and until then no message is
+            taken.
 
         Source: ``DefaultMessageStore.ReputMessageService``.
         """
@@ -242,18 +243,20 @@ class MessageStore:
             self._flusher.request()
         limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
         if self._dispatch.offset >= limit:
-            return []
+            return True
+        rows: dict[int, list[int]] | None = {} if self._on_arrival else None
         try:
-            arrivals = self._dispatch.run(limit)
+            self._dispatch.run(limit, rows)
         except OSError as error:  # what it needs may come: a full disk heals
             self._refuse("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
-            return []
-        if "dispatch" in self._refusals:
+            return False
+        if self._refusals and "dispatch" in self._refusals:
             self._accept("dispatch")
-        if arrivals:
+        if rows:
+            arrivals = self._dispatch.arrivals_of(rows)
             for listener in self._on_arrival:
                 listener(arrivals)
-        return arrivals
+        return True
 
     def on_dispatched(self, listener: ArrivalListener) -> None:
         """Have ``dispatch`` call a function with the queues that have new messages."""
@@ -357,9 +360,9 @@ class MessageStore:
         """
         return self._reader.message(decode_message_id(msg_id)[1])
 
-    def log_slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """Bytes of the log, for a slave; None where they are not in one file, or not there yet."""
-        return self._log.slice(physical_offset, size)
+    def log_stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
+        """Bytes of the log for a slave, from an offset to the end of its file at most; None where nothing stands."""
+        return self._log.stretch(physical_offset, most_bytes)
 
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
@@ -378,9 +381,7 @@ class MessageStore:
         """
         return self._reader.query(topic, key, max_count, begin_ms, end_ms, unique=unique)
 
-    def offset_by_time(
-        self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
-    ) -> int:
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
         """Queue offset for a store time.
 
         LOWER is the first message stored at that time or later (the maximum offset if none is), UPPER the
@@ -486,7 +487,7 @@ class MessageStore:
         removed = self._queues.remove_topics(topics)
         for topic in topics:
             self._appender.forget(topic)
-        self._dispatch.forget_queues()
+        self._dispatch.writer.forget()
         self._dispatch.note()
         self._background.force()
         return removed

@@ -3,8 +3,8 @@
 from enum import Enum
 from typing import NamedTuple
 
-from rmq_formats.message_id import encode_message_id
 from rmq_formats.hosts import Host
+from rmq_formats.message_id import encode_message_id
 
 
 class PutStatus(Enum):
@@ -47,7 +47,7 @@ class PutResult(NamedTuple):
         physical_offset: of the record, or of a batch's first; -1 if nothing was stored.
         size: bytes appended, of all records.
         queue_offset: of the message, or of a batch's first.
-        count: messages stored.
+        message_count: messages stored.
         physical_offsets: of each message of a batch; empty for a single one.
         store_host: address and port as in the record.
     """
@@ -56,7 +56,7 @@ class PutResult(NamedTuple):
     physical_offset: int = -1
     size: int = 0
     queue_offset: int = -1
-    count: int = 0
+    message_count: int = 0
     physical_offsets: tuple[int, ...] = ()
     store_host: bytes = b""
 
@@ -86,7 +86,7 @@ class GetResult(NamedTuple):
         max_offset: queue offset of the next message to come.
         slices: stored records back to back, as slices of the mapped log; records that are neighbours there
             share one.
-        count: records in them.
+        message_count: records in them.
         size: their bytes.
     """
 
@@ -95,7 +95,7 @@ class GetResult(NamedTuple):
     min_offset: int
     max_offset: int
     slices: list[memoryview]
-    count: int
+    message_count: int
     size: int
 
 
@@ -112,7 +112,7 @@ class Arrival(NamedTuple):
     topic: str
     queue_id: int
     max_offset: int
-    tags_codes: tuple[int, ...]
+    tags_codes: list[int]
 
 
 class QueryResult(NamedTuple):

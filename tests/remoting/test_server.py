@@ -11,6 +11,7 @@ from rmq_core.remoting.frames import encode_frame
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.server import RemotingServer, ServerLimits
 from rmq_formats.errors import DecodeError
+from rmq_formats.hosts import Host
 from tests.remoting.conftest import ECHO, Connect, Serve, echo
 
 
@@ -198,6 +199,29 @@ async def test_the_server_may_ask_its_client(serve: Serve, connect: Connect) -> 
     connection.send_oneway(request(40))
     (notice,) = await peer.read()
     assert (notice.code, notice.is_oneway) == (40, True)
+
+
+async def test_a_connection_knows_both_ends(serve: Serve, connect: Connect) -> None:
+    server, address = await serve()
+    peer = await connect(address)
+    await peer.ask()
+    (connection,) = server.connections
+    host, port = peer.writer.get_extra_info("sockname")
+    assert (connection.remote_address, connection.local_address) == (f"{host}:{port}", address)
+    assert connection.remote_host == Host(bytes([127, 0, 0, 1]), port)
+    try:
+        _, port_v6 = await server.listen("::1", 0)
+    except ListenError:
+        return  # no IPv6 here
+    reader, writer = await asyncio.open_connection("::1", port_v6)
+    writer.write(numbered(1))
+    assert await reader.read(1)
+    (connection,) = server.connections - {connection}
+    assert connection.remote_address.startswith("[::1]:")
+    assert connection.remote_host is not None
+    assert connection.remote_host.is_v6
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_ports_have_tables_of_their_own(serve: Serve, connect: Connect) -> None:

@@ -1,0 +1,77 @@
+"""ConsumeQueueExt of one queue: tags codes and store times, to which the units' tags codes are addresses then.
+
+Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
+"""
+
+from typing import Final
+
+from rmq_core.store.queue_files import FileSequence, OpenFiles
+from rmq_formats.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address, is_ext_address
+from rmq_formats.errors import FormatError
+from rmq_formats.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES
+
+_END_MARK: Final = b"\xff\xff"
+
+
+class QueueExt:
+    """The units beside those of a queue; they are of no use without these.
+
+    Attributes:
+        end: offset of the next one.
+        files: theirs.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+        self.end = 0
+        self.files = FileSequence(directory, file_bytes, open_files)
+
+    def load(self, last_tags_code: int | None) -> None:
+        """Open the files; what is behind the unit that the queue's last address names is thrown away.
+
+        Args:
+            last_tags_code: the last of the queue's tags codes that is an address; None if none is.
+        """
+        self.files.load()
+        self.cut(last_tags_code)
+
+    def cut(self, last_tags_code: int | None) -> None:
+        """Throw away what is behind the unit that an address names, or all."""
+        self.end = self.files.start
+        if last_tags_code is not None:
+            offset = decode_ext_address(last_tags_code)
+            unit = self._unit(offset)
+            self.end = offset if unit is None else offset + unit.size
+        if self.files.has_data(self.end):
+            self.files.trim(self.end)
+
+    def append(self, tags_code: int, store_timestamp_ms: int) -> int:
+        """Put a unit; its address."""
+        unit = ExtUnit(tags_code, store_timestamp_ms).encode()
+        left = self.files.file_bytes - self.end % self.files.file_bytes
+        if len(unit) > left - EXT_END_BYTES:
+            self.files.write(_END_MARK, self.end)
+            self.end += left
+        address = encode_ext_address(self.end)
+        self.files.write(unit, self.end)
+        self.end += len(unit)
+        return address
+
+    def _unit(self, offset: int) -> ExtUnit | None:
+        try:
+            return ExtUnit.decode(self.files.read(offset, EXT_UNIT_MAX_BYTES))
+        except FormatError:
+            return None
+
+    def tags_code(self, tags_code: int) -> int:
+        """What a unit's tags code stands for: itself, unless it is an address of a unit that is there."""
+        if not is_ext_address(tags_code):
+            return tags_code
+        unit = self._unit(decode_ext_address(tags_code))
+        return tags_code if unit is None else unit.tags_code
+
+    def remove_before(self, tags_code: int) -> None:
+        """Remove the files before the one that an address is in. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
+        if is_ext_address(tags_code):
+            offset = decode_ext_address(tags_code)
+            while len(self.files.files) > 1 and self.files.start + self.files.file_bytes <= offset:
+                self.files.remove(self.files.files[0])
