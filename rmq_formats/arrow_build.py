@@ -35,7 +35,8 @@ from rmq_formats.layout import (
 MAX_ROWS: Final = 1 << 16
 _FIRST_BYTES: Final = 1 << 16
 
-# Anchor and distance, in bytes, of each integer in a record.
+# Anchor and distance, in bytes, of each integer in a record. Before a body stand the reconsume times (4), the
+# prepared transaction offset (8) and the body's length (4).
 _NARROW: Final = {
     "queue_id": (kernel.ANCHOR_RECORD, RECORD_QUEUE_ID_AT),
     "size": (kernel.ANCHOR_RECORD, RECORD_SIZE_AT),

@@ -23,6 +23,18 @@ from rmq_formats.layout import (
     RECORD_SYS_FLAG_AT,
 )
 
+_NARROW = np.array(
+    [(kernel.ANCHOR_RECORD, RECORD_QUEUE_ID_AT), (kernel.ANCHOR_RECORD, RECORD_SYS_FLAG_AT)], dtype=np.int64
+)
+_WIDE = np.array(
+    [
+        (kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT),
+        (kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT),
+        (kernel.ANCHOR_STORE_TIMESTAMP, 0),
+    ],
+    dtype=np.int64,
+)
+
 
 class FrameRows:
     """Rows of a frame table, over the window that they stand in.
@@ -49,57 +61,50 @@ class FrameRows:
 
     def take(self, keep: NDArray[np.bool_]) -> "FrameRows":
         """The rows that a mask marks; to be called before bodies are inflated."""
-        return self if keep.all() else FrameRows(self.data, self.frames[keep], self._repaired)
+        if keep.all():
+            return self
+        taken = FrameRows(self.data, self.frames[keep], self._repaired)
+        if "_header" in self.__dict__:
+            narrow, wide = self._header
+            taken._header = narrow.compress(keep, axis=1), wide.compress(keep, axis=1)
+        return taken
 
     def part(self, begin: int, end: int) -> "FrameRows":
         """The rows from ``begin`` to ``end``; to be called before bodies are inflated."""
         return FrameRows(self.data, self.frames[begin:end], self._repaired)
 
-    def integers(self, distance: int) -> NDArray[np.int32]:
-        """The integers of 32 bits that stand ``distance`` bytes behind each record's first byte."""
-        narrow, _ = self._fixed((distance,), ())
-        return narrow.reshape(-1)
-
     @cached_property
+    def _header(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """What selection looks at, gathered in one pass."""
+        narrow = np.empty((len(_NARROW), len(self.frames)), dtype=np.int32)
+        wide = np.empty((len(_WIDE), len(self.frames)), dtype=np.int64)
+        kernel.append_fixed(self.data, self.frames, _NARROW, _WIDE, 0, narrow, wide)
+        return narrow, wide
+
+    @property
     def queue_ids(self) -> NDArray[np.int32]:
         """int32[rows]."""
-        return self.integers(RECORD_QUEUE_ID_AT)
+        return self._header[0][0, :]
 
-    @cached_property
+    @property
     def sys_flags(self) -> NDArray[np.int32]:
         """int32[rows]."""
-        return self.integers(RECORD_SYS_FLAG_AT)
+        return self._header[0][1, :]
 
-    @cached_property
+    @property
     def queue_offsets(self) -> NDArray[np.int64]:
         """int64[rows]."""
-        return self._integers_64(kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT)
+        return self._header[1][0, :]
 
-    @cached_property
+    @property
     def physical_offsets(self) -> NDArray[np.int64]:
         """int64[rows]; a frame names its own place, or it would not be taken for one."""
-        return self._integers_64(kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT)
+        return self._header[1][1, :]
 
-    @cached_property
+    @property
     def store_timestamps_ms(self) -> NDArray[np.int64]:
         """int64[rows]."""
-        return self._integers_64(kernel.ANCHOR_STORE_TIMESTAMP, 0)
-
-    def _integers_64(self, anchor: int, distance: int) -> NDArray[np.int64]:
-        _, wide = self._fixed((), ((anchor, distance),))
-        return wide.reshape(-1)
-
-    def _fixed(
-        self, narrow: tuple[int, ...], wide: tuple[tuple[int, int], ...]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        fields = np.array([(kernel.ANCHOR_RECORD, distance) for distance in narrow], dtype=np.int64)
-        out_narrow = np.empty((len(narrow), len(self.frames)), dtype=np.int32)
-        out_wide = np.empty((len(wide), len(self.frames)), dtype=np.int64)
-        kernel.append_fixed(
-            self.data, self.frames, fields.reshape(-1, 2), np.array(wide, dtype=np.int64).reshape(-1, 2),
-            0, out_narrow, out_wide,
-        )  # fmt: skip
-        return out_narrow, out_wide
+        return self._header[1][2, :]
 
     def hosts(self, *, born: bool) -> NDArray[np.int64]:
         """int64[rows, 2], spans of 8 or 20 bytes, of the born hosts or the store hosts."""

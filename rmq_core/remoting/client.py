@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from rmq_core.remoting import acl
 from rmq_core.remoting.codes import ResponseCode
@@ -11,7 +12,8 @@ from rmq_core.remoting.errors import ConnectError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
 
-DEFAULT_TIMEOUT_S = 3.0
+DEFAULT_TIMEOUT_S: Final = 3.0
+_CLOSE_GRACE_S: Final = 0.5  # for what was sent last to leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +146,14 @@ class RemotingClient:
             task.cancel()
         if self._connecting:
             await asyncio.wait(list(self._connecting.values()))
-        closing = list(self._open)
-        for connection in closing:
+        for connection in self._open:
             connection.close()
+        closing = [asyncio.ensure_future(connection.wait_closed()) for connection in self._open]
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_GRACE_S)
+        for connection in list(self._open):
             connection.abort()
-        for connection in closing:
-            await connection.wait_closed()
+        await asyncio.gather(*closing)
 
     def _forget(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:

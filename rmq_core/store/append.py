@@ -7,7 +7,6 @@ Source: ``CommitLog#asyncPutMessage``, ``#asyncPutMessages``, ``MessageExtEncode
 """
 
 from collections.abc import Callable
-from struct import Struct
 from struct import error as struct_error
 from typing import Final
 
@@ -16,39 +15,29 @@ from isal import isal_zlib
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.log import SIZE_AND_MAGIC, CommitLog
 from rmq_core.store.queues import QueueTable
+from rmq_core.store.record_parts import (
+    HEAD_BYTES,
+    HEADS,
+    HOST_FLAGS,
+    LENGTH,
+    BatchEncoder,
+    QueueParts,
+    before_crc,
+    host_kinds,
+)
 from rmq_core.store.values import PutResult, PutStatus
-from rmq_formats.frame import CRC_MASK, CRC_PROPERTY_START, crc_property
+from rmq_formats.frame import CRC_MASK, crc_property
 from rmq_formats.layout import (
     BLANK_BYTES,
     CRC_PROPERTY_BYTES,
-    FLAG_BORN_HOST_V6,
-    FLAG_STORE_HOST_V6,
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
     HOST_V4_BYTES,
-    HOST_V6_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
     MAX_PROPERTIES_BYTES,
-    PROPERTY_SEPARATOR,
 )
-from rmq_formats.message import MAX_TOPIC_BYTES_V1, RECORD_OVERHEAD_BYTES
+from rmq_formats.message import RECORD_OVERHEAD_BYTES
 from rmq_formats.paths import is_safe_topic
 
-# What follows size and magic, up to the body, by whether born host and store host are IPv6:
-# body CRC, queue id, flag, queue offset, physical offset, sys_flag, born timestamp, born host,
-# store timestamp, store host, reconsume times, prepared transaction offset, body length
-_HEADS: Final = tuple(
-    Struct(f">iiiqqiq{born}sq{store}siqi")
-    for store in (HOST_V4_BYTES, HOST_V6_BYTES)
-    for born in (HOST_V4_BYTES, HOST_V6_BYTES)
-)
-_HEAD_BYTES: Final = tuple(BLANK_BYTES + head.size for head in _HEADS)
-_LENGTH = Struct(">h")
-_INNER_HEAD = Struct(">iiiii")  # size, magic, body CRC, flag, body length of a message in a batch
-_HOST_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
-_SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
-MAX_BATCH_COUNT: Final = 32767  # the original counts them in a short
 MAX_QUEUE_ID: Final = (1 << 31) - 1
 
 _new = tuple.__new__
@@ -56,20 +45,6 @@ _OK = PutStatus.PUT_OK
 _ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
 _PROPERTIES_EXCEEDED: Final = PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
 _NO_FILE: Final = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
-
-
-class _Queue:
-    """What all records of one queue have in common, and the number of the next."""
-
-    __slots__ = ("magic", "next_offset", "queue_id", "topic_bytes")
-
-    def __init__(self, topic: str, queue_id: int, next_offset: int) -> None:
-        text = topic.encode()
-        short = len(text) <= MAX_TOPIC_BYTES_V1
-        self.magic = MAGIC_V1 if short else MAGIC_V2
-        self.topic_bytes = len(text).to_bytes(1 if short else 2, "big") + text
-        self.queue_id = queue_id
-        self.next_offset = next_offset
 
 
 class Appender:
@@ -101,7 +76,7 @@ class Appender:
         self._log = log
         self._table = queues
         self._roll = roll
-        self._queues: dict[tuple[str, int], _Queue] = {}
+        self._queues: dict[tuple[str, int], QueueParts] = {}
         self._max_body_bytes = config.max_message_bytes
         self._max_record_bytes = config.max_message_bytes + RECORD_OVERHEAD_BYTES
         self._append_crc = config.append_crc_property
@@ -117,14 +92,10 @@ class Appender:
         for key in [key for key in self._queues if key[0] == topic]:
             del self._queues[key]
 
-    def forget_all(self) -> None:
-        """Count all queues anew."""
-        self._queues.clear()
-
-    def _open_queue(self, topic: str, queue_id: int) -> _Queue | None:
+    def _open_queue(self, topic: str, queue_id: int) -> QueueParts | None:
         if not is_safe_topic(topic) or not 0 <= queue_id <= MAX_QUEUE_ID or self._table.is_foreign(topic):
             return None
-        queue = _Queue(topic, queue_id, self._table.next_offset(topic, queue_id))
+        queue = QueueParts(topic, queue_id, self._table.next_offset(topic, queue_id))
         self._queues[topic, queue_id] = queue
         return queue
 
@@ -144,7 +115,29 @@ class Appender:
         prepared_transaction_offset: int = 0,
         store_host: bytes | None = None,
     ) -> PutResult:
-        """Append one message; see ``MessageStore.put``."""
+        """Append one message. It is readable after the next ``dispatch``.
+
+        Args:
+            topic: of the message.
+            queue_id: of its queue.
+            body: as it is to be stored; not empty.
+            properties: encoded.
+            born_timestamp_ms: when the producer made it.
+            born_host: the producer: 4 or 16 address bytes, and the port in 4.
+            now_ms: the time, to be its store timestamp.
+            flag: the user's own.
+            sys_flag: bits of ``rmq_formats.layout``; those of the hosts are set here.
+            reconsume_times: how often consuming it failed.
+            prepared_transaction_offset: of a commit, where its half message stands.
+            store_host: other than the store's own.
+
+        Returns:
+            PUT_OK and its place; or MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, CREATE_MAPPED_FILE_FAILED (no
+            room for a new file; try again), SERVICE_NOT_AVAILABLE (see ``MessageStore.refusals``). With
+            SYNC_FLUSH it is stored for good when ``flushed_offset`` reaches its ``end_offset``.
+
+        Source: ``CommitLog#asyncPutMessage``.
+        """
         if self.refusal is not None:
             return self.refusal
         queue = self._queues.get((topic, queue_id)) or self._open_queue(topic, queue_id)
@@ -152,17 +145,17 @@ class Appender:
         if queue is None or not 0 < body_bytes <= self._max_body_bytes:
             return _ILLEGAL
         if self._append_crc:
-            properties = _before_crc(properties)
+            properties = before_crc(properties)
         properties_bytes = len(properties) + CRC_PROPERTY_BYTES * self._append_crc
         if properties_bytes > MAX_PROPERTIES_BYTES:
             return _PROPERTIES_EXCEEDED
         if store_host is None:
             store_host = self.store_host
         hosts = 0
-        if len(born_host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES or sys_flag & _HOST_FLAGS:
-            hosts, sys_flag = _host_kinds(born_host, store_host, sys_flag)
+        if len(born_host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES or sys_flag & HOST_FLAGS:
+            hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
         topic_bytes = queue.topic_bytes
-        size = _HEAD_BYTES[hosts] + body_bytes + len(topic_bytes) + 2 + properties_bytes
+        size = HEAD_BYTES[hosts] + body_bytes + len(topic_bytes) + 2 + properties_bytes
         log = self._log
         if log.position + size + BLANK_BYTES > self._file_bytes or size > self._max_record_bytes:
             refused = self._make_room(size)
@@ -174,14 +167,14 @@ class Appender:
         counts = transaction in (0, FLAG_TRANSACTION_COMMIT)
         queue_offset = queue.next_offset if counts else 0
         try:
-            head = _HEADS[hosts].pack(
+            head = HEADS[hosts].pack(
                 isal_zlib.crc32(body) & CRC_MASK, queue_id, flag, queue_offset, physical_offset, sys_flag,
                 born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, prepared_transaction_offset,
                 body_bytes,
             )  # fmt: skip
         except struct_error:  # a number that its field cannot hold
             return _ILLEGAL
-        record = b"".join((head, body, topic_bytes, _LENGTH.pack(properties_bytes), properties))
+        record = b"".join((head, body, topic_bytes, LENGTH.pack(properties_bytes), properties))
         if self._append_crc:
             record += crc_property(SIZE_AND_MAGIC.pack(size, queue.magic) + record)
         memory = log.memory
@@ -216,7 +209,22 @@ class Appender:
         reconsume_times: int = 0,
         store_host: bytes | None = None,
     ) -> PutResult:
-        """Append the messages of a client's batch, all or none; see ``MessageStore.put_batch``."""
+        """Append the messages of a client's batch, all or none.
+
+        Args:
+            topic: of all.
+            queue_id: of all.
+            batch: as it came over the wire.
+            properties: of the batch, encoded; they follow those of each message.
+            born_timestamp_ms: as in ``put``, like all that follow.
+            born_host: likewise.
+            now_ms: likewise.
+            sys_flag: likewise; transactions cannot come in batches.
+            reconsume_times: likewise.
+            store_host: likewise.
+
+        Source: ``CommitLog#asyncPutMessages``, ``MessageExtEncoder#encode(MessageExtBatch)``.
+        """
         if self.refusal is not None:
             return self.refusal
         queue = self._queues.get((topic, queue_id)) or self._open_queue(topic, queue_id)
@@ -224,8 +232,8 @@ class Appender:
             return _ILLEGAL
         if store_host is None:
             store_host = self.store_host
-        hosts, sys_flag = _host_kinds(born_host, store_host, sys_flag)
-        encoder = _BatchEncoder(queue, sys_flag, _HEADS[hosts], _HEAD_BYTES[hosts], self._append_crc)
+        hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
+        encoder = BatchEncoder(queue, sys_flag, HEADS[hosts], HEAD_BYTES[hosts], self._append_crc)
         messages = encoder.split(batch, properties)
         if messages is None:
             return _ILLEGAL
@@ -255,10 +263,17 @@ class Appender:
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, len(messages), offsets, store_host))
 
     def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
-        """Append bytes of a master's log; see ``MessageStore.put_encoded``."""
+        """Append bytes of a master's log, as a slave does; they may begin and end within records.
+
+        Returns:
+            False if they do not belong at the end of this log, or cannot be taken now.
+
+        Source: ``DefaultMessageStore#appendToCommitLog``.
+        """
         log = self._log
         if self.refusal is not None:
             return False
+        self._queues.clear()  # the numbers come with the records
         if not log.files and physical_offset > 0:
             if physical_offset % self._file_bytes:
                 return False
@@ -275,101 +290,3 @@ class Appender:
             log.max_offset += step
             done += step
         return True
-
-
-_Message = tuple[int, int, int, bytes, bytes]  # size of the record, body CRC, flag, body, properties
-
-
-class _BatchEncoder:
-    """Cuts a client's batch into messages, and makes a record of each."""
-
-    def __init__(self, queue: _Queue, sys_flag: int, head: Struct, head_bytes: int, append_crc: bool) -> None:
-        self._queue = queue
-        self._sys_flag = sys_flag
-        self._head = head
-        self._head_bytes = head_bytes
-        self._append_crc = append_crc
-
-    def split(self, batch: bytes, properties: bytes) -> list[_Message] | None:
-        """The messages; None where a length in the batch lies, or a limit is passed."""
-        crc32, unpack = isal_zlib.crc32, _INNER_HEAD.unpack_from
-        crc_bytes = CRC_PROPERTY_BYTES * self._append_crc
-        overhead = self._head_bytes + len(self._queue.topic_bytes) + 2 + crc_bytes
-        messages: list[_Message] = []
-        at, end = 0, len(batch)
-        while at < end:
-            body_at = at + _INNER_HEAD.size
-            if body_at > end:
-                return None
-            size, _, _, flag, body_bytes = unpack(batch, at)
-            body_end = body_at + body_bytes
-            if body_bytes < 0 or body_end + 2 > end:
-                return None
-            own_bytes = _LENGTH.unpack_from(batch, body_end)[0]
-            at = body_end + 2 + own_bytes
-            if own_bytes < 0 or at > end or size != at - body_at + _INNER_HEAD.size:
-                return None
-            own = batch[body_end + 2 : at]
-            if own and properties and not own.endswith(_SEPARATOR):
-                own += _SEPARATOR
-            own += properties
-            if self._append_crc:
-                own = _before_crc(own)
-            if len(own) + crc_bytes > MAX_PROPERTIES_BYTES or len(messages) == MAX_BATCH_COUNT:
-                return None
-            body = batch[body_at:body_end]
-            messages.append((overhead + body_bytes + len(own), crc32(body) & CRC_MASK, flag, body, own))
-        return messages
-
-    def encode(
-        self, messages: list[_Message], physical_offset: int, varying: tuple[int, bytes, int, bytes, int]
-    ) -> tuple[list[bytes], tuple[int, ...]]:
-        """The records' parts in order, and where each record stands."""
-        queue, sys_flag, pack, magic = self._queue, self._sys_flag, self._head.pack, self._queue.magic
-        crc_bytes = CRC_PROPERTY_BYTES * self._append_crc
-        parts: list[bytes] = []
-        offsets: list[int] = []
-        queue_offset = queue.next_offset
-        born_timestamp_ms, born_host, now_ms, store_host, reconsume_times = varying
-        for size, body_crc, flag, body, properties in messages:
-            record = [
-                SIZE_AND_MAGIC.pack(size, magic),
-                pack(
-                    body_crc, queue.queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
-                    born_host, now_ms, store_host, reconsume_times, 0, len(body),
-                ),
-                body,
-                queue.topic_bytes,
-                _LENGTH.pack(len(properties) + crc_bytes),
-                properties,
-            ]  # fmt: skip
-            if crc_bytes:
-                record.append(crc_property(b"".join(record)))
-            parts += record
-            offsets.append(physical_offset)
-            physical_offset += size
-            queue_offset += 1
-        return parts, tuple(offsets)
-
-
-def _host_kinds(born_host: bytes, store_host: bytes, sys_flag: int) -> tuple[int, int]:
-    """Which head fits the hosts, and the flags that say so.
-
-    Raises:
-        ValueError: a host of another length than 8 or 20 bytes; the broker makes them, not a client.
-    """
-    kinds = 0
-    for host, bit in ((born_host, FLAG_BORN_HOST_V6), (store_host, FLAG_STORE_HOST_V6)):
-        if len(host) not in (HOST_V4_BYTES, HOST_V6_BYTES):
-            raise ValueError(f"a host of {len(host)} bytes")
-        if len(host) == HOST_V6_BYTES:
-            kinds |= bit
-    return kinds // FLAG_BORN_HOST_V6, sys_flag & ~_HOST_FLAGS | kinds
-
-
-def _before_crc(properties: bytes) -> bytes:
-    """Properties as a CRC property can follow them: without an older one, and ended."""
-    if CRC_PROPERTY_START in properties:
-        entries = properties.split(_SEPARATOR)
-        properties = _SEPARATOR.join(entry for entry in entries if not entry.startswith(CRC_PROPERTY_START))
-    return properties + _SEPARATOR if properties and not properties.endswith(_SEPARATOR) else properties

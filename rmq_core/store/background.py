@@ -61,7 +61,7 @@ class Background:
         self._making = threading.Lock()  # held while a log file is made
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
-        self._to_remove: deque[Callable[[], None]] = deque()
+        self._to_remove: deque[Callable[[], object]] = deque()
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
         self._thorough_at = 0.0
         self._index_at = 0.0
@@ -90,7 +90,7 @@ class Background:
                 return file
             return self._log.create(start)
 
-    def remove_later(self, removal: Callable[[], None]) -> None:
+    def remove_later(self, removal: Callable[[], object]) -> None:
         """Have a file removed; of a large one that takes its time."""
         self._to_remove.append(removal)
         self._woken.set()
@@ -176,7 +176,8 @@ class Background:
                 done = done and (not units or self._force_queues())
                 done = done and (not keys or self._force_index())
                 if done:
-                    self._write(mark, units=units or clean, keys=keys or clean, clean=clean)
+                    has_index = self._index is not None
+                    self._write(mark, units=units or clean, keys=has_index and (keys or clean), clean=clean)
             except OSError as error:
                 if error.errno in _LACKS:
                     return False
@@ -241,13 +242,13 @@ class Background:
             index_dispatched=mark.offset if keys else before.index_dispatched,
             index_name=mark.index_name if keys else before.index_name,
             index_files=mark.index_files if keys else before.index_files,
-            index_header=mark.index_header if keys and mark.index_header else before.index_header,
+            index_header=mark.index_header if keys else before.index_header,
         )
         timestamp_ms = mark.timestamp_ms if units else old.logics_msg_timestamp_ms
         checkpoint = Checkpoint(
             physic_msg_timestamp_ms=timestamp_ms,
             logics_msg_timestamp_ms=timestamp_ms,
-            index_msg_timestamp_ms=mark.index_full_ms if keys and mark.index_header else old.index_msg_timestamp_ms,
+            index_msg_timestamp_ms=mark.index_full_ms if keys else old.index_msg_timestamp_ms,
             master_flushed_offset=old.master_flushed_offset,
         )
         self._marks.write(self.watermark, checkpoint)

@@ -30,13 +30,12 @@ class Index:
     Attributes:
         files: in order.
         dirty: files written, for the thread that forces them.
-        full_end_timestamp_ms: store timestamp of the last key in the last file that is full.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.files: list[IndexFile] = []
         self.dirty: deque[IndexFile] = deque()
-        self.full_end_timestamp_ms = 0
+        self._full_before = 0  # full_end_timestamp_ms, the newest file aside
         self._directory = paths.index_dir(config.root)
         self._slots = config.index_slots
         self._entries = config.index_entries
@@ -61,9 +60,16 @@ class Index:
                 self._disk.remove(str(path))
         self._note_full()
 
+    @property
+    def full_end_timestamp_ms(self) -> int:
+        """Store timestamp of the last key in the last file that is full; 0 without one."""
+        if self.files and not self.files[-1].room:
+            return self.files[-1].header.end_timestamp_ms
+        return self._full_before
+
     def _note_full(self) -> None:
-        full = [file for file in self.files if not file.room]
-        self.full_end_timestamp_ms = full[-1].header.end_timestamp_ms if full else 0
+        full = [file for file in self.files[:-1] if not file.room]
+        self._full_before = full[-1].header.end_timestamp_ms if full else 0
 
     @property
     def header_bytes(self) -> bytes:
@@ -133,7 +139,7 @@ class Index:
             raise
         self.files.append(file)
         self._note_dirty(file)
-        self.full_end_timestamp_ms = max(self.full_end_timestamp_ms, end[0])
+        self._full_before = end[0]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets under the hash of a key, newest first; other keys may share it.

@@ -20,6 +20,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.index import MAX_LONG
 from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, RECORD_FIXED_BYTES_V1, UNIT_BYTES
 from rmq_formats.message import StoredMessage, decode_record
+from rmq_formats.message_id import decode_message_id
 
 Matches = Callable[[memoryview], bool]
 
@@ -64,7 +65,19 @@ class Reader:
         tags_codes: Set[int] | None = None,
         matches: Matches | None = None,
     ) -> GetResult:
-        """Messages of a queue from an offset on; see ``MessageStore.get``."""
+        """Messages of a queue, from an offset on.
+
+        Args:
+            topic: of the queue.
+            queue_id: of the queue.
+            queue_offset: of the first.
+            max_count: at most so many; the settings bound count and bytes as well. The first is always given.
+            max_bytes: at most so many bytes.
+            tags_codes: only messages with one of these tags codes; None takes all.
+            matches: only messages whose record this function accepts.
+
+        Source: ``DefaultMessageStore#getMessage``.
+        """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return self._nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, queue_offset, 0, 0, 0)
@@ -150,13 +163,19 @@ class Reader:
         return _new(GetResult, (status, following, queue.min_offset, queue.max_offset, slices, count, total))
 
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Store timestamp of a message of a queue; None where there is none."""
+        """When a message of a queue was stored; None where there is none."""
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None or queue_offset < queue.min_offset else queue.unit(queue_offset)
         return None if unit is None else self._log.store_timestamp_ms(unit.physical_offset)
 
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary) -> int:
-        """Queue offset for a store time; see ``MessageStore.offset_by_time``."""
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """Queue offset for a store time.
+
+        LOWER is the first message stored at that time or later (the maximum offset if none is), UPPER the
+        last one stored at that time or earlier (the minimum offset if none is).
+
+        Source: ``ConsumeQueueStore#getOffsetInQueueByTime``.
+        """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return 0
@@ -176,7 +195,18 @@ class Reader:
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
     ) -> QueryResult:
-        """Messages with a key; see ``MessageStore.query``."""
+        """Messages of a topic with a key, newest first.
+
+        Args:
+            topic: of the messages.
+            key: one of KEYS, or the UNIQ_KEY.
+            max_count: at most so many; the settings bound it as well.
+            begin_ms: earliest store time, to the second.
+            end_ms: latest store time.
+            unique: look for UNIQ_KEY only.
+
+        Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.
+        """
         records: list[memoryview] = []
         seen: set[int] = set()
         index = self._index
@@ -198,7 +228,10 @@ class Reader:
         return QueryResult(records, *index.last_update())
 
     def message(self, physical_offset: int) -> StoredMessage | None:
-        """The message that stands at a physical offset, decoded; None where none does, or a damaged one."""
+        """The message at a physical offset, decoded; None where none begins, or a damaged one.
+
+        Source: ``DefaultMessageStore#lookMessageByOffset``.
+        """
         record = self._log.record(physical_offset)
         if record is None:
             return None
@@ -206,6 +239,24 @@ class Reader:
             return decode_record(record, physical_offset=physical_offset)
         except FormatError:
             return None
+
+    def message_by_id(self, msg_id: str) -> StoredMessage | None:
+        """The message with an offset message id; None where there is none.
+
+        Raises:
+            DecodeError: not such an id.
+        """
+        return self.message(decode_message_id(msg_id)[1])
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First readable queue offset; 0 for a queue that is not there."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset one past the newest readable message."""
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else queue.max_offset
 
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether a message is likely still in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""

@@ -92,10 +92,32 @@ class Recovery:
     """One opening of a store."""
 
     def __init__(
-        self, config: StoreConfig, disk: Disk, log: CommitLog, queues: QueueTable, index: Index | None,
-        dispatch: Dispatch, marks: Marks, now_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        config: StoreConfig,
+        disk: Disk,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index | None,
+        dispatch: Dispatch,
+        marks: Marks,
+        dropped_topics: dict[str, int],
+        now_ms: int,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            config: the store's settings.
+            disk: where it is.
+            log: to be opened.
+            queues: likewise.
+            index: likewise; None without.
+            dispatch: writes what lacks.
+            marks: what was left.
+            dropped_topics: see ``UnitWriter``; those of another log are thrown out.
+            now_ms: the time.
+        """
         self._config = config
+        self._dropped_topics = dropped_topics
         self._disk = disk
         self._log = log
         self._queues = queues
@@ -127,6 +149,9 @@ class Recovery:
 
     def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
         began = time.perf_counter()
+        end = self._files[-1].start + self._files[-1].size if self._files else 0
+        for topic in [topic for topic, offset in self._dropped_topics.items() if offset > end]:
+            del self._dropped_topics[topic]  # of another log, which was here before
         if not self._files:
             self._begin_new()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)

@@ -5,7 +5,8 @@ down, deleting topics, and an append that needs a new file when none has been ma
 """
 
 import logging
-from collections.abc import Callable, Collection, Set
+import threading
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,24 +22,23 @@ from rmq_core.store.flush import FaultListener, FlushListener, LogFlusher
 from rmq_core.store.index import Index
 from rmq_core.store.lock import hold_lock
 from rmq_core.store.log import CommitLog
+from rmq_core.store.memory import release_compiler
 from rmq_core.store.queues import QueueTable
-from rmq_core.store.read import MAX_PULL_BYTES, Matches, Reader
+from rmq_core.store.read import Reader
 from rmq_core.store.recovery import Recovery, RecoveryReport
 from rmq_core.store.retention import CleanReport, Pressure, Retention
 from rmq_core.store.unit_writer import UnitWriter
-from rmq_core.store.values import Arrival, Boundary, GetResult, PutResult, PutStatus, QueryResult
+from rmq_core.store.values import Arrival, PutResult, PutStatus
 from rmq_core.store.watermark import Marks
 from rmq_formats import paths
 from rmq_formats.consumequeue import delay_levels_ms
 from rmq_formats.hosts import Host
-from rmq_formats.index import MAX_LONG
-from rmq_formats.message import StoredMessage
-from rmq_formats.message_id import decode_message_id
 
 ArrivalListener = Callable[[list[Arrival]], None]
 
 _LOGGER = logging.getLogger(__name__)
 _REFUSED: Final = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
+_SHUTDOWN: Final = "shutdown"
 _DROPPED_TOPICS: Final = "droppedTopics.json"
 
 
@@ -48,6 +48,22 @@ class MessageStore:
     Attributes:
         config: its settings.
         recovery: what opening it found.
+        put: appends a message; see ``Appender.put``. Methods of its parts, such as this, are the store's own
+            without a call in between: it would be felt.
+        put_batch: appends a client's batch; see ``Appender.put_batch``.
+        put_encoded: appends a master's bytes; see ``Appender.put_encoded``.
+        next_offset: queue offset that the next message of a queue gets.
+        get: messages of a queue; see ``Reader.get``.
+        query: messages with a key; see ``Reader.query``.
+        message: the message at a physical offset; see ``Reader.message``.
+        message_by_id: the message with an offset message id; see ``Reader.message_by_id``.
+        record: the stored record at a physical offset; None where none begins.
+        log_stretch: bytes of the log, for a slave; see ``CommitLog.stretch``.
+        offset_by_time: queue offset for a store time; see ``Reader.offset_by_time``.
+        store_timestamp_ms: when a message of a queue was stored; see ``Reader.store_timestamp_ms``.
+        is_in_memory: whether a message is likely still in memory; see ``Reader.is_in_memory``.
+        min_offset: first readable queue offset; see ``Reader.min_offset``.
+        max_offset: queue offset one past the newest readable message; see ``Reader.max_offset``.
     """
 
     def __init__(self, config: StoreConfig, now_ms: int, *, store_host: Host, disk: Disk) -> None:
@@ -56,6 +72,7 @@ class MessageStore:
         self._disk = disk
         self._closing = ExitStack()
         self._refusals: dict[str, str] = {}
+        self._refusing = threading.Lock()  # the thread that meets a fault refuses, too
         self._on_arrival: list[ArrivalListener] = []
         levels = delay_levels_ms(config.delay_levels)
         self._log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
@@ -65,6 +82,21 @@ class MessageStore:
         self._dispatch = Dispatch(self._log, self._queues, self._index, levels, UnitWriter(self._queues, self._dropped))
         self._reader = Reader(config, self._log, self._queues, self._index)
         self._appender = Appender(config, self._log, self._queues, store_host.to_bytes(), self._roll)
+        self.put = self._appender.put
+        self.put_batch = self._appender.put_batch
+        self.put_encoded = self._appender.put_encoded
+        self.next_offset = self._appender.next_offset
+        self.get = self._reader.get
+        self.query = self._reader.query
+        self.message = self._reader.message
+        self.message_by_id = self._reader.message_by_id
+        self.offset_by_time = self._reader.offset_by_time
+        self.store_timestamp_ms = self._reader.store_timestamp_ms
+        self.is_in_memory = self._reader.is_in_memory
+        self.min_offset = self._reader.min_offset
+        self.max_offset = self._reader.max_offset
+        self.record = self._log.record
+        self.log_stretch = self._log.stretch
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC
         self._flusher = LogFlusher(self._log, disk, None if self._is_sync else config.flush_interval_ms)
         self._flusher.on_fault(self._on_flush_fault)
@@ -111,107 +143,16 @@ class MessageStore:
 
     def _open(self, now_ms: int) -> None:
         recovery = Recovery(
-            self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, now_ms
-        )
+            self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, self._dropped,
+            now_ms,
+        )  # fmt: skip
         self.recovery = recovery.run()
         if self.recovery.damages:
             _LOGGER.error("%s: damage in the log: %s", self.config.root, "; ".join(map(str, self.recovery.damages)))
         self._flusher.start(self._log.max_offset)
         self._background.force()
         self._background.start()
-
-    # --- taking messages in -------------------------------------------------------------
-    def put(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: bytes,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        now_ms: int,
-        *,
-        flag: int = 0,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
-        store_host: bytes | None = None,
-    ) -> PutResult:
-        """Append one message. It is readable after the next ``dispatch``.
-
-        Args:
-            topic: of the message.
-            queue_id: of its queue.
-            body: as it is to be stored; not empty.
-            properties: encoded.
-            born_timestamp_ms: when the producer made it.
-            born_host: the producer: 4 or 16 address bytes, and the port in 4.
-            now_ms: the time, to be its store timestamp.
-            flag: the user's own.
-            sys_flag: bits of ``rmq_formats.layout``; those of the hosts are set here.
-            reconsume_times: how often consuming it failed.
-            prepared_transaction_offset: of a commit, where its half message stands.
-            store_host: other than the store's own.
-
-        Returns:
-            PUT_OK and its place; or MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, CREATE_MAPPED_FILE_FAILED (no
-            room for a new file; try again), SERVICE_NOT_AVAILABLE (see ``refusals``). With SYNC_FLUSH it is
-            stored for good when ``flushed_offset`` reaches its ``end_offset``.
-
-        Source: ``CommitLog#asyncPutMessage``.
-        """
-        return self._appender.put(
-            topic, queue_id, body, properties, born_timestamp_ms, born_host, now_ms, flag=flag, sys_flag=sys_flag,
-            reconsume_times=reconsume_times, prepared_transaction_offset=prepared_transaction_offset,
-            store_host=store_host,
-        )  # fmt: skip
-
-    def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        batch: bytes,
-        properties: bytes,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        now_ms: int,
-        *,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        store_host: bytes | None = None,
-    ) -> PutResult:
-        """Append the messages of a client's batch, all or none.
-
-        Args:
-            topic: of all.
-            queue_id: of all.
-            batch: as it came over the wire.
-            properties: of the batch, encoded; they follow those of each message.
-            born_timestamp_ms: as in ``put``, like all that follow.
-            born_host: likewise.
-            now_ms: likewise.
-            sys_flag: likewise; transactions cannot come in batches.
-            reconsume_times: likewise.
-            store_host: likewise.
-
-        Source: ``CommitLog#asyncPutMessages``, ``MessageExtEncoder#encode(MessageExtBatch)``.
-        """
-        return self._appender.put_batch(
-            topic, queue_id, batch, properties, born_timestamp_ms, born_host, now_ms, sys_flag=sys_flag,
-            reconsume_times=reconsume_times, store_host=store_host,
-        )  # fmt: skip
-
-    def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
-        """Append bytes of a master's log, as a slave does; they may begin and end within records.
-
-        Returns:
-            False if they do not belong at the end of this log, or cannot be taken now.
-
-        Source: ``DefaultMessageStore#appendToCommitLog``.
-        """
-        done = self._appender.put_encoded(physical_offset, data)
-        self._appender.forget_all()  # numbers come with the records here
-        return done
+        release_compiler()
 
     def _roll(self) -> bool:
         """Have the log go on in a new file."""
@@ -304,115 +245,22 @@ class MessageStore:
         self._refuse("fault", f"the disk failed: {error}; open the store again")
 
     def _refuse(self, cause: str, text: str) -> None:
-        if cause not in self._refusals:
+        with self._refusing:
+            known = self._refusals.get(cause)
+            self._refusals[cause] = text
+            self._appender.refusal = _REFUSED
+        if known is None and cause != _SHUTDOWN:
             _LOGGER.error("%s: takes no more messages: %s", self.config.root, text)
-        self._refusals[cause] = text
-        self._appender.refusal = _REFUSED
 
     def _accept(self, cause: str) -> None:
-        if self._refusals.pop(cause, None) is not None:
-            _LOGGER.warning("%s: %s is over", self.config.root, cause)
-        if not self._refusals:
-            self._appender.refusal = None
+        with self._refusing:
+            known = self._refusals.pop(cause, None)
+            if not self._refusals:
+                self._appender.refusal = None
+        if known is not None:
+            _LOGGER.warning("%s: over: %s", self.config.root, known)
 
-    # --- reads --------------------------------------------------------------------------
-    def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        *,
-        max_bytes: int = MAX_PULL_BYTES,
-        tags_codes: Set[int] | None = None,
-        matches: Matches | None = None,
-    ) -> GetResult:
-        """Messages of a queue, from an offset on.
-
-        Args:
-            topic: of the queue.
-            queue_id: of the queue.
-            queue_offset: of the first.
-            max_count: at most so many; the settings bound count and bytes as well. The first is always given.
-            max_bytes: at most so many bytes.
-            tags_codes: only messages with one of these tags codes; None takes all.
-            matches: only messages whose record this function accepts.
-
-        Source: ``DefaultMessageStore#getMessage``.
-        """
-        return self._reader.get(
-            topic, queue_id, queue_offset, max_count, max_bytes=max_bytes, tags_codes=tags_codes, matches=matches
-        )
-
-    def record(self, physical_offset: int) -> memoryview | None:
-        """The stored record at a physical offset; None where none begins. Source: ``#selectOneMessageByOffset``."""
-        return self._log.record(physical_offset)
-
-    def message(self, physical_offset: int) -> StoredMessage | None:
-        """The message at a physical offset, decoded; None where none begins. Source: ``#lookMessageByOffset``."""
-        return self._reader.message(physical_offset)
-
-    def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """The message with an offset message id.
-
-        Raises:
-            DecodeError: not such an id.
-        """
-        return self._reader.message(decode_message_id(msg_id)[1])
-
-    def log_stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
-        """Bytes of the log for a slave, from an offset to the end of its file at most; None where nothing stands."""
-        return self._log.stretch(physical_offset, most_bytes)
-
-    def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
-    ) -> QueryResult:
-        """Messages of a topic with a key, newest first.
-
-        Args:
-            topic: of the messages.
-            key: one of KEYS, or the UNIQ_KEY.
-            max_count: at most so many; the settings bound it as well.
-            begin_ms: earliest store time, to the second.
-            end_ms: latest store time.
-            unique: look for UNIQ_KEY only.
-
-        Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.
-        """
-        return self._reader.query(topic, key, max_count, begin_ms, end_ms, unique=unique)
-
-    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """Queue offset for a store time.
-
-        LOWER is the first message stored at that time or later (the maximum offset if none is), UPPER the
-        last one stored at that time or earlier (the minimum offset if none is).
-
-        Source: ``ConsumeQueueStore#getOffsetInQueueByTime``.
-        """
-        return self._reader.offset_by_time(topic, queue_id, time_ms, boundary)
-
-    def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """When a message of a queue was stored; None where there is none."""
-        return self._reader.store_timestamp_ms(topic, queue_id, queue_offset)
-
-    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether a message is likely still in memory."""
-        return self._reader.is_in_memory(topic, queue_id, queue_offset)
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """First readable queue offset; 0 for a queue that is not there."""
-        queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset one past the newest readable message."""
-        queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def next_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset that the next message gets."""
-        return self._appender.next_offset(topic, queue_id)
-
+    # --- places -------------------------------------------------------------------------
     def topics(self) -> dict[str, list[int]]:
         """Topics that have queues, and the ids of these."""
         return self._queues.topics()
@@ -466,9 +314,11 @@ class MessageStore:
             queue_files += queue.remove_expired(log_min)
             queue.correct_min(log_min)
         expired = [] if self._index is None else self._index.remove_expired(log_min)
+        self._dispatch.note()
+        if expired:  # no watermark may name a file that is gone
+            self._background.remove_later(self._background.force)
         for file in expired:
             self._background.remove_later(partial(self._disk.remove, file.path))
-        self._dispatch.note()
         return queue_files, len(expired)
 
     def delete_topics(self, topics: Collection[str]) -> int:
@@ -499,7 +349,7 @@ class MessageStore:
         Returns:
             Whether the next start finds it complete; else the mark of a crash stays, and it is recovered then.
         """
-        self._refuse_quietly()
+        self._refuse(_SHUTDOWN, "the store is shut down")
         self._flusher.stop()
         self.dispatch()
         self._background.stop()
@@ -512,7 +362,3 @@ class MessageStore:
         self._log.close()
         self._closing.close()
         return is_complete
-
-    def _refuse_quietly(self) -> None:
-        self._refusals["shutdown"] = "the store is shut down"
-        self._appender.refusal = _REFUSED

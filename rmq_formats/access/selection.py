@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.access.query import Query, QueueBounds
+from rmq_formats.access.query import MAX_LONG, Query, QueueBounds
 from rmq_formats.arrow_rows import FrameRows
 from rmq_formats.damage import Damage
 from rmq_formats.kernels import columns_select as kernel
@@ -25,6 +25,7 @@ class Selection:
         self._queues = _QueueTable(query)
         names_queues = query.reads_queues or query.topic_values is not None or bool(query.bounds)
         self._checks_queues = names_queues
+        self._bounds_places = query.first_physical_offset > 0 or query.end_physical_offset < MAX_LONG
         self._tags = None if query.tags is None else _Texts(sorted(query.tags))
         self._uniq_key = None if query.uniq_key is None else _Texts([query.uniq_key])
         self._key = None if query.key is None else _bytes_array(query.key.encode("utf-8", "surrogatepass"))
@@ -32,23 +33,25 @@ class Selection:
     def select(self, rows: FrameRows) -> FrameRows:
         """The wanted rows; conditions that read least come first."""
         query = self._query
-        if query.first_physical_offset > 0 or query.end_physical_offset < np.iinfo(np.int64).max:
-            offsets = rows.physical_offsets
-            inside = (offsets >= query.first_physical_offset) & (offsets < query.end_physical_offset)
-            rows = rows.take(inside)
-        if query.msg_id is not None:
-            rows = rows.take(self._has_message_id(rows))
+        keep = np.ones(len(rows), dtype=np.bool_)
+        if self._bounds_places:
+            keep &= rows.physical_offsets >= query.first_physical_offset
+            keep &= rows.physical_offsets < query.end_physical_offset
         if query.has_time:
             first_ms, end_ms = query.time_bounds
-            rows = rows.take((rows.store_timestamps_ms >= first_ms) & (rows.store_timestamps_ms < end_ms))
+            keep &= rows.store_timestamps_ms >= first_ms
+            keep &= rows.store_timestamps_ms < end_ms
         if query.reads_queues:
             transaction = rows.sys_flags & FLAG_TRANSACTION_MASK
-            rows = rows.take((transaction == 0) | (transaction == FLAG_TRANSACTION_COMMIT))
+            keep &= (transaction == 0) | (transaction == FLAG_TRANSACTION_COMMIT)
         elif query.reads_index:
-            rows = rows.take(rows.sys_flags & FLAG_TRANSACTION_MASK != FLAG_TRANSACTION_ROLLBACK)
+            keep &= rows.sys_flags & FLAG_TRANSACTION_MASK != FLAG_TRANSACTION_ROLLBACK
+        if query.msg_id is not None:
+            keep &= self._has_message_id(rows)
+        rows = rows.take(keep)
         if self._checks_queues and len(rows):
             rows = rows.take(self._queues.wanted(rows))
-        return self._with_properties(rows)
+        return self._with_properties(rows) if len(rows) else rows
 
     def _with_properties(self, rows: FrameRows) -> FrameRows:
         if self._tags is not None and len(rows):

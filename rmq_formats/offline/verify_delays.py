@@ -12,7 +12,7 @@ from typing import Final
 from rmq_formats import paths
 from rmq_formats.consumequeue import Unit
 from rmq_formats.errors import FormatError, RmqError
-from rmq_formats.layout import RECORD_FIXED_BYTES_V1, SCHEDULE_TOPIC, UNIT_BYTES
+from rmq_formats.layout import MAX_RECORD_BYTES, RECORD_FIXED_BYTES_V1, SCHEDULE_TOPIC, UNIT_BYTES
 from rmq_formats.message import decode_record
 from rmq_formats.segment import Segment, Storage, list_segments, opened, read_range
 
@@ -76,7 +76,7 @@ def _stored_ms(storage: Storage, segments: Sequence[Segment], unit: Unit) -> int
     """Of the record that a unit names, if it is a sound one of that queue's topic."""
     for segment in segments:
         if segment.start_offset <= unit.physical_offset and unit.physical_offset + unit.size <= segment.end_offset:
-            if unit.size < RECORD_FIXED_BYTES_V1:
+            if not RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_RECORD_BYTES:
                 return None
             with opened(storage, segment.path) as file:
                 data = read_range(file, unit.physical_offset - segment.start_offset, unit.size)

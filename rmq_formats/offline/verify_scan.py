@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -208,35 +209,36 @@ def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     """What only the log as a whole tells: how each file ends, and what time does between splits."""
     with_data = [check for check in checks if check.split.data_end > 0]
     tail: Sequence[Moment] = ()
-    for number, check in enumerate(with_data):
+    for check in with_data:
         if check.head:
             yield from (replace(finding, path=check.split.path) for finding in seam_findings(tail, check.head))
             tail = check.tail
-        is_last = number + 1 == len(with_data)
-        if is_last or with_data[number + 1].split.path != check.split.path:
-            yield from _end_findings(check, is_last=is_last)
     yield from (replace(finding, path=with_data[-1].split.path) for finding in seam_findings(tail, ()) if with_data)
+    files = [list(own) for _, own in groupby(with_data, key=lambda check: check.split.path)]
+    for own in files:
+        yield from _end_findings(own, is_last=own is files[-1])
     yield from _hole_findings(checks)
 
 
-def _end_findings(check: SplitCheck, *, is_last: bool) -> Iterator[Finding]:
-    """How a file ends, by its last split."""
-    split = check.split
-    if check.blank_at is not None:
-        behind = check.blank_at - split.file_offset + 8
+def _end_findings(checks: Sequence[SplitCheck], *, is_last: bool) -> Iterator[Finding]:
+    """How a file ends, by all its splits: damage at its end may begin in an early one, and fill the others."""
+    split = checks[-1].split
+    blank_at = checks[-1].blank_at
+    torn = next((check for check in reversed(checks) if check.open_damage is not None), None)
+    if blank_at is not None:
+        behind = blank_at - split.file_offset + 8
         if split.data_end > behind:
             detail = "bytes that are not zero behind the file's end mark"
             at = split.file_offset + behind
             yield Finding(kinds.LOG_AFTER_BLANK, detail, split.path, at, split.data_end - behind)
-    elif check.open_damage is not None and check.open_finding is not None:
-        is_torn = is_last and check.open_damage.code is not DamageCode.PHYSICAL_OFFSET
-        if is_torn:
-            detail = f"bytes behind the last record: {check.open_damage.code.text}"
-            yield replace(check.open_finding, kind=kinds.LOG_TAIL, detail=detail)
+    elif torn is not None and torn.open_damage is not None and torn.open_finding is not None:
+        if is_last and torn.open_damage.code is not DamageCode.PHYSICAL_OFFSET:
+            detail = f"bytes behind the last record: {torn.open_damage.code.text}"
+            yield replace(torn.open_finding, kind=kinds.LOG_TAIL, detail=detail)
         else:
-            yield check.open_finding
-    elif not is_last and not check.failed:
-        at = check.end_physical_offset
+            yield torn.open_finding
+    elif not is_last and not any(check.failed for check in checks):
+        at = checks[-1].end_physical_offset
         yield Finding(kinds.LOG_NO_BLANK, "no end mark behind the file's last record", split.path, at)
 
 

@@ -41,7 +41,11 @@ diskMaxUsedSpaceRatio=99
 """
 NAMESPACE = "rmq_interop_test"
 QUICK_START = "-XX:TieredStopAtLevel=1"  # these processes live for seconds
-BROKERS = ("interop-a", "interop-b")
+# The second broker has binary headers, and asks for data versions before it registers.
+BROKERS = {
+    "interop-a": ("", ""),
+    "interop-b": ("forceRegister=false\n", "-Drocketmq.serialize.type=ROCKETMQ"),
+}
 
 
 def ask(address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
@@ -54,7 +58,7 @@ def ask(address: str, code: int, fields: dict[str, str] | None = None, body: byt
     return asyncio.run(invoke())
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 40) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -80,9 +84,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def java(log: IO[bytes], *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+def java(log: IO[bytes], *arguments: str, options: str = "") -> Iterator["subprocess.Popen[bytes]"]:
     """A process of the original; killed at the end."""
-    environment = {**os.environ, "PEER_HEAP": "512m", "PEER_JAVA_OPTS": QUICK_START}
+    environment = {**os.environ, "PEER_HEAP": "512m", "PEER_JAVA_OPTS": f"{QUICK_START} {options}"}
     process = subprocess.Popen(["bash", peer.SCRIPT, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
         yield process
@@ -125,15 +129,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         namesrvs = [*ours, f"127.0.0.1:{java_port}"]
         wait_for(lambda: ask(namesrvs[-1], 106).code == 0)
         addresses, processes = {}, []
-        for name in BROKERS:
+        for name, (more, options) in BROKERS.items():
             port = free_port()
             addresses[name] = f"127.0.0.1:{port}"
             conf = directory / f"{name}.conf"
             conf.write_text(
                 f"{SMALL_FILES}brokerName={name}\nnamesrvAddr={';'.join(namesrvs)}\n"
-                f"listenPort={port}\nhaListenPort={free_port()}\n"
+                f"listenPort={port}\nhaListenPort={free_port()}\n{more}"
             )
-            processes.append(stack.enter_context(java(log, "broker", str(directory / name), str(conf))))
+            arguments = "broker", str(directory / name), str(conf)
+            processes.append(stack.enter_context(java(log, *arguments, options=options)))
         wait_for(lambda: all(brokers(address) == set(BROKERS) for address in namesrvs))
         yield Cluster(ours, namesrvs[-1], addresses, processes[1])
 

@@ -164,6 +164,11 @@ def test_a_body_that_is_none_is_refused(body: bytes) -> None:
         decode_body(body, ClusterInfo)
 
 
+def test_half_a_surrogate_pair_in_a_body_becomes_a_question_mark_as_on_java_s_way_out() -> None:
+    table = decode_body(rb'{"table":{"\ud800":"\udc00x"}}', KVTable)
+    assert encode_body(table) == b'{"table":{"?":"?x"}}'
+
+
 @given(st.binary(max_size=60))
 def test_random_bytes_are_no_body(data: bytes) -> None:
     for kind in (HeartbeatData, TopicRouteData, QueueOffsets):
@@ -198,6 +203,26 @@ REGISTRATION = RegisterBrokerBody(
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_registration_survives(compressed: bool) -> None:
     assert decode_registration(encode_registration(REGISTRATION, compressed), compressed, 479) == REGISTRATION
+
+
+JAVA_COMPRESSED = bytes.fromhex(  # what a 5.3.3 broker with compressedRegister=true sent; its field says it is not
+    "78da85516d4fc230106efcee1f303169a6d198a0320263f08d8d0316f7e65aa7c4980b922610192fdb8831c4ff6e0be1c39c60af"
+    "bd36d7e7eee93d2584981b6dbc58cf73916aed6a45cbf2512e629166d3c57c1bc8a78990c164a9b5f566ab51335a66d5306bf56f"
+    "42c8a95c978eca5d2cedd93a9307aa1b6a362973fcbe0bc83b7dba51d84ae43d221b32e451c76738e8b83de441e8d854976694f0"
+    "d796988f27c928fde0929fead55a7de7cad0336e3dcb2b6a4a2b135f305054c0f851be1b660fa0fba4420a852f7250dd54f38fc7"
+    "a5c90ab3af0c3f2742cc5069941ea87b5fec3b08ff6ffdae28294610bac3a3195741afc780a317c4d04588c1e70790e7d35deddb"
+    "f72da02c5763df5a04b11303ba411f7f7db1d2b95cd9dc27b2a16fa315050f10a1079e25b722a95eca3d797d939efc004ca8b560"
+)
+
+
+def test_java_s_compressed_registration_is_read_though_its_field_says_it_is_plain() -> None:
+    assert zlib.crc32(JAVA_COMPRESSED) & 0x7FFFFFFF == 2020657872
+    for compressed in (False, True):
+        body = decode_registration(JAVA_COMPRESSED, compressed, 479)
+        topics = body.topic_config_serialize_wrapper.topic_config_table
+        assert topics["TBW102"] == TopicConfig(topic_name="TBW102", perm=7, read_queue_nums=8, write_queue_nums=8)
+        assert topics["SCHEDULE_TOPIC_XXXX"].write_queue_nums == 18
+        assert body.filter_server_list == []
 
 
 def test_an_old_broker_s_compressed_registration_has_no_mappings() -> None:

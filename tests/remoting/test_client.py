@@ -83,6 +83,19 @@ async def test_a_one_way_request_returns_at_once(serve: Serve, client: RemotingC
     assert [command.is_oneway for command in seen] == [True]
 
 
+async def test_what_was_sent_last_leaves_before_the_client_closes(serve: Serve) -> None:
+    seen: list[int] = []
+
+    def note(command: RemotingCommand, _connection: Connection) -> None:
+        seen.append(len(command.body))
+
+    _, address = await serve({1: note})
+    async with RemotingClient() as client:
+        await client.invoke_oneway(address, request(1, None, bytes(1 << 20)))
+    await asyncio.sleep(0.1)
+    assert seen == [1 << 20]
+
+
 async def test_nobody_there_is_told(client: RemotingClient) -> None:
     with pytest.raises(ConnectError, match=r"127\.0\.0\.1:1: cannot connect"):
         await client.invoke("127.0.0.1:1", request(ECHO))

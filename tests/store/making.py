@@ -95,3 +95,22 @@ def properties_of(source: random.Random, number: int) -> bytes:
     if source.randrange(5) == 0:
         parts.append(b"DELAY\x01%d" % source.randrange(4))
     return b"".join(part + b"\x02" for part in parts)
+
+
+def read_all(store: MessageStore, topic: str | None = None) -> list[bytes]:
+    """Each readable record, queue by queue, by as many reads as it takes."""
+    found = []
+    for name, ids in store.topics().items():
+        for queue_id in ids if topic in (None, name) else []:
+            at = store.min_offset(name, queue_id)
+            while at < store.max_offset(name, queue_id):
+                result = store.get(name, queue_id, at, 32)
+                assert at < result.next_offset
+                at = result.next_offset
+                for stretch in result.slices:
+                    begin = 0
+                    while begin < len(stretch):
+                        size = int.from_bytes(stretch[begin : begin + 4], "big")
+                        found.append(bytes(stretch[begin : begin + size]))
+                        begin += size
+    return found

@@ -230,6 +230,22 @@ def test_bytes_behind_the_last_record_are_a_tail_and_no_more(store: Path, placed
     assert (found.physical_offset, found.size) == (placed[-1] + end - at, 11)
 
 
+@pytest.mark.parametrize("splits", [1, 3, 20])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_junk_up_to_a_files_end_is_one_finding_however_the_log_is_cut(store: Path, number: int, splits: int) -> None:
+    path = sorted((store / "commitlog").iterdir())[number]
+    whole = verify(store)
+    begin = 1000 if number == 2 else 500
+    patch(path, begin, b"\x5a" * (FILE_BYTES - begin))
+    report = verify_with(store, SIZES, Splits(splits))
+    (found,) = (finding for finding in report.findings if finding.kind.code.startswith("commitlog."))
+    assert found.kind.code == ("commitlog.tail" if number == 2 else found.kind.code)
+    assert found.physical_offset is not None
+    assert found.size is not None
+    assert found.physical_offset + found.size == (number + 1) * FILE_BYTES
+    assert codes(report)["consumequeue.unit.lost"] == whole.messages - report.messages
+
+
 def test_the_files_of_a_log_are_compared_with_each_other(store: Path) -> None:
     files = sorted((store / "commitlog").iterdir())
     assert len(files) >= 3

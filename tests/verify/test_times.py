@@ -30,7 +30,7 @@ def findings(times: list[int], cuts: set[int], batches: set[int]) -> list[tuple[
             tail = check.tail
     found += seam_findings(tail, ())
     assert max((check.latest_ms for check in checks), default=-1) == max(times, default=-1)
-    return sorted((item.physical_offset, item.kind) for item in found)
+    return sorted(((item.physical_offset, item.kind) for item in found), key=lambda told: (told[0], told[1].code))
 
 
 RISING = st.lists(st.integers(0, 50), max_size=30).map(lambda steps: np.cumsum([1000, *steps]).tolist())

@@ -63,7 +63,7 @@ def decode_body(body: bytes | memoryview, kind: type[_T]) -> _T:
     except _NOT_JSON:
         pass
     try:
-        members = _without_nulls(config_json.loads(str(body, "utf-8")))
+        members = _cleaned(config_json.loads(str(body, "utf-8")))
         return msgspec.convert(members, kind, strict=False, str_keys=True)
     except UnicodeDecodeError as error:
         raise DecodeError("a body that is not UTF-8", physical_offset=error.start) from error
@@ -71,11 +71,14 @@ def decode_body(body: bytes | memoryview, kind: type[_T]) -> _T:
         raise DecodeError(f"a body that is no {kind.__name__}: {error}") from error
 
 
-def _without_nulls(value: object) -> object:
+def _cleaned(value: object) -> object:
+    """Without members that are null, and without halves of surrogate pairs, which UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        return {_cleaned(key): _cleaned(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [_cleaned(item) for item in value]
     return value
 
 

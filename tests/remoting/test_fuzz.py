@@ -1,0 +1,103 @@
+"""Mutated samples of everything that is decoded: typed errors only, and never for long.
+
+``RMQ_FUZZ_ROUNDS`` makes it longer; 400,000 rounds take a minute.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from rmq_core.remoting import namesrv_requests, requests
+from rmq_core.remoting.bodies import (
+    decode_body,
+    decode_registration,
+    encode_body,
+    encode_for_fastjson,
+    encode_registration,
+)
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import Fields, read_fields
+from rmq_core.remoting.frames import FrameParser, encode_frame
+from rmq_core.remoting.header import request
+from rmq_core.remoting.java_properties import parse_properties
+from rmq_formats.errors import FormatError
+from tests.remoting import test_bodies as bodies
+from tests.remoting.test_fields import SEND_V2
+
+ROUNDS = int(os.environ.get("RMQ_FUZZ_ROUNDS", "3000"))
+MAX_SECONDS = 0.1
+
+FRAMES = [encode_frame(request(310, dict(SEND_V2), b"body", serialize_type=kind)) for kind in (0, 1)]
+BODIES = [bodies.HEARTBEAT, bodies.ROUTE, bodies.TOPICS, bodies.GROUP, bodies.CONNECTION, bodies.LOCK, bodies.BARE]
+KINDS = bodies.all_structs()
+FIELDS = [
+    kind
+    for module in (requests, namesrv_requests)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Fields) and kind is not Fields
+]
+TOKENS = [
+    b"null", b"true", b"NaN", b"1e999", b"-0", b"1.5", b"9" * 24, b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\ud800",
+    b"\\u0000", b"\x00", b"\xff", b"\xed\xa0\x80",
+]  # fmt: skip
+
+
+def mutated(sample: bytes, dice: random.Random) -> bytes:
+    data = bytearray(sample)
+    for _ in range(dice.randrange(1, 6)):
+        at, other = dice.randrange(len(data) + 1), dice.randrange(len(data) + 1)
+        match dice.randrange(4):
+            case 0:
+                data[at : at + 1] = bytes([dice.randrange(256)])
+            case 1:
+                del data[at : at + dice.randrange(1, 9)]
+            case 2:
+                data[at:at] = dice.choice(TOKENS)
+            case _:
+                data[at:at] = data[other : other + dice.randrange(1, 30)]
+    return bytes(data)
+
+
+def read_frames(data: bytes, dice: random.Random) -> None:
+    for command in FrameParser().feed(data):
+        with suppress(ResponseError, FormatError):
+            read_fields(command, dice.choice(FIELDS))
+        with suppress(FormatError):
+            encode_frame(command)
+
+
+def read_body(data: bytes, dice: random.Random) -> None:
+    body = decode_body(data, dice.choice(KINDS))
+    encode_body(body)
+    encode_for_fastjson(body)
+
+
+def fuzz(samples: list[bytes], read: Callable[[bytes, random.Random], object]) -> None:
+    dice = random.Random(2024)
+    for _ in range(ROUNDS):
+        data = mutated(dice.choice(samples), dice)
+        begin = time.process_time()
+        with suppress(FormatError):
+            read(data, dice)
+        assert time.process_time() - begin < MAX_SECONDS, data
+
+
+def test_mutated_frames_give_typed_errors() -> None:
+    fuzz(FRAMES, read_frames)
+
+
+def test_mutated_bodies_give_typed_errors() -> None:
+    fuzz(BODIES, read_body)
+
+
+def test_mutated_registrations_give_typed_errors() -> None:
+    packed = [encode_registration(bodies.REGISTRATION, True)]
+    fuzz(packed, lambda data, _dice: decode_registration(data, True, 479))
+
+
+def test_mutated_properties_give_typed_errors() -> None:
+    fuzz(
+        [b"listenPort=9876\n# x\nkey\\ a = \\u4e2d\\\n b"], lambda data, _dice: parse_properties(data.decode("latin-1"))
+    )
