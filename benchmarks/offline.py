@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -71,16 +72,24 @@ def _rebuild(store: Path, work: Path) -> list[Figure]:
 
 def _scans(store: Path, messages: int) -> list[Figure]:
     report = json.loads(run("-m", "benchmarks.spark_scan", str(store), DISPATCH_COLUMNS).splitlines()[-1])
-    rows = messages / report["dispatch_s"]
-    rate = report["bytes"] / report["all_s"]
+    rows = messages / statistics.mean(report["dispatch_s"][1:])
+    rate = report["bytes"] / statistics.mean(report["all_s"][1:])
+    first_rows, first_rate = messages / report["dispatch_s"][0], report["bytes"] / report["all_s"][0]
     return [
         Figure(
             "`rmq_commitlog` to `noop`, dispatch columns",
-            f"{rows / 1e6:.2f} M rows/s",
+            f"{rows / 1e6:.2f} M rows/s (first run {first_rows / 1e6:.2f})",
             "",
             None,
             "2 M rows/s",
             rows >= 2e6,
         ),
-        Figure("the same, all columns with bodies", f"{rate / 1e6:,.0f} MB/s", "", None, "700 MB/s", rate >= 700e6),
+        Figure(
+            "the same, all columns with bodies",
+            f"{rate / 1e6:,.0f} MB/s (first run {first_rate / 1e6:,.0f})",
+            "",
+            None,
+            "700 MB/s",
+            rate >= 700e6,
+        ),
     ]

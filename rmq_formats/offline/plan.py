@@ -6,7 +6,7 @@ from typing import Final
 from rmq_formats.scan import scan_segment
 from rmq_formats.segment import Segment, Storage, opened
 
-DEFAULT_SPLIT_BYTES: Final = 128 << 20  # bounds a task's memory: the tiniest records give 1.4 M units
+DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
 
 
 @dataclass(frozen=True, slots=True)

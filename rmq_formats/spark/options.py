@@ -38,7 +38,7 @@ from rmq_formats.message_id import decode_message_id
 from rmq_formats.spark import option_values as values
 from rmq_formats.spark.option_values import EARLIEST, LATEST
 
-DEFAULT_SPLIT_BYTES: Final = 128 << 20
+DEFAULT_SPLIT_BYTES: Final = 256 << 20
 
 _Value = TypeVar("_Value")
 

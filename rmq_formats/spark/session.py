@@ -43,6 +43,13 @@ _LOCAL: Final = {
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.showConsoleProgress": "false",
 }
+# Rows of Arrow vectors, one by one, are what the JVM spends its time on: with a throughput collector, and
+# without Arrow's second check of each access, that took a quarter less (docs/performance.md).
+_JAVA_OPTIONS: Final = (
+    "-XX:+UseParallelGC",
+    "-Darrow.enable_unsafe_memory_access=true",
+    "-Darrow.enable_null_check_for_get=false",
+)
 
 
 def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = True, **conf: str) -> SparkSession:
@@ -67,7 +74,7 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= _LOCAL
         log4j = files("rmq_formats.spark") / "log4j2.properties"
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j}"
+        settings["spark.driver.extraJavaOptions"] = " ".join([f"-Dlog4j2.configurationFile={log4j}", *_JAVA_OPTIONS])
         builder = builder.master(master or "local[*]")
     elif master:
         builder = builder.master(master)
@@ -80,7 +87,15 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register_all(spark)
+    if str(spark.sparkContext.master).startswith("local"):
+        _start_workers(spark)
     return spark
+
+
+def _start_workers(spark: SparkSession) -> None:
+    """Have Python workers forked, one a processor: the first query would wait some two seconds for them."""
+    count = spark.sparkContext.defaultParallelism
+    spark.sparkContext.parallelize(range(count), count).foreach(lambda _: None)
 
 
 def _delta_jars() -> dict[str, str]:
