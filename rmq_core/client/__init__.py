@@ -1,0 +1,38 @@
+"""The client: producers, consumers and an administrator, on asyncio; for brokers of ours and of the original."""
+
+from rmq_core.client.errors import BrokerError, ClientError, MessageError, NoRouteError, SendFailedError
+from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
+from rmq_core.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    MessageModel,
+    ProducerOptions,
+    PullOptions,
+    StartPosition,
+)
+from rmq_core.client.producer import Producer
+from rmq_core.client.pull_consumer import PullConsumer
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import MessageQueue
+
+__all__ = [
+    "BrokerError",
+    "ClientError",
+    "ClientOptions",
+    "ConsumerOptions",
+    "Credentials",
+    "Message",
+    "MessageError",
+    "MessageModel",
+    "MessageQueue",
+    "NoRouteError",
+    "Producer",
+    "ProducerOptions",
+    "PullConsumer",
+    "PullOptions",
+    "ReceivedMessage",
+    "SendFailedError",
+    "SendResult",
+    "SendStatus",
+    "StartPosition",
+]

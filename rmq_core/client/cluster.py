@@ -1,0 +1,277 @@
+"""A client's view of a cluster: routes from the name servers, requests to brokers, heartbeats to them.
+
+Source: ``MQClientInstance``, ``MQClientAPIImpl``.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
+from rmq_core.client.routes import Route, route_of, template_data
+from rmq_core.client.uniq_key import local_ip
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import HeartbeatData, TopicRouteData, decode_body, encode_body
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.errors import RemotingError, TransportError
+from rmq_core.remoting.fields import Fields, read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.namesrv_requests import GetRoute
+from rmq_formats.errors import OptionError
+
+log = logging.getLogger("rmq.client")
+_T = TypeVar("_T", bound=Fields)
+_INSTANCES: Final = count()
+
+
+class Cluster:
+    """Name servers and brokers, as one client sees them; use it with ``async with``.
+
+    Attributes:
+        client_id: what brokers know the client by.
+        remoting: the connections.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        options: ClientOptions,
+        *,
+        credentials: Credentials | None = None,
+        handlers: Mapping[int, Handler] | None = None,
+        heartbeat: Callable[[], HeartbeatData | None] | None = None,
+    ) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            options: the client's.
+            credentials: to sign requests with.
+            handlers: of requests that brokers send, by code.
+            heartbeat: gives what brokers are to be told of the client; None while there is nothing.
+
+        Raises:
+            OptionError: no address.
+        """
+        self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
+        if not self._namesrvs:
+            raise OptionError(f"no name server's HOST:PORT: {namesrv!r}")
+        self.client_id = _client_id(options)
+        self.remoting = RemotingClient(handlers, credentials=credentials)
+        self._options = options
+        self._heartbeat = heartbeat
+        self._routes: dict[str, Route] = {}
+        self._templates: dict[str, tuple[str, int]] = {}  # what stood for topics that did not exist
+        self._brokers: dict[str, dict[int, str]] = {}
+        self._told: set[str] = set()  # brokers that know of the client
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Cluster":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin to keep routes and heartbeats up to date."""
+        self.run(self._every(self._options.route_poll_interval_s, self.refresh_routes))
+        self.run(self._every(self._options.heartbeat_interval_s, self.send_heartbeats))
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.remoting.close()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have work done beside everything else, until it ends or the client is closed."""
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await work()
+            except RemotingError as error:
+                log.warning("%s", error)
+
+    # Requests.
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        fields: Fields | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+        also: Iterable[int] = (),
+    ) -> RemotingCommand:
+        """Ask a server.
+
+        Args:
+            address: ``host:port``.
+            code: of the request.
+            fields: of the request.
+            body: of the request.
+            timeout_s: for the answer; the options' if it is not given.
+            also: codes other than success that are no errors.
+
+        Raises:
+            BrokerError: an answer with another code.
+            TransportError: no answer.
+        """
+        command = request(code, None if fields is None else write_fields(fields), body)
+        answer = await self.remoting.invoke(address, command, timeout_s or self._options.request_timeout_s)
+        if answer.code != ResponseCode.SUCCESS and answer.code not in also:
+            raise BrokerError(address, answer.code, answer.remark)
+        return answer
+
+    async def ask_for(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
+        """Ask a server for an answer's fields; raises as ``ask``."""
+        return read_fields(await self.ask(address, code, fields), kind)
+
+    async def ask_name_servers(
+        self, code: int, fields: Fields | None = None, *, also: Iterable[int] = ()
+    ) -> RemotingCommand:
+        """Ask the name servers, the next one where one does not answer; raises as ``ask``."""
+        failed: TransportError | None = None
+        for address in list(self._namesrvs):
+            try:
+                return await self.ask(address, code, fields, also=also)
+            except TransportError as error:
+                failed = error
+                self._namesrvs.remove(address)  # the next request begins with the one that answers
+                self._namesrvs.append(address)
+        assert failed is not None  # there is at least one
+        raise failed
+
+    # Routes.
+
+    async def route(self, topic: str) -> Route:
+        """The route of a topic, from the name servers if it is not known yet.
+
+        Raises:
+            NoRouteError: there is no such topic.
+            TransportError: no name server answers.
+        """
+        return self._routes.get(topic) or await self.refresh_route(topic)
+
+    async def route_or_template(self, topic: str, template: str, max_queues: int) -> Route:
+        """The same; a topic that does not exist yet gets the brokers of another one, which will create it.
+
+        Raises:
+            NoRouteError: neither has a route.
+        """
+        known = self._routes.get(topic)
+        if known is not None:
+            return known
+        try:
+            return await self.refresh_route(topic)
+        except NoRouteError:
+            data = template_data(await self.route_data(template), max_queues)
+            self._templates[topic] = template, max_queues
+            return self._keep(topic, data)
+
+    async def route_data(self, topic: str) -> TopicRouteData:
+        """What the name servers say of a topic; raises as ``route``."""
+        answer = await self.ask_name_servers(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            GetRoute(topic=topic, accept_standard_json_only=True),
+            also=(ResponseCode.TOPIC_NOT_EXIST,),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise NoRouteError(topic, "no name server knows this topic")
+        return decode_body(answer.body, TopicRouteData)
+
+    async def refresh_route(self, topic: str) -> Route:
+        """The route of a topic, from the name servers; raises as ``route``."""
+        route = self._keep(topic, await self.route_data(topic))
+        self._templates.pop(topic, None)
+        return route
+
+    async def refresh_routes(self) -> None:
+        """Ask for the routes of all known topics again; one that cannot be had now stays as it was."""
+        for topic in list(self._routes):
+            try:
+                await self.refresh_route(topic)
+            except RemotingError as error:
+                if topic not in self._templates:
+                    log.warning("the route of %s stays as it was: %s", topic, error)
+
+    def _keep(self, topic: str, data: TopicRouteData) -> Route:
+        route = route_of(topic, data)
+        self._routes[topic] = route
+        self._brokers.update(route.brokers)
+        if self._heartbeat is not None and not self._told.issuperset(route.brokers):
+            self._told.update(route.brokers)
+            self.run(self.send_heartbeats())
+        return route
+
+    def known_route(self, topic: str) -> Route | None:
+        """The route of a topic if it is known."""
+        return self._routes.get(topic)
+
+    def forget_route(self, topic: str) -> None:
+        """Ask again when the topic is used next."""
+        self._routes.pop(topic, None)
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
+        """The address of a broker.
+
+        Args:
+            broker_name: its name, which its slaves share.
+            broker_id: 0 the master.
+            any_id: take another of that name where this one is not there.
+
+        Raises:
+            NoRouteError: it is not known.
+        """
+        addresses = self._brokers.get(broker_name, {})
+        address = addresses.get(broker_id) or (next(iter(addresses.values()), None) if any_id else None)
+        if address is None:
+            raise NoRouteError(broker_name, f"no broker of this name with id {broker_id} is known")
+        return address
+
+    # Heartbeats.
+
+    async def send_heartbeats(self) -> None:
+        """Tell all known brokers that the client is there; consumers tell slaves too."""
+        data = None if self._heartbeat is None else self._heartbeat()
+        if data is None:
+            return
+        body = encode_body(data)
+        addresses = [
+            address
+            for by_id in list(self._brokers.values())
+            for broker_id, address in by_id.items()
+            if broker_id == MASTER_ID or data.consumer_data_set
+        ]
+        answers = await asyncio.gather(
+            *(self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses), return_exceptions=True
+        )
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, BaseException):
+                log.warning("no heartbeat to %s: %s", address, answer)
+
+    async def to_masters(self, code: int, fields: Fields) -> None:
+        """Tell all masters something; those that are gone are passed over."""
+        addresses = [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
+        await asyncio.gather(*(self.ask(address, code, fields) for address in addresses), return_exceptions=True)
+
+
+def _client_id(options: ClientOptions) -> str:
+    """``ip@instance[@unit]``; Java takes the process and nanoseconds for an instance without a name."""
+    instance = options.instance_name
+    if instance == DEFAULT_INSTANCE:
+        instance = f"{os.getpid()}#{time.monotonic_ns()}.{next(_INSTANCES)}"
+    return "@".join(part for part in (local_ip(), instance, options.unit_name) if part)

@@ -1,0 +1,73 @@
+"""Errors of the client.
+
+::
+
+    RmqError
+    ├── OptionError              an argument that cannot be used
+    └── RemotingError
+        ├── TransportError       a server could not be asked
+        └── ResponseError        code and remark
+            ├── BrokerError      a broker or name server answered with a code other than success
+            └── ClientError      what the client itself refuses, by the code that a broker would give
+                ├── NoRouteError     no name server knows the topic, or no broker of it can be used
+                ├── MessageError     a message that no broker would take
+                └── SendFailedError  all attempts to send have failed; the last one's code and remark
+"""
+
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import ResponseError
+
+
+class BrokerError(ResponseError):
+    """An answer with a code other than success.
+
+    Attributes:
+        code: the response code.
+        remark: the server's text for people.
+        address: ``host:port`` of the server.
+    """
+
+    def __init__(self, address: str, code: int, remark: str | None = None) -> None:
+        super().__init__(code, remark)
+        self.address = address
+
+    def __str__(self) -> str:
+        return f"{self.address}: {super().__str__()}"
+
+
+class ClientError(ResponseError):
+    """What the client refuses or could not do; its code is the one that a broker would give."""
+
+
+class NoRouteError(ClientError):
+    """The topic, or the broker, is not known, or has nothing that can be used.
+
+    Attributes:
+        name: of the topic or broker.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(ResponseCode.TOPIC_NOT_EXIST, f"{name}: {reason}")
+        self.name = name
+
+
+class MessageError(ClientError):
+    """A message that no broker would take."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+class SendFailedError(ClientError):
+    """All attempts to send a message have failed.
+
+    Attributes:
+        brokers: names of the brokers that were tried, in order.
+    """
+
+    def __init__(self, code: int, remark: str, brokers: list[str]) -> None:
+        super().__init__(code, remark)
+        self.brokers = brokers
+
+    def __str__(self) -> str:
+        return f"not sent after {len(self.brokers)} attempts ({', '.join(self.brokers)}): {super().__str__()}"

@@ -1,0 +1,87 @@
+"""What brokers know of a queue's offsets: its bounds, the one at a time, a group's."""
+
+import time
+
+from rmq_core.client.cluster import Cluster
+from rmq_core.client.message import RETRY_TOPIC_PREFIX
+from rmq_core.client.options import ConsumerOptions, StartPosition
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.fields import Fields, Int64, read_fields, write_fields
+from rmq_core.remoting.header import request
+from rmq_core.remoting.requests import QueryConsumerOffset, Queue, SearchOffset, UpdateConsumerOffset
+
+_HALF_AN_HOUR_MS = 30 * 60 * 1000
+
+
+class _Offset(Fields, frozen=True, kw_only=True):
+    offset: Int64
+
+
+class QueueOffsets:
+    """Asks the masters; each method raises NoRouteError, BrokerError or TransportError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def min(self, queue: MessageQueue) -> int:
+        """The first offset that is still there."""
+        return await self._bound(queue, RequestCode.GET_MIN_OFFSET)
+
+    async def max(self, queue: MessageQueue) -> int:
+        """The offset that the next message will have."""
+        return await self._bound(queue, RequestCode.GET_MAX_OFFSET)
+
+    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset that was stored at a time or later; the next message's if there is none."""
+        fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        address = self._cluster.address(queue.broker_name)
+        return (await self._cluster.ask_for(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)).offset
+
+    async def committed(self, queue: MessageQueue, group: str) -> int | None:
+        """A group's offset; None if it has none."""
+        fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+        answer = await self._cluster.ask(
+            self._cluster.address(queue.broker_name, any_id=True),
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            fields,
+            also=(ResponseCode.QUERY_NOT_FOUND,),
+        )
+        return None if answer.code == ResponseCode.QUERY_NOT_FOUND else read_fields(answer, _Offset).offset
+
+    async def commit(self, queue: MessageQueue, group: str, offset: int, *, oneway: bool = False) -> None:
+        """Store a group's offset.
+
+        Args:
+            queue: of which queue.
+            group: whose.
+            offset: of the next message to be consumed.
+            oneway: do not wait until it is stored, as Java's consumers do.
+        """
+        fields = UpdateConsumerOffset(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        )
+        address = self._cluster.address(queue.broker_name, any_id=True)
+        if oneway:
+            command = request(RequestCode.UPDATE_CONSUMER_OFFSET, write_fields(fields))
+            await self._cluster.remoting.invoke_oneway(address, command)
+        else:
+            await self._cluster.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+    async def start(self, queue: MessageQueue, options: ConsumerOptions) -> int:
+        """Where a group without an offset begins. Source: ``RebalancePushImpl#computePullFromWhere``."""
+        is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
+        if options.start is StartPosition.FIRST:
+            return 0  # a queue whose first messages are gone says so
+        if options.start is StartPosition.LAST:
+            return 0 if is_retry else await self.max(queue)
+        if is_retry:
+            return await self.max(queue)
+        timestamp_ms = options.start_timestamp_ms
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000 - _HALF_AN_HOUR_MS
+        return await self.search(queue, timestamp_ms)
+
+    async def _bound(self, queue: MessageQueue, code: RequestCode) -> int:
+        fields = Queue(topic=queue.topic, queue_id=queue.queue_id)
+        return (await self._cluster.ask_for(self._cluster.address(queue.broker_name), code, fields, _Offset)).offset

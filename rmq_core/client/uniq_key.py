@@ -1,0 +1,74 @@
+"""The unique key that a producer gives a message, as Java's clients make it.
+
+::
+
+    0    4    6         10                       14       16
+    +----+-----+----------+------------------------+--------+
+    | ip | pid | instance | ms since month's begin | number |   in upper-case hex: 32 characters
+    +----+-----+----------+------------------------+--------+
+
+Source: ``MessageClientIDSetter#createUniqID``.
+"""
+
+import os
+import secrets
+import socket
+import time
+from datetime import datetime
+from ipaddress import IPv4Address
+from itertools import count
+from struct import Struct
+from typing import Final
+
+_HEAD = Struct(">4sH4s")
+_TAIL_FORMAT: Final = "%08X%04X"
+_ANY_OUTSIDE: Final = ("192.0.2.1", 9)  # never sent to: connecting a datagram socket only looks up the route
+
+
+def local_ip() -> str:
+    """The IPv4 address that this machine shows to others; the loopback's if it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ANY_OUTSIDE)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+class UniqKeys:
+    """Makes unique keys; one for each producer, as each has its own four bytes.
+
+    Java's four bytes are a class loader's hash, which tells two of a process apart; here they are random.
+    """
+
+    def __init__(self, ip: str | None = None, pid: int | None = None, instance: bytes | None = None) -> None:
+        """Prepare.
+
+        Args:
+            ip: IPv4; that of this machine if it is not given.
+            pid: of the process; its lower 16 bits count.
+            instance: four bytes.
+        """
+        address = IPv4Address(local_ip() if ip is None else ip).packed
+        number = (os.getpid() if pid is None else pid) & 0xFFFF
+        self._head = _HEAD.pack(address, number, secrets.token_bytes(4) if instance is None else instance).hex().upper()
+        self._numbers = count()
+        self._begin_ms = self._end_ms = 0
+
+    def next(self, now_ms: int | None = None) -> str:
+        """A key that no other message has.
+
+        Args:
+            now_ms: the time; the clock's if it is not given.
+        """
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        if not self._begin_ms <= now < self._end_ms:
+            self._begin_ms, self._end_ms = _month(now)
+        return self._head + _TAIL_FORMAT % ((now - self._begin_ms) & 0xFFFFFFFF, next(self._numbers) & 0xFFFF)
+
+
+def _month(now_ms: int) -> tuple[int, int]:
+    """Begin and end of the month in local time, in ms, as Java's calendar has them."""
+    begin = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    following = begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
+    return int(begin.timestamp() * 1000), int(following.timestamp() * 1000)
