@@ -71,7 +71,7 @@ def load_settings(
     by_name = _by_name(kind)
     values: dict[str, object] = {}
     passed_over: list[str] = []
-    for key, value in (_read(file) if file else {}).items():
+    for key, value in (read_settings_file(file) if file else {}).items():
         if key in by_name:
             values[by_name[key].name] = _convert(by_name[key], value, f"{file}: {key}")
         elif key in ignored:
@@ -98,7 +98,12 @@ def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, s
     return ((name, text) for name, text in environ.items() if name.startswith(prefix))
 
 
-def _read(path: Path) -> dict[str, object]:
+def read_settings_file(path: Path) -> dict[str, object]:
+    """The keys and values of a file, as it has them.
+
+    Raises:
+        OptionError: it cannot be read.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:

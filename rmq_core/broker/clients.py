@@ -1,0 +1,150 @@
+"""Who is connected: producers and consumers by group, as their heartbeats say.
+
+Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
+from rmq_core.remoting.connection import Connection
+
+
+@dataclass(slots=True)
+class Client:
+    """A client in a group.
+
+    Attributes:
+        connection: to it.
+        client_id: its own name for itself.
+        language: what it is written in.
+        version: of it, an ordinal.
+        heard_ms: when its last heartbeat came.
+    """
+
+    connection: Connection
+    client_id: str
+    language: str | None
+    version: int
+    heard_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group with members.
+
+    Attributes:
+        name: of the group.
+        data: what the last heartbeat said of it.
+        clients: its members.
+        subscriptions: by topic.
+    """
+
+    name: str
+    data: ConsumerData
+    clients: dict[Connection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether each member gets all messages."""
+        return self.data.message_model == "BROADCASTING"
+
+    def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over what a heartbeat subscribes; whether topics came or went."""
+        given = {subscription.topic: subscription for subscription in subscriptions}
+        changed = given.keys() != self.subscriptions.keys()
+        known = self.subscriptions
+        self.subscriptions = {
+            topic: one if topic not in known or one.sub_version > known[topic].sub_version else known[topic]
+            for topic, one in given.items()
+        }
+        return changed
+
+
+class Consumers:
+    """The consumer groups that have members.
+
+    Attributes:
+        groups: by name.
+        on_members_change: called with a group whose members, or their topics, have changed.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.on_members_change: Callable[[ConsumerGroup], None] = lambda _: None
+
+    def register(self, client: Client, data: ConsumerData) -> bool:
+        """Take over a client's heartbeat; whether the group has changed."""
+        group = self.groups.get(data.group_name)
+        if group is None:
+            group = self.groups[data.group_name] = ConsumerGroup(data.group_name, data)
+        group.data = data
+        is_new = client.connection not in group.clients
+        group.clients[client.connection] = client
+        changed = group.update_subscriptions(data.subscription_data_set) or is_new
+        if changed:
+            self.on_members_change(group)
+        return changed
+
+    def unregister(self, group_name: str, connection: Connection) -> None:
+        """A member has left."""
+        group = self.groups.get(group_name)
+        if group is None or group.clients.pop(connection, None) is None:
+            return
+        if not group.clients:
+            del self.groups[group_name]
+        self.on_members_change(group)
+
+    def drop(self, connection: Connection) -> None:
+        """A connection has ended."""
+        for name in [name for name, group in self.groups.items() if connection in group.clients]:
+            self.unregister(name, connection)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that subscribe a topic."""
+        return [name for name, group in self.groups.items() if topic in group.subscriptions]
+
+    def client(self, group_name: str, client_id: str) -> Client | None:
+        """A member by its id."""
+        group = self.groups.get(group_name)
+        found = () if group is None else group.clients.values()
+        return next((client for client in found if client.client_id == client_id), None)
+
+
+class Producers:
+    """The producer groups that have members.
+
+    Attributes:
+        groups: members by group.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Connection, Client]] = {}
+
+    def register(self, group: str, client: Client) -> None:
+        """Take over a client's heartbeat."""
+        self.groups.setdefault(group, {})[client.connection] = client
+
+    def unregister(self, group: str, connection: Connection) -> None:
+        """A member has left."""
+        members = self.groups.get(group)
+        if members is not None:
+            members.pop(connection, None)
+            if not members:
+                del self.groups[group]
+
+    def drop(self, connection: Connection) -> None:
+        """A connection has ended."""
+        for group in [group for group, members in self.groups.items() if connection in members]:
+            self.unregister(group, connection)
+
+    def client(self, client_id: str) -> Client | None:
+        """A member of any group by its id."""
+        members = (client for group in self.groups.values() for client in group.values())
+        return next((client for client in members if client.client_id == client_id), None)
+
+
+def silent(groups: Iterable[dict[Connection, Client]], heard_before_ms: int) -> set[Connection]:
+    """The connections of clients whose last heartbeat is too old."""
+    return {client.connection for members in groups for client in members.values() if client.heard_ms < heard_before_ms}

@@ -1,0 +1,176 @@
+"""Settings of a broker: its own, and those of its store, out of one file."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmq_core.broker.foreign_keys import IGNORED
+from rmq_core.remoting.frames import MAX_FRAME_BYTES
+from rmq_core.remoting.server import ServerLimits
+from rmq_core.remoting.settings import load_settings, read_settings_file, setting
+from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
+from rmq_formats.errors import OptionError
+
+ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
+FAST_PORT_DISTANCE: Final = 2  # the port for clients that must not wait behind pulls is so much lower
+_MAX_PORT: Final = 65535
+# Keys whose "true" promises what this broker does not do: to pass over them would leave doors open.
+_NOT_TRUE: Final = (
+    "aclEnable", "authenticationEnabled", "authorizationEnabled", "enableControllerMode", "enableDLegerCommitLog",
+)  # fmt: skip
+_MASTERS: Final = ("ASYNC_MASTER", "SYNC_MASTER")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Settings of a broker. Names, units and defaults are Java's, but for ``bind_address`` and the last four.
+
+    Attributes:
+        bind_address: the address to listen on; 0.0.0.0 is all.
+        listen_port: 0 takes a free one. Two below it the broker listens as well.
+        broker_ip1: the address that clients are told; that of ``bind_address`` if empty.
+        broker_name: what queues are told apart by in a cluster.
+        broker_cluster_name: the cluster.
+        broker_id: 0 is a master, and no other is supported yet.
+        broker_role: ASYNC_MASTER or SYNC_MASTER.
+        namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
+        broker_permission: 4 read, 2 write.
+        auto_create_topic_enable: whether a send may make its topic.
+        auto_create_subscription_group: whether a consumer may make its group.
+        default_topic_queue_nums: queues of the template topic, and most that a made topic has.
+        cluster_topic_enable: whether the topic named as the cluster can be read and written.
+        broker_topic_enable: whether the topic named as the broker can.
+        trace_topic_enable: whether there is a topic of traces.
+        msg_trace_topic_name: its name.
+        revive_queue_num: queues of the topic that popping needs; kept for a Java broker on the same store.
+        timer_wheel_enable: whether there is a topic of timer messages; likewise.
+        register_name_server_period_ms: how often the broker registers.
+        register_broker_timeout_ms: how long a name server may take for it.
+        compressed_register: registers in few bytes.
+        flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
+        flush_delay_offset_interval_ms: likewise of delay levels.
+        sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
+        enable_property_filter: whether SQL92 subscriptions are taken.
+        filter_support_retry: whether they apply to the original's properties on retry topics.
+        long_polling_enable: whether a pull may wait as long as it asks to.
+        short_polling_time_ms: how long it waits at most otherwise.
+        use_server_side_reset_offset: whether a reset of offsets is told at the next pull.
+        notify_consumer_ids_changed_enable: whether groups are told that their members have changed.
+        channel_expired_timeout_ms: a client without heartbeats is gone after that.
+        region_id: put into each message.
+        trace_on: likewise.
+        server_channel_max_idle_time_seconds: idle connections end after that, s.
+        write_buffer_high_water_mark: a client that does not read is not read from above that, bytes.
+        max_frame_bytes: a larger frame ends its connection.
+        max_connections: more are refused.
+        max_held_bytes: of unfinished frames, all connections together.
+        max_held_pulls: pulls that wait for messages; more are answered at once.
+    """
+
+    bind_address: str = setting("127.0.0.1")
+    listen_port: int = setting(10911, high=_MAX_PORT)
+    broker_ip1: str = setting("", java="brokerIP1")
+    broker_name: str = setting("broker-a")
+    broker_cluster_name: str = setting("DefaultCluster")
+    broker_id: int = setting(0)
+    broker_role: str = setting("ASYNC_MASTER")
+    namesrv_addr: str = setting("")
+    broker_permission: int = setting(6, high=7, mutable=True)
+    auto_create_topic_enable: bool = setting(True, mutable=True)
+    auto_create_subscription_group: bool = setting(True, mutable=True)
+    default_topic_queue_nums: int = setting(8, low=1, high=65536)
+    cluster_topic_enable: bool = setting(True)
+    broker_topic_enable: bool = setting(True)
+    trace_topic_enable: bool = setting(False)
+    msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC")
+    revive_queue_num: int = setting(8, low=1)
+    timer_wheel_enable: bool = setting(True)
+    register_name_server_period_ms: int = setting(30_000, java="registerNameServerPeriod", low=1000)
+    register_broker_timeout_ms: int = setting(24_000, java="registerBrokerTimeoutMills", low=1)
+    compressed_register: bool = setting(False)
+    flush_consumer_offset_interval_ms: int = setting(5000, java="flushConsumerOffsetInterval", low=10)
+    flush_delay_offset_interval_ms: int = setting(10_000, java="flushDelayOffsetInterval", low=10)
+    sync_flush_timeout_ms: int = setting(5000, java="syncFlushTimeout", low=1)
+    enable_property_filter: bool = setting(False)
+    filter_support_retry: bool = setting(False)
+    long_polling_enable: bool = setting(True, mutable=True)
+    short_polling_time_ms: int = setting(1000, java="shortPollingTimeMills", mutable=True)
+    use_server_side_reset_offset: bool = setting(True, mutable=True)
+    notify_consumer_ids_changed_enable: bool = setting(True, mutable=True)
+    channel_expired_timeout_ms: int = setting(120_000, java="channelExpiredTimeout", low=1000)
+    region_id: str = setting("DefaultRegion")
+    trace_on: bool = setting(True)
+    server_channel_max_idle_time_seconds: int = setting(120, low=1)
+    write_buffer_high_water_mark: int = setting(1 << 20)
+    max_frame_bytes: int = setting(MAX_FRAME_BYTES, low=1024, high=MAX_FRAME_BYTES)
+    max_connections: int = setting(16_384, low=1)
+    max_held_bytes: int = setting(256 << 20, low=1024)
+    max_held_pulls: int = setting(200_000)
+
+    @property
+    def limits(self) -> ServerLimits:
+        """What clients may take."""
+        return ServerLimits(
+            max_frame_bytes=self.max_frame_bytes,
+            max_connections=self.max_connections,
+            max_held_bytes=self.max_held_bytes,
+            idle_timeout_s=self.server_channel_max_idle_time_seconds,
+            write_high_water_bytes=self.write_buffer_high_water_mark or 1 << 20,
+        )
+
+    @property
+    def namesrvs(self) -> list[str]:
+        """The name servers' addresses."""
+        return [address.strip() for address in self.namesrv_addr.split(";") if address.strip()]
+
+
+def load_config(
+    store: str | None,
+    file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[BrokerConfig, StoreConfig, list[str]]:
+    """Settings of all sources: the broker's, its store's, and the keys of the file that mean nothing here.
+
+    Args:
+        store: directory of the store; None if the file says it.
+        file: Java's ``broker.conf`` properties, or TOML.
+        flags: by the name of the broker's setting.
+        environ: the process's.
+
+    Raises:
+        OptionError: an unknown key or a bad value, and where.
+    """
+    of_store = {name: java for java, (name, _) in STORE_PROPERTIES.items()} | {java: java for java in STORE_PROPERTIES}
+    config, passed_over = load_settings(
+        BrokerConfig,
+        file=file,
+        environ=os.environ if environ is None else environ,
+        prefix=ENVIRONMENT_PREFIX,
+        flags=flags,
+        ignored=IGNORED | of_store.keys(),
+    )
+    if config.broker_role not in _MASTERS or config.broker_id != 0:
+        raise OptionError(f"{file}: brokerRole and brokerId: only a master, with id 0, is supported")
+    properties = {}
+    for key, value in (read_settings_file(file) if file else {}).items():
+        if key in _NOT_TRUE and str(value).strip().lower() == "true":
+            raise OptionError(f"{file}: {key} is not supported")
+        if key in of_store:
+            properties[of_store[key]] = str(value).lower() if isinstance(value, bool) else str(value)
+    if store is not None:
+        if "storePathRootDir" in properties and properties["storePathRootDir"] != store:
+            properties.pop("storePathCommitLog", None)  # it belongs to the directory that the option overrides
+        properties["storePathRootDir"] = store
+    elif "storePathRootDir" not in properties:
+        raise OptionError("no store: give --store, or storePathRootDir in the file")
+    return config, StoreConfig.from_properties(properties), [key for key in passed_over if key not in of_store]
+
+
+def store_properties(config: StoreConfig) -> dict[str, str]:
+    """A store's settings by their names in Java, as text."""
+    values = ((java, getattr(config, name)) for name, java in JAVA_NAMES.items())
+    return {java: str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
+            for java, value in values}  # fmt: skip

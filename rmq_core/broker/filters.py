@@ -1,0 +1,93 @@
+"""What a subscription lets through: tags by their codes, SQL92 by the record's properties.
+
+Source: ``FilterAPI#buildSubscriptionData``, ``ExpressionMessageFilter``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from rmq_core.broker import sql92
+from rmq_core.remoting.bodies import SubscriptionData
+from rmq_formats.hashing import java_string_hash
+from rmq_formats.message import decode_record
+
+ALL: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+Matches = Callable[[memoryview], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is let through.
+
+    Attributes:
+        tags_codes: messages with one of these; None lets all through.
+        matches: asked with the record; None lets all through.
+    """
+
+    tags_codes: frozenset[int] | None = None
+    matches: Matches | None = None
+
+    def may_match(self, tags_codes: list[int]) -> bool:
+        """Whether one of some new messages may be let through, as far as their tags codes tell."""
+        return self.tags_codes is None or not self.tags_codes.isdisjoint(tags_codes)
+
+
+EVERYTHING: Final = Filter()
+
+
+def is_tag_type(expression_type: object) -> bool:
+    """Whether an expression is one of tags."""
+    return not isinstance(expression_type, str) or expression_type in ("", TAG)
+
+
+def subscription(topic: str, expression: str | None, expression_type: str | None, version: int) -> SubscriptionData:
+    """The subscription that an expression means.
+
+    Raises:
+        ValueError: an expression of tags that has none.
+    """
+    text = expression or ""
+    if not is_tag_type(expression_type):
+        return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)
+    tags = [] if text in ("", ALL) else [tag.strip() for tag in text.split("||") if tag.strip()]
+    if text not in ("", ALL) and not tags:
+        raise ValueError("subString split error")
+    return SubscriptionData(
+        topic=topic,
+        sub_string=text or ALL,
+        sub_version=version,
+        tags_set=tags,
+        code_set=[java_string_hash(tag) for tag in tags],
+    )
+
+
+@lru_cache(maxsize=4096)
+def _of_tags(codes: tuple[int, ...]) -> Filter:
+    return Filter(tags_codes=frozenset(codes))
+
+
+@lru_cache(maxsize=4096)
+def _of_sql(expression: str) -> Filter:
+    evaluate = sql92.compile_expression(expression)
+
+    def matches(record: memoryview) -> bool:
+        return evaluate(decode_record(record, verify_crc=False).properties)
+
+    return Filter(matches=matches)
+
+
+def filter_of(one: SubscriptionData) -> Filter:
+    """What a subscription lets through.
+
+    Raises:
+        sql92.SqlError: an expression that does not compile.
+    """
+    if one.class_filter_mode:
+        return EVERYTHING
+    if not is_tag_type(one.expression_type):
+        return _of_sql(one.sub_string)
+    return EVERYTHING if one.sub_string == ALL or not one.code_set else _of_tags(tuple(one.code_set))

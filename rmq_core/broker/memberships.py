@@ -1,0 +1,145 @@
+"""Clients that come, stay and leave; what members of a group share (codes 34, 35, 38, 41, 42, 46).
+
+Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGroup``, ``AdminBrokerProcessor``.
+"""
+
+from rmq_core.broker import names
+from rmq_core.broker.clients import Client, ConsumerGroup, silent
+from rmq_core.broker.filters import filter_of, is_tag_type
+from rmq_core.broker.sql92_values import SqlError
+from rmq_core.broker.state import BrokerState
+from rmq_core.remoting.bodies import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    decode_body,
+    encode_body,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.requests import ConsumerGroup as ConsumerGroupName
+from rmq_core.remoting.requests import UnregisterClient
+
+
+class Memberships:
+    """Handles requests of clients about themselves."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        state.consumers.on_members_change = self.members_changed
+
+    def handlers(self) -> dict[int, Handler]:
+        """The table of handlers."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_consumers,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
+        }
+
+    def heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """HEART_BEAT (34)."""
+        beat = decode_body(request.body, HeartbeatData)
+        state = self._state
+        client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms())
+        for data in beat.consumer_data_set:
+            self._consumer(client, data, without_subscriptions=beat.without_sub)
+        for producer in beat.producer_data_set:
+            state.producers.register(producer.group_name, client)
+        return request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+    def _consumer(self, client: Client, data: ConsumerData, *, without_subscriptions: bool) -> None:
+        state = self._state
+        group = state.groups.find(data.group_name, state.config.auto_create_subscription_group)
+        if group is None:
+            return
+        topics = state.topics.table
+        ordered = any(one.topic in topics and topics[one.topic].order for one in data.subscription_data_set)
+        state.topics.make(
+            names.retry_topic(data.group_name), group.retry_queue_nums, 2 * data.unit_mode, order=ordered
+        )  # fmt: skip
+        if without_subscriptions:  # they are as they were in the heartbeat before
+            known = state.consumers.groups.get(data.group_name)
+            if known is None:
+                return
+            known.clients[client.connection] = client
+        else:
+            state.consumers.register(client, data)
+
+    def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UNREGISTER_CLIENT (35)."""
+        asked = read_fields(request, UnregisterClient)
+        if asked.producer_group is not None:
+            self._state.producers.unregister(asked.producer_group, connection)
+        if asked.consumer_group is not None:
+            self._state.consumers.unregister(asked.consumer_group, connection)
+        return request.response()
+
+    def list_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_CONSUMER_LIST_BY_GROUP (38)."""
+        asked = read_fields(request, ConsumerGroupName)
+        members = self._state.consumers.groups.get(asked.consumer_group)
+        if members is None:
+            return request.response(
+                int(ResponseCode.SYSTEM_ERROR), f"no consumer for this group, {asked.consumer_group}"
+            )  # fmt: skip
+        ids = list(dict.fromkeys(client.client_id for client in members.clients.values()))
+        return request.response(body=encode_body(ConsumerIdList(consumer_id_list=ids)))
+
+    def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """LOCK_BATCH_MQ (41)."""
+        asked = decode_body(request.body, LockBatchRequest)
+        locked = self._state.locks.lock(asked.consumer_group, asked.mq_set, asked.client_id)
+        return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked)))
+
+    def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """UNLOCK_BATCH_MQ (42)."""
+        asked = decode_body(request.body, LockBatchRequest)
+        self._state.locks.unlock(asked.consumer_group, asked.mq_set, asked.client_id)
+        return request.response()
+
+    def check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """CHECK_CLIENT_CONFIG (46)."""
+        one = decode_body(request.body, CheckClientBody).subscription_data
+        if is_tag_type(one.expression_type):
+            return request.response()
+        if not self._state.config.enable_property_filter:
+            remark = f"The broker does not support consumer to filter message by {one.expression_type}"
+            return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
+        try:
+            filter_of(one)
+        except SqlError as error:
+            return request.response(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), str(error))
+        return request.response()
+
+    def members_changed(self, group: ConsumerGroup) -> None:
+        """Tell a group's members that they share its queues anew."""
+        state = self._state
+        config = state.groups.table.get(group.name)
+        enabled = state.config.notify_consumer_ids_changed_enable
+        if group.is_broadcasting or not enabled or (config and not config.notify_consumer_ids_changed_enable):
+            return
+        fields = write_fields(ConsumerGroupName(consumer_group=group.name))
+        for connection in group.clients:
+            connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
+
+    def disconnected(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self._state.consumers.drop(connection)
+        self._state.producers.drop(connection)
+
+    def drop_silent(self) -> None:
+        """End the connections of clients that have not sent a heartbeat for too long; call it now and then."""
+        state = self._state
+        before_ms = state.clock_ms() - state.config.channel_expired_timeout_ms
+        groups = [*(group.clients for group in state.consumers.groups.values()), *state.producers.groups.values()]
+        for connection in silent(groups, before_ms):
+            connection.abort()

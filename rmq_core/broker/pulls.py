@@ -1,0 +1,219 @@
+"""Pulls (codes 11, 361): messages of a queue, now or when there are some.
+
+Source: ``PullMessageProcessor``, ``DefaultPullMessageResultHandler``.
+"""
+
+from typing import Final
+
+from rmq_core.broker import names, stats
+from rmq_core.broker.filters import Filter, filter_of, is_tag_type, subscription
+from rmq_core.broker.held_pulls import HeldPull, HeldPulls
+from rmq_core.broker.sql92_values import SqlError
+from rmq_core.broker.state import BrokerState
+from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, failure
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import PullMessage
+from rmq_core.store.values import GetResult, GetStatus
+
+_COMMITS: Final = 1  # bits of a pull's sys_flag
+_MAY_WAIT: Final = 2
+_BRINGS_SUBSCRIPTION: Final = 4
+_OFFSET_RESET: Final = "OFFSET_RESET"
+_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+_WITHOUT_MESSAGES: Final = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+
+
+class Pulls:
+    """Handles pulls."""
+
+    def __init__(self, state: BrokerState, held: HeldPulls) -> None:
+        self._state = state
+        self._held = held
+
+    def handlers(self) -> dict[int, Handler]:
+        """The table of handlers."""
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361)."""
+        asked = read_fields(request, PullMessage)
+        return self._pull(request, connection, asked, may_wait=asked.sys_flag & _MAY_WAIT != 0)
+
+    def _pull(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        asked: PullMessage,
+        *,
+        may_wait: bool,
+        again: bool = False,
+    ) -> RemotingCommand | None:
+        state = self._state
+        group, topic = self._checked(asked, connection)
+        wanted = self._filter(asked, group)
+        reset = state.offsets.take_reset(asked.topic, asked.consumer_group, asked.queue_id)
+        if reset is not None and state.config.use_server_side_reset_offset:
+            return self._reset(request, asked, reset)
+        result = state.store.get(
+            asked.topic, asked.queue_id, asked.queue_offset, asked.max_msg_nums,
+            tags_codes=wanted.tags_codes, matches=wanted.matches,
+        )  # fmt: skip
+        if asked.sys_flag & _COMMITS and not again:
+            state.offsets.commit(asked.topic, asked.consumer_group, asked.queue_id, asked.commit_offset)
+        code = _CODES[result.status]
+        if asked.queue_offset != 0 and result.status in _WITHOUT_MESSAGES:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        if code is ResponseCode.PULL_NOT_FOUND and may_wait and self._held.count < state.config.max_held_pulls:
+            self._hold(request, connection, asked, wanted)
+            return None
+        return self._answer(request, asked, result, code, (topic, group))
+
+    def _answer(
+        self, request: RemotingCommand, asked: PullMessage, result: GetResult, code: ResponseCode,
+        configs: tuple[TopicConfig, SubscriptionGroupConfig],
+    ) -> RemotingCommand:  # fmt: skip
+        topic, group = configs
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(result.next_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "topicSysFlag": str(topic.topic_sys_flag),
+            "groupSysFlag": str(group.group_sys_flag),
+        }
+        slices = result.slices
+        if slices:
+            key = f"{asked.topic}@{asked.consumer_group}"
+            self._state.stats.count(stats.GROUP_GET_NUMS, key, result.message_count)
+            self._state.stats.count(stats.GROUP_GET_SIZE, key, result.size)
+        body = b"" if not slices else slices[0] if len(slices) == 1 else b"".join(slices)
+        return request.response(int(code), result.status.value, fields, body)
+
+    def _reset(self, request: RemotingCommand, asked: PullMessage, offset: int) -> RemotingCommand:
+        store = self._state.store
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(offset),
+            "minOffset": str(store.min_offset(asked.topic, asked.queue_id)),
+            "maxOffset": str(store.max_offset(asked.topic, asked.queue_id)),
+        }
+        return request.response(int(ResponseCode.PULL_OFFSET_MOVED), _OFFSET_RESET, fields)
+
+    def _hold(self, request: RemotingCommand, connection: Connection, asked: PullMessage, wanted: Filter) -> None:
+        config = self._state.config
+        wait_ms = asked.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_ms
+        request.fields = {}  # they are a view of all that arrived with it, which may wait for long
+
+        def answer() -> None:
+            try:
+                response = self._pull(request, connection, asked, may_wait=False, again=True)
+            except ResponseError as error:
+                response = failure(request, error)
+            if response is not None:
+                connection.send(response)
+
+        deadline_ms = self._state.clock_ms() + max(0, wait_ms)
+        self._held.hold(
+            asked.topic, asked.queue_id, HeldPull(connection, wanted, asked.queue_offset, deadline_ms, answer)
+        )
+
+    def _checked(self, asked: PullMessage, connection: Connection) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        """Group and topic, if the one may pull the other; raises the answer if not."""
+        state = self._state
+        config = state.config
+        if not config.broker_permission & names.PERM_READ:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pulling message is forbidden"
+            )  # fmt: skip
+        group = state.groups.table.get(asked.consumer_group) or state.groups.find(
+            asked.consumer_group, config.auto_create_subscription_group
+        )
+        if group is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{asked.consumer_group}] does not exist, {_HELP}",
+            )
+        if not group.consume_enable:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {asked.consumer_group}"
+            )  # fmt: skip
+        topic = state.topics.table.get(asked.topic)
+        if topic is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please! {_HELP}"
+            )
+        if not topic.perm & names.PERM_READ:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] pulling message is forbidden"
+            )  # fmt: skip
+        if not 0 <= asked.queue_id < topic.read_queue_nums:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{asked.queue_id}] is illegal, topic:[{asked.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{connection.remote_address}]",
+            )
+        return group, topic
+
+    def _filter(self, asked: PullMessage, group: SubscriptionGroupConfig) -> Filter:
+        """What the pull lets through; raises the answer if that is not known."""
+        if asked.sys_flag & _BRINGS_SUBSCRIPTION:
+            try:
+                one = subscription(asked.topic, asked.subscription, asked.expression_type, asked.sub_version)
+            except ValueError as error:
+                raise ResponseError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from error
+        else:
+            one = self._known_subscription(asked, group)
+        if not is_tag_type(one.expression_type) and not self._state.config.enable_property_filter:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {one.expression_type}",
+            )
+        if asked.topic.startswith(names.RETRY_PREFIX) and not is_tag_type(one.expression_type):
+            return Filter()  # its properties are not the original's
+        try:
+            return filter_of(one)
+        except SqlError as error:
+            raise ResponseError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            ) from error
+
+    def _known_subscription(self, asked: PullMessage, group: SubscriptionGroupConfig) -> SubscriptionData:
+        """What the group has subscribed by its heartbeats."""
+        members = self._state.consumers.groups.get(asked.consumer_group)
+        if members is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_HELP}"
+            )  # fmt: skip
+        if not group.consume_broadcast_enable and members.is_broadcasting:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{asked.consumer_group}] can not consume by broadcast way",
+            )
+        one = members.subscriptions.get(asked.topic)
+        if one is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_HELP}"
+            )  # fmt: skip
+        if one.sub_version < asked.sub_version:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )  # fmt: skip
+        return one

@@ -1,0 +1,110 @@
+"""How a broker tells name servers that it is there, and of its topics.
+
+Source: ``BrokerOuterAPI#registerBrokerAll``, ``BrokerController#doRegisterBrokerAll``.
+"""
+
+import asyncio
+import zlib
+from typing import Final
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import log
+from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, decode_body, encode_registration
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import MASTER_ID, RequestCode
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import request
+from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
+from rmq_formats.errors import FormatError
+
+_CRC_MASK: Final = 0x7FFFFFFF
+_GATHER_S: Final = 0.02  # topics made one after the other are registered together
+_UNREGISTER_TIMEOUT_S: Final = 1.0
+
+
+class Registration:
+    """Registers with all name servers: at the start, every now and then, and when topics change."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._client = RemotingClient()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failing: set[str] = set()
+        state.topics.on_change(self._changed.set)
+
+    async def start(self) -> None:
+        """Register, and go on doing so."""
+        await self.register()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop, and tell the name servers."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await asyncio.gather(*(self._unregister(address) for address in self._state.config.namesrvs))
+        await self._client.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._state.config.register_name_server_period_ms / 1000):
+                    await self._changed.wait()
+                    await asyncio.sleep(_GATHER_S)
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            await self.register()
+
+    async def register(self) -> None:
+        """Register with all name servers at once; those that do not answer are logged once."""
+        await asyncio.gather(*(self._register(address) for address in self._state.config.namesrvs))
+
+    async def _register(self, address: str) -> None:
+        state = self._state
+        config = state.config
+        wrapper = state.topics.registered(config.broker_permission)
+        body = encode_registration(
+            RegisterBrokerBody(topic_config_serialize_wrapper=wrapper), compressed=config.compressed_register
+        )
+        fields = RegisterBroker(
+            broker_name=config.broker_name,
+            broker_addr=state.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=MASTER_ID,
+            ha_server_addr=f"{state.address.rpartition(':')[0]}:{state.store_host.port + 1}",
+            enable_acting_master=False,
+            compressed=config.compressed_register,
+            body_crc32=zlib.crc32(body) & _CRC_MASK,
+        )
+        command = request(RequestCode.REGISTER_BROKER, write_fields(fields), body)
+        try:
+            answer = await self._client.invoke(address, command, config.register_broker_timeout_ms / 1000)
+            if answer.code != 0:
+                raise RemotingError(f"{address}: code {answer.code}: {answer.remark}")
+            ordered = decode_body(answer.body, KVTable).table if answer.body else {}
+        except (RemotingError, FormatError) as error:
+            if address not in self._failing:
+                log.warning("cannot register: %s", error)
+                self._failing.add(address)
+            return
+        if address in self._failing:
+            self._failing.discard(address)
+            log.info("registered with %s again", address)
+        state.topics.update_order(set(ordered))
+
+    async def _unregister(self, address: str) -> None:
+        config = self._state.config
+        fields = BrokerId(
+            broker_name=config.broker_name,
+            broker_addr=self._state.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=MASTER_ID,
+        )
+        try:
+            command = request(RequestCode.UNREGISTER_BROKER, write_fields(fields))
+            await self._client.invoke(address, command, _UNREGISTER_TIMEOUT_S)
+        except RemotingError as error:
+            log.warning("cannot unregister: %s", error)

@@ -1,0 +1,214 @@
+"""The broker at work: a store behind remoting servers, with its clocks."""
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.broker.appending import DelayLevels, DiskWaiters
+from rmq_core.broker.clients import Consumers, Producers
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from rmq_core.broker.consumer_offsets import ConsumerOffsets
+from rmq_core.broker.groups import Groups
+from rmq_core.broker.held_pulls import HeldPulls
+from rmq_core.broker.memberships import Memberships
+from rmq_core.broker.pulls import Pulls
+from rmq_core.broker.queue_locks import QueueLocks
+from rmq_core.broker.queue_places import QueuePlaces
+from rmq_core.broker.registration import Registration
+from rmq_core.broker.sends import Sends
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.stats import SAMPLE_S, Stats
+from rmq_core.broker.tables import log
+from rmq_core.broker.topics import Topics
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.server import RemotingServer
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.store import MessageStore
+from rmq_formats.errors import DecodeError
+from rmq_formats.hosts import Host
+
+_EXPIRY_S: Final = 0.2  # how often held pulls and sends that wait for the disk are looked at
+_HOUSEKEEPING_S: Final = 10.0
+_NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+def now_ms() -> int:
+    """The time, ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """A broker on the running event loop; use it with ``async with``, or start and close it.
+
+    Attributes:
+        address: ``host:port`` that clients are told; empty before it listens.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, store_config: StoreConfig, clock_ms: Callable[[], int] = now_ms
+    ) -> None:  # fmt: skip
+        """Prepare a broker.
+
+        Args:
+            config: its settings.
+            store_config: those of its store.
+            clock_ms: the time, ms since 1970.
+        """
+        self.address = ""
+        self._config = config
+        self._store_config = store_config
+        self._clock_ms = clock_ms
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    async def __aenter__(self) -> "Broker":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Open the store, listen, register.
+
+        Raises:
+            ListenError: an address cannot be had.
+            StoreError: the store cannot be opened: another process has it, or its files have other sizes.
+            OSError: the disk is full or broken, or the directory cannot be written.
+        """
+        config = self._config
+        port = config.listen_port or free_port(config.bind_address)
+        advertised = config.broker_ip1 or local_address(config.bind_address)
+        try:
+            host = Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
+        except DecodeError as error:
+            raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
+        self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
+        try:
+            self._build(host)
+            await self._listen(port)
+            await self.registration.start()
+        except BaseException:
+            self.store.shutdown()
+            raise
+        self._every("expiry", _EXPIRY_S, self._expire)
+        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, self.state.offsets.save)
+        self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
+        self._every("stats", SAMPLE_S, lambda: self.state.stats.sample(self._clock_ms()))
+        log.info("broker %s listens on %s", config.broker_name, self.address)
+
+    def _build(self, host: Host) -> None:
+        """Make the tables and handlers."""
+        config, store, clock_ms = self._config, self.store, self._clock_ms
+        root = store.config.root
+        self.state = BrokerState(
+            config=config,
+            store=store,
+            store_host=host,
+            topics=Topics(root, config, clock_ms),
+            groups=Groups(root, clock_ms),
+            offsets=ConsumerOffsets(root, clock_ms),
+            consumers=Consumers(),
+            producers=Producers(),
+            locks=QueueLocks(clock_ms),
+            stats=Stats(clock_ms()),
+            clock_ms=clock_ms,
+        )
+        self._held = HeldPulls()
+        self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms)
+        self._memberships = Memberships(self.state)
+        self.registration = Registration(self.state)
+        handlers = self._handlers(DelayLevels(store))
+        self._server = RemotingServer(
+            handlers,
+            limits=config.limits,
+            on_disconnect=self._memberships.disconnected,
+            after_batch=self._dispatch,
+        )
+        self._fast_handlers = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
+        store.on_dispatched(self._held.arrived)
+
+    def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
+        state = self.state
+        return {
+            **Sends(state, levels, self._waiters).handlers(),
+            **Pulls(state, self._held).handlers(),
+            **QueuePlaces(state).handlers(),
+            **self._memberships.handlers(),
+        }
+
+    async def _listen(self, port: int) -> None:
+        config = self._config
+        await self._server.listen(config.bind_address, port)
+        self.address = self.state.address
+        fast_port = port - FAST_PORT_DISTANCE
+        if fast_port > 0:
+            await self._server.listen(config.bind_address, fast_port, self._fast_handlers)
+
+    async def close(self) -> None:
+        """Answer what is under way, let go of the store."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self.registration.close()
+        await self._server.close()
+        self.state.offsets.save()
+        is_complete = self.store.shutdown()
+        log.info("broker on %s has stopped%s", self.address, "" if is_complete else "; the store needs a recovery")
+
+    def _dispatch(self) -> None:
+        self.store.dispatch()
+
+    def _expire(self) -> None:
+        self._waiters.expire()
+        self._held.expire(self._clock_ms())
+
+    def _keep_house(self) -> None:
+        self._memberships.drop_silent()
+        self.store.clean(self._clock_ms())
+
+    def _every(self, name: str, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function now and then; what it raises is logged, and it is called again."""
+
+        def call() -> None:
+            try:
+                function()
+            except Exception:
+                log.exception("%s failed", name)
+            self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+
+def local_address(bind_address: str) -> str:
+    """The address to tell clients: the one that is listened on, or, if that is all, the one that others see."""
+    if bind_address not in ("0.0.0.0", "::", ""):
+        try:
+            return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses the interface
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def free_port(bind_address: str) -> int:
+    """A port that is free, as is the one that the broker listens on beside it."""
+    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+    while True:
+        with socket.socket(family) as first, socket.socket(family) as second:
+            try:
+                first.bind((bind_address, 0))
+                port = int(first.getsockname()[1])
+                second.bind((bind_address, port - FAST_PORT_DISTANCE))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+            return port

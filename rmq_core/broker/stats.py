@@ -1,0 +1,78 @@
+"""What was put and got: counters by name and key, and their rates of the last minute, hour and day.
+
+Source: ``BrokerStatsManager``, ``StatsItem``.
+"""
+
+from collections import Counter, deque
+from typing import Final
+
+from rmq_core.remoting.bodies import BrokerStats, BrokerStatsItem
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+
+SAMPLE_S: Final = 10
+_SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two kept ones; kept ones
+Key = tuple[str, str]
+_Sample = tuple[int, dict[Key, int], dict[Key, int]]
+
+
+class Stats:
+    """The counters.
+
+    Attributes:
+        sums: messages or bytes, by name and key.
+        times: how often they were counted.
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self.sums: Counter[Key] = Counter()
+        self.times: Counter[Key] = Counter()
+        self._kept: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
+        self._count = 0
+        self.sample(now_ms)
+
+    def count(self, name: str, key: str, number: int) -> None:
+        """Add to a counter."""
+        self.sums[name, key] += number
+        self.times[name, key] += 1
+
+    def sample(self, now_ms: int) -> None:
+        """Keep what the counters are now; call it every ``SAMPLE_S``."""
+        taken = now_ms, dict(self.sums), dict(self.times)
+        for name, (every, _) in _SAMPLES.items():
+            if self._count % every == 0:
+                self._kept[name].append(taken)
+        self._count += 1
+
+    def body(self, name: str, key: str) -> BrokerStats | None:
+        """A counter's sums and rates; None if nothing was counted."""
+        if (name, key) not in self.sums:
+            return None
+        minute, hour, day = (self._item(period, (name, key)) for period in _SAMPLES)
+        return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
+
+    def _item(self, period: str, key: Key) -> BrokerStatsItem:
+        kept = self._kept[period]
+        (first_ms, sums, times), (last_ms, last_sums, last_times) = kept[0], kept[-1]
+        total = last_sums.get(key, 0) - sums.get(key, 0)
+        count = last_times.get(key, 0) - times.get(key, 0)
+        seconds = (last_ms - first_ms) / 1000
+        return BrokerStatsItem(
+            sum=total, tps=total / seconds if seconds else 0.0, avgpt=total / count if count else 0.0
+        )
+
+    def rate(self, name: str, key: str) -> float:
+        """How many a second, over the last minute."""
+        return self._item("minute", (name, key)).tps
+
+    def total(self, name: str) -> int:
+        """The sum of a counter over all keys."""
+        return sum(number for (one, _), number in self.sums.items() if one == name)
+
+    def total_rate(self, name: str) -> float:
+        """How many a second over all keys, over the last minute."""
+        return sum(self.rate(name, key) for one, key in self.sums if one == name)

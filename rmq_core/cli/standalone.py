@@ -1,0 +1,58 @@
+"""``rmq standalone``: name server and broker in one process."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rmq_core.cli.serving import listen_flags, log_to_stderr, serve_until_stopped
+from rmq_formats.paths import config_dir
+
+
+def standalone(
+    store: Annotated[Path, typer.Option(metavar="DIR", help="The store; made if it is not there.")],
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The name server listens there.")] = "127.0.0.1:9876",
+    broker_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The broker listens there, and two ports below. [default: 127.0.0.1:10911]",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", metavar="FILE", help="The broker's settings: broker.conf properties, or TOML."),
+    ] = None,
+) -> int:
+    """Run a name server and a broker in one process until Ctrl-C or SIGTERM: a RocketMQ in one command."""
+    from rmq_core.broker.config import load_config  # noqa: PLC0415 # --help does not need it
+    from rmq_core.broker.server import Broker  # noqa: PLC0415
+    from rmq_core.namesrv.config import load_config as load_namesrv_config  # noqa: PLC0415
+    from rmq_core.namesrv.server import NameServer  # noqa: PLC0415
+    from rmq_core.remoting.loop import run  # noqa: PLC0415
+
+    log_to_stderr()
+    flags = listen_flags("--broker-listen", broker_listen)
+    settings, store_settings, _ = load_config(str(store), config, flags)
+    namesrv_flags = {
+        **listen_flags("--listen", listen),
+        "kv_config_path": f"{config_dir(store_settings.root)}/kvConfig.json",
+        "order_message_enable": True,
+    }
+    namesrv_settings, _ = load_namesrv_config(flags=namesrv_flags)
+
+    async def serve() -> None:
+        async with NameServer(namesrv_settings) as namesrv:
+            broker = Broker(replace(settings, namesrv_addr=namesrv.address), store_settings)
+            await serve_until_stopped(broker, started=lambda: _tell(namesrv.address, broker.address))
+
+    run(serve())
+    return 0
+
+
+def _tell(namesrv: str, broker: str) -> None:
+    typer.echo(f"name server {namesrv}, broker {broker}")
+    sys.stdout.flush()
