@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import dump, generate, inspect, namesrv, output, query, rebuild, verify
+from rmq_core.cli import broker, dump, generate, inspect, namesrv, output, query, rebuild, standalone, verify
 from rmq_formats.errors import RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
@@ -27,6 +27,8 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "rebuild": rebuild.rebuild,
     "verify": verify.verify,
     "namesrv": namesrv.namesrv,
+    "broker": broker.broker,
+    "standalone": standalone.standalone,
 }
 
 # Click's UsageError and ClickException. Typer has a click of its own since 0.26, so they have no one home.
