@@ -52,12 +52,6 @@ class FrameBatch:
     begin_physical_offset: int
     next_physical_offset: int
 
-    @property
-    def frame_end(self) -> int:
-        """Physical offset one past the last frame; there must be one."""
-        last = self.frames[-1]
-        return self.physical_offset + int(last[kernel.POSITION] + last[kernel.SIZE])
-
     def all_damages(self) -> list[Damage]:
         """The stretches of ``damages`` and the frames that failed a checksum, in log order."""
         failed = self.frames[self.frames[:, kernel.CODE] != kernel.SOUND]

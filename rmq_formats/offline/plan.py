@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from rmq_formats.kernels import scan
 from rmq_formats.scan import scan_segment
 from rmq_formats.segment import Segment, Storage, opened
 
@@ -69,8 +70,8 @@ _TAIL_BYTES: Final = 16 << 20
 def frozen_end(storage: Storage, segments: list[Segment]) -> int:
     """Physical offset one past the last sound record: where a job on a growing log stops reading.
 
-    A broker may be writing its next record behind it; half of one is no damage, and no record of it
-    must be passed over, so a bound that a later run begins from has to be the end of a record.
+    A broker may be writing its next record behind it; half of one is no damage, even if its header is whole
+    and its body is not, and no record of it must be passed over: a later run begins from this bound.
     """
     for segment in reversed(segments):
         with opened(storage, segment.path) as file:
@@ -84,8 +85,9 @@ def frozen_end(storage: Storage, segments: list[Segment]) -> int:
                 ):
                     if batch.blank_at is not None:
                         return segment.end_offset
-                    if len(batch.frames):
-                        end = batch.frame_end
+                    sound = batch.frames[batch.frames[:, scan.CODE] == scan.SOUND]
+                    if len(sound):
+                        end = batch.physical_offset + int(sound[-1, scan.POSITION] + sound[-1, scan.SIZE])
                 if end is not None:
                     return end
     return segments[0].start_offset
