@@ -3,16 +3,21 @@
 A path is local, or any URI that ``pyarrow.fs`` opens (``s3://``, ``hdfs://``, ``gs://``). Local files are
 read with ``pread``, not mapped: a file that shrinks under a map ends the process, a short read is an
 error that can be told.
+
+A URI may have a query, ``s3://bucket/store?endpoint_override=host:9000&scheme=http``. Names are joined to it
+as to any path, so that every task can open what it is handed: ``…/store?scheme=http/commitlog/000…``. A query
+ends with the first ``/`` that is not of a ``://``.
 """
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -22,7 +27,8 @@ from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
 from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.scan import RangeReader
 
-_TAIL_BLOCK_BYTES = 4 << 20
+_TAIL_BLOCK_BYTES: Final = 4 << 20
+_QUERY: Final = re.compile(r"/*(\?(?:[^/]|(?<=:)//)*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,14 @@ class _ArrowFile:
         self._file.close()
 
 
+def split_query(uri: str) -> tuple[str, str]:
+    """A URI, or a path below one, without the query; and the query with its ``?``, empty if there is none."""
+    found = _QUERY.search(uri)
+    if found is None:
+        return uri, ""
+    return uri[: found.start()] + uri[found.end() :].rstrip("/"), found.group(1)
+
+
 class ArrowStorage:
     """Files behind a ``pyarrow.fs`` file system; the URI is resolved anew in each process."""
 
@@ -217,10 +231,12 @@ class ArrowStorage:
         self._connect()
 
     def _connect(self) -> None:
+        self._location, query = split_query(self._uri)
         try:
-            self._file_system, self._root = pafs.FileSystem.from_uri(self._uri)
+            self.file_system, root = pafs.FileSystem.from_uri(self._location + query)
         except (OSError, ValueError) as error:
             raise StoreError(f"{self._uri}: cannot be opened ({error})") from error
+        self._root = root.rstrip("/")
 
     def __getstate__(self) -> str:
         return self._uri
@@ -229,14 +245,21 @@ class ArrowStorage:
         self._uri = uri
         self._connect()
 
-    def _inner(self, path: str) -> str:
-        return f"{self._root}{path.removeprefix(self._uri)}"
+    def inner(self, path: str) -> str:
+        """The name that the file system has for a path."""
+        return f"{self._root}{split_query(path)[0].removeprefix(self._location)}"
+
+    def _info(self, path: str) -> Any:
+        try:
+            return self.file_system.get_file_info(self.inner(path))
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be looked up ({error})") from error
 
     def entries(self, path: str) -> list[Entry]:
         """Names in a directory, sorted; empty where there is none."""
-        selector = pafs.FileSelector(self._inner(path), allow_not_found=True)
+        selector = pafs.FileSelector(self.inner(path), allow_not_found=True)
         try:
-            infos: list[Any] = self._file_system.get_file_info(selector)
+            infos: list[Any] = self.file_system.get_file_info(selector)
         except NotADirectoryError:
             return []
         except OSError as error:
@@ -246,15 +269,15 @@ class ArrowStorage:
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""
-        return bool(self._file_system.get_file_info(self._inner(path)).type != pafs.FileType.NotFound)
+        return bool(self._info(path).type != pafs.FileType.NotFound)
 
     def version(self, path: str) -> int:
         """The time of the object's last change in ns."""
-        return int(self._file_system.get_file_info(self._inner(path)).mtime_ns or 0)
+        return int(self._info(path).mtime_ns or 0)
 
     def open(self, path: str) -> OpenRange:
         """Open a file for reading."""
-        return _ArrowFile(self._file_system, self._inner(path))
+        return _ArrowFile(self.file_system, self.inner(path))
 
     def read_bytes(self, path: str) -> bytes:
         """A whole file."""
@@ -263,7 +286,7 @@ class ArrowStorage:
 
 
 def open_storage(path: str) -> tuple[Storage, str]:
-    """The storage that holds ``path``, and the path without a trailing slash.
+    """The storage that holds ``path``, and the path to join names to: no slash at its end, a URI's query there.
 
     Raises:
         StoreError: the URI's scheme is unknown or its store does not answer.
@@ -273,6 +296,8 @@ def open_storage(path: str) -> tuple[Storage, str]:
         return LocalStorage(), path
     if path.startswith("file://"):
         return LocalStorage(), path.removeprefix("file://")
+    location, query = split_query(path)
+    path = location.rstrip("/") + query
     return ArrowStorage(path), path
 
 
