@@ -245,10 +245,15 @@ class Background:
             index_header=mark.index_header if keys else before.index_header,
         )
         timestamp_ms = mark.timestamp_ms if units else old.logics_msg_timestamp_ms
+        index_timestamp_ms = mark.index_full_ms if keys else old.index_msg_timestamp_ms
+        if self._index is not None and not clean:
+            # After a crash the original throws away the IndexFiles that were not full, and reads the log again
+            # from the first two times on: later ones would cost it those keys (apache/rocketmq #3868, #8007).
+            timestamp_ms = min(timestamp_ms, index_timestamp_ms)
         checkpoint = Checkpoint(
             physic_msg_timestamp_ms=timestamp_ms,
             logics_msg_timestamp_ms=timestamp_ms,
-            index_msg_timestamp_ms=mark.index_full_ms if keys else old.index_msg_timestamp_ms,
+            index_msg_timestamp_ms=index_timestamp_ms,
             master_flushed_offset=old.master_flushed_offset,
         )
         self._marks.write(self.watermark, checkpoint)

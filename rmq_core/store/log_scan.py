@@ -1,9 +1,10 @@
 """Reads the log as a recovery has to: to its end, over damage, with an eye for what was never written.
 
 Where a damaged stretch is followed by sound records, it is damage: those records count. Where nothing
-sound follows, it is a torn tail, and the log ends before it. Two things look sound and are not: records
-that the original left behind its own end when it cut the log (older than those before the damage), and
-records of which a disk sector was never written (``kernels.mark_torn``).
+sound follows, it is a torn tail, and the log ends before it. Three things look sound and are not: records
+that the original left behind its own end when it cut the log (older than those before the damage), records
+of which a disk sector was never written (``kernels.mark_torn``), and one at whose end zeros begin, which go
+on to the end of the log: properties end with a separator, and a topic is text.
 """
 
 import os
@@ -16,10 +17,11 @@ from numpy.typing import NDArray
 from rmq_core.store.kernels import mark_torn
 from rmq_core.store.log import LogFile, store_timestamp_ms
 from rmq_formats.damage import Damage, DamageCode
-from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND, used_bytes
+from rmq_formats.kernels.scan import CODE, POSITION, PROPERTIES_BYTES, SIZE, SOUND, used_bytes
 from rmq_formats.scan import FrameBatch, scan_segment
 
 _BLOCK_BYTES: Final = 1 << 20
+_LENGTH_BYTES: Final = 2  # of properties
 
 
 class _Reader:
@@ -101,6 +103,7 @@ class LogScan:
         self._flushed_until = flushed_until
         self._verify_crc = verify_crc
         self._is_last_data = False
+        self._data_end = 0  # physical offset one past the last byte of the file at hand that is not zero
         self._rests: list[Damage] = []  # ends of files without a BLANK: damage, should a next file have records
 
     @staticmethod
@@ -116,6 +119,7 @@ class LogScan:
             if file.start not in ends:
                 continue
             self._is_last_data = not any(end for begin, end in ends.items() if begin > file.start)
+            self._data_end = file.start + ends[file.start]
             if not self._scan_file(file, max(start - file.start, 0), ends[file.start]):
                 return
 
@@ -153,6 +157,8 @@ class LogScan:
         unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
         if unflushed.any():
             mark_torn(data, batch.physical_offset - file.start, frames, int(np.argmax(unflushed)))
+            if self._is_cut(batch):
+                frames[-1, CODE] = int(DamageCode.TRUNCATED)
         sound = frames[:, CODE] == SOUND
         if sound.all() and not self.tail and not self._rests:
             self._accept_frames(batch, frames)
@@ -170,6 +176,13 @@ class LogScan:
             self._accept_frames(batch, frames[number : number + 1])
         self._feed(batch)
         return True
+
+    def _is_cut(self, batch: FrameBatch) -> bool:
+        """Whether the last of a batch's frames is the last of the log, and the end of its text is zeros."""
+        frame = batch.frames[-1]
+        end = batch.physical_offset + int(frame[POSITION] + frame[SIZE])
+        zeros = _LENGTH_BYTES if frame[PROPERTIES_BYTES] == 0 else 0  # the length of no properties
+        return self._is_last_data and self._data_end < end - zeros
 
     def _accept_frames(self, batch: FrameBatch, frames: NDArray[np.int64]) -> None:
         at, size = int(frames[-1, POSITION]), int(frames[-1, SIZE])

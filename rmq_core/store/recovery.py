@@ -234,9 +234,11 @@ class Recovery:
         holds the bytes of a record with the very offset at which they stand.
         """
         wanted = watermark.log_flushed - VERIFIED_TAIL_BYTES
-        file = next((file for file in reversed(self._files) if file.start <= watermark.log_flushed), self._files[0])
-        if file.start >= wanted:
-            return file.start
+        flushed = [file for file in self._files if file.start <= watermark.log_flushed]
+        for file in flushed:
+            if file.start >= wanted:
+                return file.start
+        file = flushed[-1] if flushed else self._files[0]
         found = watermark.log_flushed
         for queue in islice(self._queues, _QUEUES_ASKED):
             unit = queue.next_unit(queue.find_physical(wanted, queue.first_stored))

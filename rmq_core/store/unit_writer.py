@@ -80,8 +80,10 @@ class UnitWriter:
     def _put(self, unit: list[int]) -> None:
         """Write one unit that the kernel cannot, and see that it can write those after it."""
         row, queue_offset, physical_offset, size, tags_code, timestamp_ms = unit
+        if self._dropped_topics and physical_offset < self._dropped_topics.get(self.names[row][0], 0):
+            return
         queue = self._queue(row)
-        if queue is None or physical_offset < self._dropped_topics.get(queue.topic, 0):
+        if queue is None:
             return
         before = queue.max_offset
         if self._restarted is not None and row not in self._restarted:

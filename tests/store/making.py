@@ -1,7 +1,9 @@
 """Small stores, and messages of all kinds to fill them with."""
 
+import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from struct import pack
 from typing import Any
 
@@ -15,6 +17,7 @@ NOW_MS = 1_700_000_000_000
 HOST = Host.parse("10.0.0.7:38752").to_bytes()
 V6_HOST = Host.parse("[2001:db8::1]:38752").to_bytes()
 STORE_HOST = Host.parse("127.0.0.1:10911")
+_BLANK_MAGIC = bytes.fromhex("cbd43194")
 LONG_TOPIC = "%RETRY%" + "L" * 130
 
 
@@ -27,9 +30,19 @@ def config_of(root: Any, **changes: Any) -> StoreConfig:
     return StoreConfig(**{**settings, **changes})
 
 
+class QuickDisk(Disk):
+    """A disk that waits for nothing: where no power is lost, what was written is there."""
+
+    def sync(self, descriptor: int) -> None:
+        os.fstat(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        os.stat(path)  # noqa: PTH116 # as Disk takes it
+
+
 def opened(config: StoreConfig, now_ms: int = NOW_MS, disk: Disk | None = None) -> MessageStore:
     """The store, open."""
-    return MessageStore.open(config, now_ms, store_host=STORE_HOST, disk=disk)
+    return MessageStore.open(config, now_ms, store_host=STORE_HOST, disk=disk or QuickDisk())
 
 
 def put(store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **others: Any) -> PutResult:
@@ -94,6 +107,7 @@ def properties_of(source: random.Random, number: int) -> bytes:
         parts.append(b"KEYS\x01" + source.choice([b"key%d" % number, b"a b  c", b"k1 " + "订单".encode()]))
     if source.randrange(5) == 0:
         parts.append(b"DELAY\x01%d" % source.randrange(4))
+    parts = parts or [b"WAIT\x01true"]  # the peer's dump fails at a record without any
     return b"".join(part + b"\x02" for part in parts)
 
 
@@ -113,4 +127,27 @@ def read_all(store: MessageStore, topic: str | None = None) -> list[bytes]:
                         size = int.from_bytes(stretch[begin : begin + 4], "big")
                         found.append(bytes(stretch[begin : begin + size]))
                         begin += size
+    return found
+
+
+def cut_log(config: StoreConfig, physical_offset: int, *, keep_size: bool = True) -> None:
+    """Have a log end at a physical offset, with zeros behind it, or with a file that is shorter."""
+    start = physical_offset - physical_offset % config.commitlog_file_bytes
+    path = Path(config.commitlog_path) / f"{start:020d}"
+    os.truncate(path, physical_offset - start)
+    if keep_size:
+        os.truncate(path, config.commitlog_file_bytes)
+
+
+def log_records(config: StoreConfig) -> list[tuple[int, bytes]]:
+    """The records that stand in the files of a log, as far as sizes lead; no checksum is looked at."""
+    found = []
+    for path in sorted(Path(config.commitlog_path).iterdir()):
+        data, start, at = path.read_bytes(), int(path.name), 0
+        while at + 8 <= len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            if size == 0 or data[at + 4 : at + 8] == _BLANK_MAGIC:
+                break
+            found.append((start + at, data[at : at + size]))
+            at += size
     return found

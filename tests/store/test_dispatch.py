@@ -12,7 +12,7 @@ from rmq_core.store.values import Arrival, GetStatus, PutStatus
 from rmq_formats.hashing import tags_code
 from tests.store.checking import check_derived, records
 from tests.store.conftest import Opener
-from tests.store.making import NOW_MS, fill, put, read_all
+from tests.store.making import NOW_MS, QuickDisk, fill, put, read_all
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -131,7 +131,7 @@ def test_with_synchronous_flush_only_what_is_forced_is_readable(open_store: Open
     assert store.max_offset("T", 0) == 1
 
 
-class FullDisk(Disk):
+class FullDisk(QuickDisk):
     """A disk that can be full at one of the sites where something is written."""
 
     def __init__(self) -> None:

@@ -1,0 +1,120 @@
+"""Stores that this engine wrote, opened by the real Apache RocketMQ; and stores that both have worked on."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_core.cli.record_json import message_line
+from rmq_core.store.config import FlushDiskType, StoreConfig
+from rmq_formats.message import decode_record
+from tests.interop import peer
+from tests.store.checking import check_derived, found
+from tests.store.killing import write_until_killed
+from tests.store.making import config_of, cut_log, fill, log_records, opened, put, read_all
+
+pytestmark = pytest.mark.peer
+
+SIZES = {
+    "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 100,
+    "messageDelayLevel": "1s 5s", "diskMaxUsedSpaceRatio": 99,
+}  # fmt: skip
+
+
+def check_dump(config: StoreConfig) -> None:
+    """Java decodes each record as we do."""
+    ours = [
+        json.loads(message_line(decode_record(record, physical_offset=offset)))
+        for offset, record in log_records(config)
+    ]
+    assert peer.dump(Path(config.root)) == ours
+
+
+def open_with_java(root: Path) -> None:
+    """Start and stop the original on a store."""
+    report = peer.rebuild(root, **SIZES)
+    assert report["loaded"]
+
+
+def copy_of(config: StoreConfig, root: Path) -> StoreConfig:
+    """Settings of a copy of a store."""
+    shutil.copytree(config.root, root)
+    return config_of(root)
+
+
+def check_untouched(config: StoreConfig, before: StoreConfig) -> None:
+    """The original has neither cut the log nor changed what was made of it."""
+    assert log_records(config) == log_records(before)
+    check_derived(config)
+    assert found(config) == found(before)
+
+
+def test_the_original_opens_a_store_after_a_clean_stop_and_changes_nothing(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store")
+    store = opened(config)
+    assert len(list(fill(store, 400))) == 400
+    assert store.shutdown()
+    check_dump(config)
+    java = copy_of(config, tmp_path / "java")
+    open_with_java(tmp_path / "java")
+    check_untouched(java, config)
+
+
+def test_the_original_makes_our_queues_and_index_of_our_log(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store")
+    store = opened(config)
+    assert len(list(fill(store, 400, seed=2))) == 400
+    assert store.shutdown()
+    java = config_of(tmp_path / "java")
+    shutil.copytree(config.commitlog_path, java.commitlog_path)
+    open_with_java(tmp_path / "java")
+    check_untouched(java, config)
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: Path, flush: FlushDiskType) -> None:
+    config = config_of(tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=20)
+    acknowledged = write_until_killed(config, 3, after_s=0.3)
+    before = log_records(config)
+    assert before[-1][0] + len(before[-1][1]) >= acknowledged > 0
+    check_dump(config)
+    java = copy_of(config, tmp_path / "java")
+    open_with_java(tmp_path / "java")
+    assert log_records(java) == before
+    ours = opened(config)
+    assert ours.shutdown()
+    check_untouched(java, config)
+
+
+def test_both_work_on_a_store_in_turn(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store")
+    for seed in range(3):
+        store = opened(config)
+        assert store.recovery.damages == store.recovery.tail == ()
+        assert len(list(fill(store, 100, seed))) == 100
+        put(store, properties=b"")
+        assert store.shutdown()
+        ours = log_records(config)
+        open_with_java(tmp_path / "store")
+        assert log_records(config) == ours
+        check_derived(config)
+    store = opened(config)
+    assert len(read_all(store)) == store._queues.unit_total
+    assert store.shutdown()
+
+
+@pytest.mark.parametrize("cut", [60, 10_000])
+def test_the_original_agrees_where_a_log_with_a_torn_end_ends(tmp_path: Path, cut: int) -> None:
+    config = config_of(tmp_path / "store", flush_disk_type=FlushDiskType.SYNC)
+    write_until_killed(config, 5, after_s=0.1)
+    records = log_records(config)
+    offset, record = records[-1]
+    cut_log(config, offset + min(cut, len(record) - 1))
+    store = opened(config)
+    assert store.max_physical_offset == offset
+    assert store.shutdown()
+    java = copy_of(config, tmp_path / "java")
+    open_with_java(tmp_path / "java")
+    assert log_records(java) == records[:-1]
+    check_untouched(java, config)
