@@ -8,20 +8,28 @@ from collections.abc import Callable
 from typing import Final
 
 from rmq_core.broker.appending import DelayLevels, DiskWaiters
+from rmq_core.broker.broker_admin import BrokerAdmin
 from rmq_core.broker.clients import Consumers, Producers
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.broker.consumer_offsets import ConsumerOffsets
+from rmq_core.broker.group_admin import GroupAdmin
 from rmq_core.broker.groups import Groups
 from rmq_core.broker.held_pulls import HeldPulls
+from rmq_core.broker.lookups import Lookups
 from rmq_core.broker.memberships import Memberships
+from rmq_core.broker.progress_admin import ProgressAdmin
 from rmq_core.broker.pulls import Pulls
 from rmq_core.broker.queue_locks import QueueLocks
 from rmq_core.broker.queue_places import QueuePlaces
 from rmq_core.broker.registration import Registration
+from rmq_core.broker.relays import Relays
+from rmq_core.broker.schedule import INTERVAL_S, Schedule
+from rmq_core.broker.send_back import SendBacks
 from rmq_core.broker.sends import Sends
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.stats import SAMPLE_S, Stats
 from rmq_core.broker.tables import log
+from rmq_core.broker.topic_admin import TopicAdmin
 from rmq_core.broker.topics import Topics
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
@@ -97,6 +105,8 @@ class Broker:
             raise
         self._every("expiry", _EXPIRY_S, self._expire)
         self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, self.state.offsets.save)
+        self._every("schedule", INTERVAL_S, self._schedule.deliver)
+        self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
         self._every("stats", SAMPLE_S, lambda: self.state.stats.sample(self._clock_ms()))
         log.info("broker %s listens on %s", config.broker_name, self.address)
@@ -122,7 +132,9 @@ class Broker:
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms)
         self._memberships = Memberships(self.state)
         self.registration = Registration(self.state)
-        handlers = self._handlers(DelayLevels(store))
+        levels = DelayLevels(store)
+        self._schedule = Schedule(self.state, levels)
+        handlers = self._handlers(levels)
         self._server = RemotingServer(
             handlers,
             limits=config.limits,
@@ -136,9 +148,16 @@ class Broker:
         state = self.state
         return {
             **Sends(state, levels, self._waiters).handlers(),
+            **SendBacks(state, levels).handlers(),
             **Pulls(state, self._held).handlers(),
+            **Lookups(state).handlers(),
             **QueuePlaces(state).handlers(),
             **self._memberships.handlers(),
+            **TopicAdmin(state).handlers(),
+            **GroupAdmin(state).handlers(),
+            **ProgressAdmin(state, self._held, self._schedule).handlers(),
+            **BrokerAdmin(state, self._schedule).handlers(),
+            **Relays(state).handlers(),
         }
 
     async def _listen(self, port: int) -> None:
@@ -156,6 +175,7 @@ class Broker:
         await self.registration.close()
         await self._server.close()
         self.state.offsets.save()
+        self._schedule.save()
         is_complete = self.store.shutdown()
         log.info("broker on %s has stopped%s", self.address, "" if is_complete else "; the store needs a recovery")
 

@@ -126,6 +126,10 @@ class Topics:
             self._changed()
         return known is not None
 
+    def touch(self) -> None:
+        """Have name servers be told anew, although no topic has changed."""
+        self._changed()
+
     def _changed(self) -> None:
         self.version = self.version.next(self._clock_ms())
         self.save()

@@ -1,0 +1,94 @@
+"""Messages that could not be consumed: to be retried later, or dead (code 36).
+
+Source: ``AbstractSendMessageProcessor#consumerSendMsgBack``.
+"""
+
+import random
+from typing import Final
+
+from rmq_core.broker import names, stats
+from rmq_core.broker.appending import DelayLevels
+from rmq_core.broker.state import BrokerState
+from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import SendBack
+from rmq_core.store.values import PutStatus
+from rmq_formats.layout import PROPERTY_DELAY
+from rmq_formats.message import StoredMessage
+from rmq_formats.properties import encode_properties
+
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+_WAIT: Final = "WAIT"
+_FIRST_LEVEL: Final = 3  # of a first retry: 10 s by default
+
+
+class SendBacks:
+    """Handles messages that come back."""
+
+    def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
+        self._state = state
+        self._levels = levels
+
+    def handlers(self) -> dict[int, Handler]:
+        """The table of handlers."""
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def send_back(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """CONSUMER_SEND_MSG_BACK (36)."""
+        asked = read_fields(request, SendBack)
+        state = self._state
+        group = state.groups.find(asked.group, state.config.auto_create_subscription_group)
+        if group is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {asked.group}"
+            )
+        if not state.config.broker_permission & names.PERM_WRITE:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the broker[{state.address}] sending message is forbidden"
+            )  # fmt: skip
+        if group.retry_queue_nums <= 0:
+            return request.response()
+        topic = state.topics.make(names.retry_topic(asked.group), group.retry_queue_nums, 2 * asked.unit_mode)
+        if not topic.perm & names.PERM_WRITE:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        message = state.store.message(asked.offset)
+        if message is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}")
+        self._put(message, asked, group, _most_retries(request, asked, group))
+        return request.response()
+
+    def _put(self, message: StoredMessage, asked: SendBack, group: SubscriptionGroupConfig, most_retries: int) -> None:
+        """Store it again, for later or as dead."""
+        state = self._state
+        properties = message.properties
+        properties.setdefault(RETRY_TOPIC, message.topic)
+        properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
+        properties[_WAIT] = "false"
+        if message.reconsume_times >= most_retries or asked.delay_level < 0:
+            topic, queue_id = state.topics.make(names.dlq_topic(asked.group), 1).topic_name, 0
+            properties[PROPERTY_DELAY] = "0"
+        else:
+            level = asked.delay_level or _FIRST_LEVEL + message.reconsume_times
+            topic, queue_id = names.retry_topic(asked.group), random.randrange(group.retry_queue_nums)
+            topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
+        result = state.store.put(
+            topic, queue_id, message.body, encode_properties(properties), message.born_timestamp_ms,
+            message.born_host.to_bytes(), state.clock_ms(), flag=message.flag, sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip
+        if result.status is not PutStatus.PUT_OK:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
+        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[RETRY_TOPIC]}@{asked.group}", 1)
+
+
+def _most_retries(request: RemotingCommand, asked: SendBack, group: SubscriptionGroupConfig) -> int:
+    if request.version >= Version.V3_4_9 and asked.max_reconsume_times is not None:
+        return asked.max_reconsume_times
+    return group.retry_max_times
