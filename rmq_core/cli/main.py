@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import broker, dump, generate, inspect, namesrv, output, query, rebuild, standalone, verify
+from rmq_core.cli import broker, dump, generate, inspect, namesrv, output, query, rebuild, repair, standalone, verify
 from rmq_formats.errors import RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "generate": generate.generate,
     "rebuild": rebuild.rebuild,
     "verify": verify.verify,
+    "repair": repair.repair,
     "namesrv": namesrv.namesrv,
     "broker": broker.broker,
     "standalone": standalone.standalone,

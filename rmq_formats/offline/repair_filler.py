@@ -1,0 +1,139 @@
+"""What a repair writes over a damaged stretch of the CommitLog, so that whoever walks the log comes across it.
+
+The original reads a log from record to record and takes the first place that holds none for its end:
+``CommitLog#recoverNormally`` and ``recoverAbnormally`` truncate there. A stretch in mid-log therefore becomes
+records again, *fillers*, and one that reaches its file's end becomes the BLANK that sends a reader to the next
+file. A filler has the transaction type ROLLBACK, which neither ConsumeQueue nor Index takes up
+(``CommitLogDispatcherBuildConsumeQueue``, ``IndexService#buildIndex``): no consumer ever sees it, and its topic
+comes into being nowhere.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from struct import Struct
+from typing import Final
+
+from rmq_formats.hosts import Host
+from rmq_formats.layout import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    FLAG_TRANSACTION_ROLLBACK,
+    MAGIC_BLANK,
+    MAX_BODY_BYTES,
+    RECORD_FIXED_BYTES_V1,
+)
+from rmq_formats.message import MessageToStore, encode_record
+
+TOPIC: Final = "RMQ_SYS_QUARANTINE"
+MIN_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a record without a topic would itself be a fault
+WHOLE_BYTES: Final = RECORD_FIXED_BYTES_V1 + len(TOPIC) + CRC_PROPERTY_BYTES
+MAX_BYTES: Final = MAX_BODY_BYTES  # a broker's buffers for records are no smaller than maxMessageSize
+_NOWHERE: Final = Host.parse("0.0.0.0:0")
+_BLANK: Final = Struct(">ii")
+
+
+class Fill(StrEnum):
+    """What comes to stand in a stretch."""
+
+    FILLER = "filler"  # records, from its begin to its end
+    END = "end"  # the end mark of its file, and zeros
+    ZEROS = "zeros"  # nothing was written there yet, as behind the log's last record
+    NONE = "none"  # nothing: it is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a CommitLog file that is copied aside and overwritten.
+
+    Attributes:
+        path: of the file, from the store's root.
+        file_offset: physical offset of the file's first byte.
+        physical_offset: of the stretch's first byte.
+        size: its bytes.
+        held: those of them that are in the file and are copied; what follows them reads as zeros.
+        code: of the finding.
+        detail: the fault in words.
+        fill: what is written there.
+        store_timestamp_ms: of the fillers: that of a neighbour, so that time does not jump.
+    """
+
+    path: str
+    file_offset: int
+    physical_offset: int
+    size: int
+    held: int
+    code: str
+    detail: str
+    fill: Fill
+    store_timestamp_ms: int = 0
+
+    @property
+    def position(self) -> int:
+        """Its first byte in the file."""
+        return self.physical_offset - self.file_offset
+
+    @property
+    def copy(self) -> str:
+        """Path of its copy, from the directory of the repair."""
+        return f"{self.path}.{self.position}"
+
+    def image(self) -> Iterator[bytes]:
+        """What comes to stand there, in pieces; the zeros at the end that stand there already are left out."""
+        done = 0
+        if self.fill is Fill.NONE:
+            return
+        if self.fill is Fill.FILLER:
+            yield from self._fillers(self.size)
+            return
+        if self.fill is Fill.END:
+            # A file's first record tells the original whether recovery may begin with the file.
+            if self.position == 0 and self.size >= WHOLE_BYTES + BLANK_BYTES:
+                yield from self._fillers(WHOLE_BYTES)
+                done = WHOLE_BYTES
+            yield _BLANK.pack(self.size - done, MAGIC_BLANK)
+            done += BLANK_BYTES
+        for begin in range(done, self.held, MAX_BYTES):
+            yield bytes(min(MAX_BYTES, self.held - begin))
+
+    def _fillers(self, size: int) -> Iterator[bytes]:
+        done = 0
+        for part in filler_sizes(size):
+            yield filler(self.physical_offset + done, part, self.store_timestamp_ms)
+            done += part
+
+
+def filler_sizes(size: int) -> Iterator[int]:
+    """Cut a stretch into the sizes of its fillers; all but the last two are as large as can be.
+
+    Args:
+        size: of the stretch, at least MIN_BYTES.
+    """
+    while size > MAX_BYTES:
+        part = MAX_BYTES if size - MAX_BYTES >= WHOLE_BYTES else size - WHOLE_BYTES
+        yield part
+        size -= part
+    yield size
+
+
+def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
+    """The record that fills a place.
+
+    Args:
+        physical_offset: where it will stand.
+        size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
+            ``forceVerifyPropCRC`` ask for; in the smallest places the topic is cut.
+        store_timestamp_ms: its time.
+    """
+    room = size - RECORD_FIXED_BYTES_V1
+    with_crc = size >= WHOLE_BYTES
+    topic = TOPIC[:room]
+    message = MessageToStore(
+        topic=topic, queue_id=0, body=bytes(room - len(topic) - with_crc * CRC_PROPERTY_BYTES),
+        sys_flag=FLAG_TRANSACTION_ROLLBACK, born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE,
+        store_host=_NOWHERE,
+    )  # fmt: skip
+    return encode_record(
+        message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms,
+        append_crc_property=with_crc,
+    )  # fmt: skip

@@ -1,0 +1,160 @@
+"""The repair of a store: verify, plan, put aside, change, rebuild, and verify again."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rmq_formats import paths
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.offline import repair_journal as journal
+from rmq_formats.offline.lock import store_lock
+from rmq_formats.offline.rebuild import RebuildOptions
+from rmq_formats.offline.rebuild_store import Progress, rebuild_store
+from rmq_formats.offline.repair_checkpoint import write_checkpoint
+from rmq_formats.offline.repair_plan import RepairPlan, log_file_bytes, plan_repair
+from rmq_formats.offline.repair_report import RepairReport, remaining, steps
+from rmq_formats.offline.runner import Runner
+from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.offline.verify_report import VerifyReport
+from rmq_formats.offline.verify_store import verify_store
+from rmq_formats.segment import list_segments, open_storage
+from rmq_formats.verify import kinds
+
+OnProgress = Callable[[Progress], None]
+
+
+def repair_store(
+    store: str,
+    options: VerifyOptions,
+    runner: Runner,
+    *,
+    apply: bool,
+    work: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> RepairReport:
+    """Repair a store, or say what that would do.
+
+    Killed at any instant, it leaves a store that another run brings to the same end. What is overwritten or in the
+    way is first put into ``STORE/quarantine``; of the derived files the new ones replace the old ones whole.
+
+    Args:
+        store: root of the store, on this machine.
+        options: the broker's sizes, as far as they are known.
+        runner: where the tasks run.
+        apply: do it; else only the plan is made, and nothing is written.
+        work: directory for the intermediate files of the verifications.
+        on_progress: told after each task.
+
+    Raises:
+        StoreNotFoundError: there is no store, or nothing to repair it from.
+        StoreLockedError: a running broker has it.
+        StoreError: a file that cannot be read or written.
+        OptionError: an object store, or an option that cannot be used.
+    """
+    begin = time.perf_counter()
+    storage, root = open_storage(store)
+    if not storage.is_local:
+        raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    run = _Repair(root, options, runner, work, on_progress)
+    with _told_as_store_errors(root):
+        report = run.apply() if apply else run.plan()
+    return replace(report, seconds=round(time.perf_counter() - begin, 3))
+
+
+@contextmanager
+def _told_as_store_errors(root: str) -> Iterator[None]:
+    """Errors of the operating system, such as a full disk, as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or root}: {error.strerror or error}") from error
+
+
+class _Repair:
+    """One run."""
+
+    def __init__(
+        self, root: str, options: VerifyOptions, runner: Runner, work: str | None, on_progress: OnProgress | None
+    ) -> None:
+        self.root = root
+        self.options = replace(options, commitlog_file_bytes=log_file_bytes(root, options))
+        self.runner = runner
+        self.work = work
+        self.on_progress = on_progress
+
+    def plan(self) -> RepairReport:
+        """Say what would be done."""
+        with self._lock_if_there():
+            left_over = journal.pending(Path(self.root))
+            if left_over is not None:
+                return self._report(left_over[1], None, is_resumed=True)
+            found = self._verify()
+            return self._report(self._planned(found), found)
+
+    def apply(self) -> RepairReport:
+        """Do it, or what is left of it."""
+        root = Path(self.root)
+        found: VerifyReport | None = None
+        with store_lock(self.root):
+            left_over = journal.pending(root)
+            if left_over is None:
+                found = self._verify()
+                plan = self._planned(found)
+                if plan.is_empty:
+                    return replace(self._proved(plan, found, found), is_applied=True)
+                directory = journal.begin(root, plan)
+            else:
+                directory, plan = left_over
+            journal.change(root, directory, plan)
+        if plan.rebuild:
+            rebuild_store(self.root, None, _rebuild_options(plan), self.runner, self.on_progress)
+        with store_lock(self.root):
+            if plan.checkpoint:
+                write_checkpoint(root)
+            journal.end(directory)
+        self.options = replace(self.options, commitlog_file_bytes=plan.layout.commitlog_file_bytes)
+        proof = replace(self._proved(plan, found, self._verify()), directory=str(directory))
+        return replace(proof, is_applied=True, is_resumed=left_over is not None)
+
+    @contextmanager
+    def _lock_if_there(self) -> Iterator[None]:
+        """The store's lock where it has one: a plan writes nothing, not even that file."""
+        if Path(paths.lock_file(self.root)).exists():
+            with store_lock(self.root):
+                yield
+        else:
+            yield
+
+    def _verify(self) -> VerifyReport:
+        return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
+
+    def _planned(self, found: VerifyReport) -> RepairPlan:
+        plan = plan_repair(self.root, self.options, found)
+        directory = paths.commitlog_dir(self.root)
+        if plan.rebuild and not list_segments(open_storage(directory)[0], directory):
+            raise StoreNotFoundError(f"{directory}: no CommitLog files, and nothing else to repair the store from")
+        return plan
+
+    def _report(self, plan: RepairPlan, found: VerifyReport | None, *, is_resumed: bool = False) -> RepairReport:
+        counts = {} if found is None else found.counts
+        return RepairReport(
+            store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
+            lost=counts.get(kinds.UNIT_LOST, 0), before=counts, left=plan.left, explained=0, seconds=0.0,
+        )  # fmt: skip
+
+    def _proved(self, plan: RepairPlan, found: VerifyReport | None, after: VerifyReport) -> RepairReport:
+        left, explained = remaining(self.root, after, journal.manifests(Path(self.root)))
+        return replace(self._report(plan, found), left=left, explained=explained)
+
+
+def _rebuild_options(plan: RepairPlan) -> RebuildOptions:
+    layout = plan.layout
+    return RebuildOptions(
+        consumequeue=True, index=True, consumequeue_file_bytes=layout.consumequeue_file_bytes,
+        consumequeue_ext_file_bytes=layout.consumequeue_ext_file_bytes, index_slots=layout.index_slots,
+        index_entries=layout.index_entries, delay_levels_ms=layout.delay_levels_ms, live_topics=plan.live_topics,
+    )  # fmt: skip

@@ -1,0 +1,41 @@
+"""Helpers of the repair's tests: damage, and what must be left of a log after it."""
+
+from pathlib import Path
+
+from rmq_formats.commitlog import Frame, walk
+from rmq_formats.paths import parse_segment_name
+from rmq_formats.verify.log import topic_fault
+
+
+def is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def sound_records(store: Path, file_bytes: int) -> dict[int, int]:
+    """Physical offset and body CRC of each record that a repair must leave as it is, by the plain-Python walk."""
+    found = {}
+    for path in sorted((store / "commitlog").iterdir()):
+        start = parse_segment_name(path.name)
+        data = path.read_bytes()
+        if start is None or start % file_bytes:
+            continue
+        for item in walk(data[:file_bytes].ljust(file_bytes, b"\0"), start):
+            if isinstance(item, Frame) and item.position + item.size <= len(data):
+                message = item.decode()
+                has_topic = (
+                    topic_fault(message.topic.encode()) is None and "\N{REPLACEMENT CHARACTER}" not in message.topic
+                )
+                if has_topic and is_text(message.properties_bytes):
+                    found[message.physical_offset] = message.body_crc
+    return found
+
+
+def remove_claims(store: Path) -> None:
+    """Forget what groups have consumed: with messages lost, some would be ahead of their queues."""
+    for name in ("consumerOffset.json", "delayOffset.json"):
+        for path in (store / "config").glob(f"{name}*"):
+            path.unlink()

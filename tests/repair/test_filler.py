@@ -1,0 +1,72 @@
+"""Fillers: records for everyone who walks the log, and for nobody else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.commitlog import Blank, Frame, walk
+from rmq_formats.consumequeue import goes_to_consumequeue
+from rmq_formats.index import index_keys
+from rmq_formats.layout import BLANK_BYTES
+from rmq_formats.message import verify_crc_property
+from rmq_formats.offline.repair_filler import (
+    MAX_BYTES,
+    MIN_BYTES,
+    TOPIC,
+    WHOLE_BYTES,
+    Fill,
+    Stretch,
+    filler,
+    filler_sizes,
+)
+
+
+def stretch(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> Stretch:
+    return Stretch(
+        "commitlog/00000000000000010000", 10_000, 10_000 + position, size, size if held is None else held, "code",
+        "detail", fill, 1_700_000_000_000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [MIN_BYTES, MIN_BYTES + 7, WHOLE_BYTES - 1, WHOLE_BYTES, WHOLE_BYTES + 1, 70_000])
+def test_a_filler_is_a_sound_record_of_its_place_that_no_queue_and_no_index_takes(size: int) -> None:
+    (frame,) = walk(filler(123_456, size, 1_700_000_000_000), 123_456)
+    assert isinstance(frame, Frame)
+    assert frame.size == size
+    record = frame.decode()
+    assert TOPIC.startswith(record.topic)
+    assert record.topic
+    assert record.store_timestamp_ms == 1_700_000_000_000
+    assert not goes_to_consumequeue(record.sys_flag)
+    assert list(index_keys(record)) == []
+
+
+def test_where_there_is_room_a_filler_has_its_own_crc() -> None:
+    assert verify_crc_property(filler(0, WHOLE_BYTES, 1)) is True
+    assert verify_crc_property(filler(0, WHOLE_BYTES - 1, 1)) is None
+
+
+@given(st.one_of(st.integers(MIN_BYTES, 3 * MAX_BYTES), st.integers(-200, 200).map(lambda near: 2 * MAX_BYTES + near)))
+def test_any_stretch_is_cut_into_sizes_that_a_filler_can_have(size: int) -> None:
+    sizes = list(filler_sizes(size))
+    assert sum(sizes) == size
+    assert all(MIN_BYTES <= part <= MAX_BYTES for part in sizes)
+
+
+def test_a_stretch_of_many_mib_becomes_fillers_one_behind_the_other() -> None:
+    wide = stretch(2 * MAX_BYTES + 50, Fill.FILLER)
+    frames = list(walk(b"".join(wide.image()), 10_000))
+    assert [type(frame) for frame in frames] == [Frame, Frame, Frame]
+    assert sum(frame.size for frame in frames if isinstance(frame, Frame)) == wide.size
+
+
+@pytest.mark.parametrize("position", [0, 500])
+@pytest.mark.parametrize("room", [BLANK_BYTES, 100, WHOLE_BYTES + BLANK_BYTES, 3000])
+def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> None:
+    end = stretch(room, Fill.END, position=position, held=room // 2)
+    image = b"".join(end.image())
+    assert len(image) >= end.held
+    read = list(walk(image.ljust(room, b"\0"), end.physical_offset))
+    assert isinstance(read[-1], Blank)
+    # A file's first record says when the file was written; a BLANK does not.
+    assert len(read) == (2 if position == 0 and room >= WHOLE_BYTES + BLANK_BYTES else 1)
