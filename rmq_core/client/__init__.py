@@ -1,6 +1,7 @@
 """The client: producers, consumers and an administrator, on asyncio; for brokers of ours and of the original."""
 
 from rmq_core.client.errors import BrokerError, ClientError, MessageError, NoRouteError, SendFailedError
+from rmq_core.client.listener import Later, Listener
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import (
     ClientOptions,
@@ -8,10 +9,12 @@ from rmq_core.client.options import (
     MessageModel,
     ProducerOptions,
     PullOptions,
+    PushOptions,
     StartPosition,
 )
 from rmq_core.client.producer import Producer
 from rmq_core.client.pull_consumer import PullConsumer
+from rmq_core.client.push_consumer import PushConsumer
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 
@@ -21,6 +24,8 @@ __all__ = [
     "ClientOptions",
     "ConsumerOptions",
     "Credentials",
+    "Later",
+    "Listener",
     "Message",
     "MessageError",
     "MessageModel",
@@ -30,6 +35,8 @@ __all__ = [
     "ProducerOptions",
     "PullConsumer",
     "PullOptions",
+    "PushConsumer",
+    "PushOptions",
     "ReceivedMessage",
     "SendFailedError",
     "SendResult",

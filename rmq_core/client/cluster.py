@@ -16,7 +16,7 @@ from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
 from rmq_core.client.routes import Route, route_of, template_data
 from rmq_core.client.uniq_key import local_ip
 from rmq_core.remoting.acl import Credentials
-from rmq_core.remoting.bodies import HeartbeatData, TopicRouteData, decode_body, encode_body
+from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Handler
@@ -47,6 +47,7 @@ class Cluster:
         credentials: Credentials | None = None,
         handlers: Mapping[int, Handler] | None = None,
         heartbeat: Callable[[], HeartbeatData | None] | None = None,
+        keeps_instance_name: bool = False,
     ) -> None:
         """Prepare; nothing is asked yet.
 
@@ -56,6 +57,7 @@ class Cluster:
             credentials: to sign requests with.
             handlers: of requests that brokers send, by code.
             heartbeat: gives what brokers are to be told of the client; None while there is nothing.
+            keeps_instance_name: the client's id is the same after a start anew, even if its instance has no name.
 
         Raises:
             OptionError: no address.
@@ -63,7 +65,7 @@ class Cluster:
         self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
         if not self._namesrvs:
             raise OptionError(f"no name server's HOST:PORT: {namesrv!r}")
-        self.client_id = _client_id(options)
+        self.client_id = _client_id(options, keeps_instance_name)
         self.remoting = RemotingClient(handlers, credentials=credentials)
         self._options = options
         self._heartbeat = heartbeat
@@ -71,7 +73,7 @@ class Cluster:
         self._templates: dict[str, tuple[str, int]] = {}  # what stood for topics that did not exist
         self._brokers: dict[str, dict[int, str]] = {}
         self._told: set[str] = set()  # brokers that know of the client
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Cluster":
         await self.start()
@@ -87,14 +89,26 @@ class Cluster:
 
     async def close(self) -> None:
         """End all connections."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.stop_tasks()
         await self.remoting.close()
+
+    async def stop_tasks(self) -> None:
+        """End all that goes on by itself."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def namesrv(self) -> str:
+        """The name servers' addresses, separated by semicolons."""
+        return ";".join(self._namesrvs)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Have work done beside everything else, until it ends or the client is closed."""
-        self._tasks.append(asyncio.get_running_loop().create_task(work))
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -131,7 +145,13 @@ class Cluster:
             TransportError: no answer.
         """
         command = request(code, None if fields is None else write_fields(fields), body)
-        answer = await self.remoting.invoke(address, command, timeout_s or self._options.request_timeout_s)
+        return await self.ask_command(address, command, timeout_s or self._options.request_timeout_s, also)
+
+    async def ask_command(
+        self, address: str, command: RemotingCommand, timeout_s: float, also: Iterable[int] = ()
+    ) -> RemotingCommand:
+        """Ask a server with a command that is made already; raises as ``ask``."""
+        answer = await self.remoting.invoke(address, command, timeout_s)
         if answer.code != ResponseCode.SUCCESS and answer.code not in also:
             raise BrokerError(address, answer.code, answer.remark)
         return answer
@@ -242,6 +262,17 @@ class Cluster:
             raise NoRouteError(broker_name, f"no broker of this name with id {broker_id} is known")
         return address
 
+    async def master_of(self, queue: MessageQueue) -> str:
+        """The address of a queue's master; the topic's route is asked for where its broker is not known.
+
+        Raises:
+            NoRouteError: the topic or the broker is not known.
+            TransportError: no name server answers.
+        """
+        if queue.broker_name not in self._brokers:
+            await self.refresh_route(queue.topic)
+        return self.address(queue.broker_name)
+
     # Heartbeats.
 
     async def send_heartbeats(self) -> None:
@@ -269,9 +300,9 @@ class Cluster:
         await asyncio.gather(*(self.ask(address, code, fields) for address in addresses), return_exceptions=True)
 
 
-def _client_id(options: ClientOptions) -> str:
+def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:
     """``ip@instance[@unit]``; Java takes the process and nanoseconds for an instance without a name."""
     instance = options.instance_name
-    if instance == DEFAULT_INSTANCE:
+    if instance == DEFAULT_INSTANCE and not keeps_instance_name:
         instance = f"{os.getpid()}#{time.monotonic_ns()}.{next(_INSTANCES)}"
     return "@".join(part for part in (local_ip(), instance, options.unit_name) if part)

@@ -125,7 +125,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str | None = None
 
 
-class ReceivedMessage(msgspec.Struct, gc=False):
+class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
     """A message as a consumer gets it.
 
     Attributes:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
+from rmq_core.client.allocation import Allocation, averagely
 from rmq_formats.compression import DEFAULT_LEVEL, Compression
 from rmq_formats.errors import OptionError
 from rmq_formats.layout import MAX_BODY_BYTES
@@ -126,3 +128,43 @@ class PullOptions(ConsumerOptions):
     """
 
     auto_commit: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions(ConsumerOptions):
+    """Settings of a push consumer.
+
+    Attributes:
+        model: who of the group gets a message.
+        in_order: one message after the other of a queue; a failure holds up its queue and no other.
+        consume_batch_size: messages of a call of the listener.
+        concurrency: calls of the listener at a time, unless in order; they all run on the event loop.
+        max_reconsume_times: failures after which a message goes to the dead-letter topic; -1 is 16, and no end in
+            order.
+        consume_timeout_s: a message whose call takes longer is sent back, unless in order.
+        suspend_queue_s: in order, how long a queue waits after a failure.
+        rebalance_interval_s: how often queues are shared out anew, if nobody comes or goes.
+        lock_interval_s: in order, how often the locks on queues are renewed; brokers forget them after 60 s.
+        allocation: how queues are shared out.
+        local_offset_dir: where offsets are kept when broadcasting.
+        close_timeout_s: how long calls of the listener may take to end when the consumer is closed.
+    """
+
+    model: MessageModel = MessageModel.CLUSTERING
+    in_order: bool = False
+    consume_batch_size: int = 1
+    concurrency: int = 20
+    max_reconsume_times: int = -1
+    consume_timeout_s: float = 15 * 60.0
+    suspend_queue_s: float = 1.0
+    rebalance_interval_s: float = 20.0
+    lock_interval_s: float = 20.0
+    allocation: Allocation = averagely
+    local_offset_dir: Path = Path("~/.rocketmq_offsets")
+    close_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        ConsumerOptions.__post_init__(self)
+        for name in ("consume_batch_size", "concurrency"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} of a consumer must be 1 or more, not {getattr(self, name)}")

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rmq_core.client.cluster import Cluster
-from rmq_core.client.errors import NoRouteError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.packet import MAX_GROUP_CHARACTERS, check_name
@@ -301,6 +300,7 @@ class PullConsumer:
                 await asyncio.sleep(_AFTER_ERROR_S)
 
     async def _pull_once(self, one: _Assigned) -> None:
+        await self._cluster.route(one.queue.topic)  # the caller may have made the queue himself
         if one.position is None:
             one.next_offset = one.position = await self._begin_offset(one.queue)
         pulled = await self._puller.pull(one.queue, one.next_offset, one.wanted)
@@ -322,10 +322,6 @@ class PullConsumer:
         return len(one.cached) <= options.max_cached_messages and one.cached_bytes <= options.max_cached_bytes
 
     async def _begin_offset(self, queue: MessageQueue) -> int:
-        try:
-            self._cluster.address(queue.broker_name)
-        except NoRouteError:  # a queue that the caller made himself
-            await self._cluster.refresh_route(queue.topic)
         committed = await self.offsets.committed(queue, self.group)
         return await self.offsets.start(queue, self.options) if committed is None else committed
 

@@ -7,8 +7,7 @@ from rmq_core.client.message import RETRY_TOPIC_PREFIX
 from rmq_core.client.options import ConsumerOptions, StartPosition
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.fields import Fields, Int64, read_fields, write_fields
-from rmq_core.remoting.header import request
+from rmq_core.remoting.fields import Fields, Int64, read_fields
 from rmq_core.remoting.requests import QueryConsumerOffset, Queue, SearchOffset, UpdateConsumerOffset
 
 _HALF_AN_HOUR_MS = 30 * 60 * 1000
@@ -35,38 +34,27 @@ class QueueOffsets:
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset that was stored at a time or later; the next message's if there is none."""
         fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        address = self._cluster.address(queue.broker_name)
+        address = await self._cluster.master_of(queue)
         return (await self._cluster.ask_for(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)).offset
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
         """A group's offset; None if it has none."""
         fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
         answer = await self._cluster.ask(
-            self._cluster.address(queue.broker_name, any_id=True),
+            await self._cluster.master_of(queue),
             RequestCode.QUERY_CONSUMER_OFFSET,
             fields,
             also=(ResponseCode.QUERY_NOT_FOUND,),
         )
         return None if answer.code == ResponseCode.QUERY_NOT_FOUND else read_fields(answer, _Offset).offset
 
-    async def commit(self, queue: MessageQueue, group: str, offset: int, *, oneway: bool = False) -> None:
-        """Store a group's offset.
-
-        Args:
-            queue: of which queue.
-            group: whose.
-            offset: of the next message to be consumed.
-            oneway: do not wait until it is stored, as Java's consumers do.
-        """
+    async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
+        """Store a group's offset: that of the next message to be consumed."""
         fields = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        address = self._cluster.address(queue.broker_name, any_id=True)
-        if oneway:
-            command = request(RequestCode.UPDATE_CONSUMER_OFFSET, write_fields(fields))
-            await self._cluster.remoting.invoke_oneway(address, command)
-        else:
-            await self._cluster.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        address = await self._cluster.master_of(queue)
+        await self._cluster.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def start(self, queue: MessageQueue, options: ConsumerOptions) -> int:
         """Where a group without an offset begins. Source: ``RebalancePushImpl#computePullFromWhere``."""
@@ -84,4 +72,4 @@ class QueueOffsets:
 
     async def _bound(self, queue: MessageQueue, code: RequestCode) -> int:
         fields = Queue(topic=queue.topic, queue_id=queue.queue_id)
-        return (await self._cluster.ask_for(self._cluster.address(queue.broker_name), code, fields, _Offset)).offset
+        return (await self._cluster.ask_for(await self._cluster.master_of(queue), code, fields, _Offset)).offset

@@ -1,0 +1,155 @@
+"""Allocation strategies: which of a topic's queues a consumer of a group reads.
+
+All consumers of a group compute it for themselves from the same sorted lists, so they have to agree with each
+other, and with Java's where both are in a group.
+
+Source: ``org.apache.rocketmq.client.consumer.rebalance``, ``ConsistentHashRouter``.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from hashlib import md5
+
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_formats.errors import OptionError
+
+Allocation = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
+"""Takes a client's id, the sorted queues and the sorted ids of the group's clients; gives that client's queues,
+none if it is not among them."""
+
+
+def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """Blocks of neighbours, the first clients one more where it does not come out even."""
+    if client_id not in client_ids:
+        return []
+    index, (size, more) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
+    begin = index * size + min(index, more)
+    return list(queues[begin : begin + size + (index < more)])
+
+
+def by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+    """In turn, as cards are dealt."""
+    if client_id not in client_ids:
+        return []
+    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistentHash:
+    """By a ring of hashes, on which few queues move when a client comes or goes.
+
+    Attributes:
+        virtual_nodes: places of a client on the ring.
+    """
+
+    virtual_nodes: int = 10
+
+    def __post_init__(self) -> None:
+        if self.virtual_nodes < 1:
+            raise OptionError(f"virtual_nodes must be 1 or more, not {self.virtual_nodes}")
+
+    def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+        """Allocate."""
+        if client_id not in client_ids:
+            return []
+        ring = {_hash(f"{client}-{number}"): client for client in client_ids for number in range(self.virtual_nodes)}
+        places = sorted(ring)
+
+        def owner(queue: MessageQueue) -> str:
+            return ring[places[bisect_left(places, _hash(_java_text(queue))) % len(places)]]
+
+        return [queue for queue in queues if owner(queue) == client_id]
+
+
+def _hash(text: str) -> int:
+    """The first four bytes of the MD5."""
+    return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])
+
+
+def _java_text(queue: MessageQueue) -> str:
+    """``MessageQueue#toString``, by which Java hashes a queue."""
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ByConfig:
+    """What is written down, whoever else is there.
+
+    Attributes:
+        queues: this client's.
+    """
+
+    queues: Sequence[MessageQueue]
+
+    def __call__(
+        self, _client_id: str, _queues: Sequence[MessageQueue], _client_ids: Sequence[str]
+    ) -> list[MessageQueue]:
+        """Allocate."""
+        return list(self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class ByMachineRoom:
+    """Only queues of some machine rooms, whose brokers' names are ``room@name``.
+
+    Attributes:
+        rooms: of the group's consumers.
+    """
+
+    rooms: Set[str]
+
+    def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+        """Allocate: blocks of neighbours, then one of the rest for each of the first clients."""
+        if client_id not in client_ids:
+            return []
+        ours = [queue for queue in queues if self._has(queue.broker_name)]
+        index, (size, more) = client_ids.index(client_id), divmod(len(ours), len(client_ids))
+        rest = [ours[size * len(client_ids) + index]] if index < more else []
+        return ours[size * index : size * (index + 1)] + rest
+
+    def _has(self, broker_name: str) -> bool:
+        parts = broker_name.rstrip("@").split("@")  # Java's split drops what is empty at the end
+        return len(parts) == 2 and parts[0] in self.rooms
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRoomNearby:
+    """Queues of a machine room go to its own consumers, if it has any, else to all.
+
+    Attributes:
+        inner: allocates within a room.
+        room_of_broker: the room of a queue.
+        room_of_client: the room of a client's id.
+    """
+
+    inner: Allocation
+    room_of_broker: Callable[[MessageQueue], str]
+    room_of_client: Callable[[str], str]
+
+    def __call__(self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
+        """Allocate.
+
+        Raises:
+            OptionError: a queue or a client has no room.
+        """
+        if client_id not in client_ids:
+            return []
+        queues_of: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            queues_of.setdefault(_room(self.room_of_broker(queue), queue), []).append(queue)
+        clients_of: dict[str, list[str]] = {}
+        for client in client_ids:
+            clients_of.setdefault(_room(self.room_of_client(client), client), []).append(client)
+        room = self.room_of_client(client_id)
+        mine = queues_of.pop(room, [])
+        found = self.inner(client_id, mine, clients_of[room]) if mine else []
+        for other in sorted(queues_of.keys() - clients_of.keys()):
+            found += self.inner(client_id, queues_of[other], client_ids)
+        return found
+
+
+def _room(room: str, of: object) -> str:
+    if not room:
+        raise OptionError(f"no machine room of {of}")
+    return room
