@@ -22,7 +22,7 @@ def parser() -> JobParser:
     """The job's arguments."""
     job = job_parser("rebuild", "Rebuild ConsumeQueue and Index of a RocketMQ store from its CommitLog.")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
-    job.add_argument("--out", help="write there instead of into the store")
+    job.add_argument("--out", help="write there, a directory or a URI, instead of into the store")
     job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all")
     job.add_argument("--consumequeue-file-bytes", type=int, default=CONSUMEQUEUE_FILE_BYTES)
     job.add_argument(

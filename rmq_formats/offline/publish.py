@@ -42,6 +42,18 @@ def sync_file_system(directory: Path) -> None:
         os.close(descriptor)
 
 
+def clear_work(work: Path, directories: Sequence[str]) -> None:
+    """Make a work directory anew, with these directories and nothing else.
+
+    The plan goes first: a run that is killed here must not leave a plan and half of its files.
+    """
+    (work / "plan.json").unlink(missing_ok=True)
+    if work.exists():
+        shutil.rmtree(work)
+    for name in directories:
+        (work / name).mkdir(parents=True)
+
+
 def publish(work: Path, target: Path, names: Sequence[str]) -> None:
     """Put the directories ``work/new/NAME`` in the place of ``target/NAME``, and remove ``work``.
 

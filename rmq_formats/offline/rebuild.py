@@ -31,6 +31,7 @@ from rmq_formats.offline.plan import Split
 from rmq_formats.scan import scan_segment
 from rmq_formats.segment import open_storage, opened
 
+WORK_DIRECTORY: Final = ".rmq-rebuild"  # below the root that is published under
 PARTITION_BYTES: Final = 512 << 20  # of log for each task that writes queues
 MAX_PARTITIONS: Final = 256
 MAX_REPORTED: Final = 1000  # findings that a report lists; all are counted
@@ -155,6 +156,26 @@ class IndexTask:
     previous_end: tuple[int, int] | None
 
 
+class Area(Protocol):
+    """Where the tasks of a rebuild write: intermediate files, notes of what is done, and ``new/``, the result."""
+
+    def path(self, name: str) -> str:
+        """Where a file is, for those who read it."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether a file is there: all of it."""
+        ...
+
+    def read_text(self, name: str) -> str:
+        """A small file's text."""
+        ...
+
+    def write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Have a file written, by a function that is told where; a reader sees all of it or none."""
+        ...
+
+
 def partition_count(splits: Sequence[Split]) -> int:
     """How many tasks write the queues of a log of this size."""
     total = sum(split.size_bytes for split in splits)
@@ -172,20 +193,20 @@ def write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:
 
 
 def scan_split(
-    split: Split, options: RebuildOptions, work: Path, partitions: int, *, begin: int | None = None
+    split: Split, options: RebuildOptions, area: Area, partitions: int, *, begin: int | None = None
 ) -> ScanResult:
     """Task of the first wave: read one split, spill its units and keys.
 
     Args:
         split: what to read.
         options: of the rebuild.
-        work: its work directory.
+        area: where it writes.
         partitions: of the queues.
         begin: the file position of the split's first frame, where a search would find another.
     """
-    done = work / "spill" / f"scan-{split.number:06d}.json"
-    if done.exists() and begin is None:
-        return ScanResult.from_json(done.read_text())
+    done = f"spill/scan-{split.number:06d}.json"
+    if begin is None and area.exists(done):
+        return ScanResult.from_json(area.read_text(done))
     dispatcher = Dispatcher(options.delay_levels_ms)
     damages: list[Damage] = []
     first, end, last = -1, -1, -1
@@ -205,19 +226,15 @@ def scan_split(
     units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names = f"{split.number:06d}.arrow"
     if options.consumequeue:
-        write_whole(
-            work / "spill" / f"units-{names}",
-            work,
-            lambda target: spill.write_units(target, units, dispatcher, partitions),
-        )
+        area.write(f"spill/units-{names}", lambda target: spill.write_units(target, units, dispatcher, partitions))
     if options.index:
-        write_whole(work / "spill" / f"keys-{names}", work, lambda target: spill.write_keys(target, keys))
+        area.write(f"spill/keys-{names}", lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
         split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
         last if options.live_topics is None else -1, len(keys), reported, len(damages),
     )  # fmt: skip
-    _write_text(done, work, result.to_json())
+    write_text(area, done, result.to_json())
     return result
 
 
@@ -279,14 +296,14 @@ def _queue_findings(topic: str, queue_id: int, placement: rebuild.Placement) -> 
         yield Finding(findings.QUEUE_GAP, detail, topic=topic, queue_id=queue_id)
 
 
-def write_queues(partition: int, split_count: int, options: RebuildOptions, work: Path) -> WriteResult:
+def write_queues(partition: int, split_count: int, options: RebuildOptions, area: Area) -> WriteResult:
     """Task of the second wave: write the files of all queues of one partition."""
-    done = work / "done" / f"queues-{partition:06d}.json"
-    if done.exists():
-        return WriteResult.from_json(done.read_text())
+    done = f"done/queues-{partition:06d}.json"
+    if area.exists(done):
+        return WriteResult.from_json(area.read_text(done))
     queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
     for number in range(split_count):
-        for topic, queue_id, rows in spill.read_partition(str(work / "spill" / f"units-{number:06d}.arrow"), partition):
+        for topic, queue_id, rows in spill.read_partition(area.path(f"spill/units-{number:06d}.arrow"), partition):
             if len(rows):
                 queues.setdefault((topic, queue_id), []).append(rows)
     found: list[Finding] = []
@@ -303,34 +320,32 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, work
         found += _queue_findings(topic, queue_id, placement)
         if len(placement.rows):
             queue_count += 1
-            file_count += _write_queue(topic, queue_id, placement.rows, options, work)
+            file_count += _write_queue(topic, queue_id, placement.rows, options, area)
             unit_count += len(placement.rows)
     reported = tuple(finding.to_dict() for finding in found[:MAX_REPORTED])
     counts = Counter(finding.kind.code for finding in found)
-    result = WriteResult(done.stem, queue_count, file_count, unit_count, 0, reported, dict(counts))
-    _write_text(done, work, result.to_json())
+    result = WriteResult(f"queues-{partition:06d}", queue_count, file_count, unit_count, 0, reported, dict(counts))
+    write_text(area, done, result.to_json())
     return result
 
 
-def _write_queue(topic: str, queue_id: int, rows: rebuild.Rows, options: RebuildOptions, work: Path) -> int:
+def _write_queue(topic: str, queue_id: int, rows: rebuild.Rows, options: RebuildOptions, area: Area) -> int:
     file_count = 0
     if options.consumequeue_ext_file_bytes:
         rows, ext_images = rebuild.ext_images(rows, options.consumequeue_ext_file_bytes)
-        directory = Path(paths.queue_dir(paths.consumequeue_ext_dir(str(work / "new")), topic, queue_id))
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = paths.queue_dir(paths.consumequeue_ext_dir("new"), topic, queue_id)
         for number, image in enumerate(ext_images):
             start = number * options.consumequeue_ext_file_bytes
-            _write_image(directory / paths.segment_name(start), work, image, options.consumequeue_ext_file_bytes)
+            _write_image(area, directory, start, image, options.consumequeue_ext_file_bytes)
             file_count += 1
-    directory = Path(paths.queue_dir(paths.consumequeue_dir(str(work / "new")), topic, queue_id))
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = paths.queue_dir(paths.consumequeue_dir("new"), topic, queue_id)
     for start, units in rebuild.consumequeue_images(rows, options.consumequeue_file_bytes):
-        _write_image(directory / paths.segment_name(start), work, units.data, options.consumequeue_file_bytes)
+        _write_image(area, directory, start, units.data, options.consumequeue_file_bytes)
         file_count += 1
     return file_count
 
 
-def _write_image(path: Path, work: Path, image: bytes | memoryview, file_bytes: int) -> None:
+def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> None:
     """Write a file's used bytes; the rest of it is a hole."""
 
     def write(target: Path) -> None:
@@ -338,14 +353,16 @@ def _write_image(path: Path, work: Path, image: bytes | memoryview, file_bytes: 
             file.write(image)
             file.truncate(file_bytes)
 
-    write_whole(path, work, write)
+    area.write(f"{directory}/{paths.segment_name(start_offset)}", write)
 
 
-def _write_text(path: Path, work: Path, text: str) -> None:
+def write_text(area: Area, name: str, text: str) -> None:
+    """Write a small file."""
+
     def write(target: Path) -> None:
         target.write_text(text, encoding="utf-8")
 
-    write_whole(path, work, write)
+    area.write(name, write)
 
 
 def index_tasks(
@@ -402,11 +419,11 @@ def index_file_name(time_ms: int) -> str:
     return f"{moment:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
 
 
-def spilled_key(work: Path) -> Callable[[int, int], tuple[int, int]]:
+def spilled_key(area: Area) -> Callable[[int, int], tuple[int, int]]:
     """A look-up of (store timestamp, physical offset) by split number and key, in the spill files."""
 
     def look_up(number: int, key: int) -> tuple[int, int]:
-        path = str(work / "spill" / f"keys-{number:06d}.arrow")
+        path = area.path(f"spill/keys-{number:06d}.arrow")
         for _, physical_offsets, timestamps in spill.read_keys(path, key, key + 1):
             return int(timestamps[0]), int(physical_offsets[0])
         raise AssertionError(f"key {key} of split {number} is not in its file")
@@ -414,29 +431,27 @@ def spilled_key(work: Path) -> Callable[[int, int], tuple[int, int]]:
     return look_up
 
 
-def write_index(task: IndexTask, options: RebuildOptions, work: Path) -> WriteResult:
+def write_index(task: IndexTask, options: RebuildOptions, area: Area) -> WriteResult:
     """Task of the second wave: write one IndexFile."""
-    done = work / "done" / f"index-{task.number:06d}.json"
-    if done.exists():
-        return WriteResult.from_json(done.read_text())
+    done = f"done/index-{task.number:06d}.json"
+    if area.exists(done):
+        return WriteResult.from_json(area.read_text(done))
     builder = rebuild.IndexBuilder(options.index_slots, task.previous_end)
-    directory = Path(paths.index_dir(str(work / "new")))
-    directory.mkdir(parents=True, exist_ok=True)
 
     def write(target: Path) -> None:
         at = rebuild.first_entry_at(options.index_slots)
         with target.open("wb", buffering=0) as file:
             file.truncate(index_file_bytes(options.index_slots, options.index_entries))
             for number, begin, end in task.parts:
-                for columns in spill.read_keys(str(work / "spill" / f"keys-{number:06d}.arrow"), begin, end):
+                for columns in spill.read_keys(area.path(f"spill/keys-{number:06d}.arrow"), begin, end):
                     entries = builder.append(*columns)
                     file.seek(at)
                     at += file.write(entries.data)
             file.seek(0)
             file.write(builder.head())
 
-    write_whole(directory / task.name, work, write)
+    area.write(f"{paths.index_dir('new')}/{task.name}", write)
     entry_count = sum(end - begin for _, begin, end in task.parts)
-    result = WriteResult(done.stem, 0, 1, 0, entry_count, (), {})
-    _write_text(done, work, result.to_json())
+    result = WriteResult(f"index-{task.number:06d}", 0, 1, 0, entry_count, (), {})
+    write_text(area, done, result.to_json())
     return result

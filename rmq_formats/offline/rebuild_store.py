@@ -2,7 +2,6 @@
 
 import functools
 import json
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +15,14 @@ from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError, Stor
 from rmq_formats.findings import DAMAGED_RECORD, MISSING_SEGMENT, WRONG_FILE_SIZE, Finding, damage_finding
 from rmq_formats.layout import UNIT_BYTES, index_file_bytes
 from rmq_formats.offline import rebuild as tasks
+from rmq_formats.offline.area import LocalArea, WorkArea, work_area
 from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.plan import Split, plan_splits
-from rmq_formats.offline.publish import finish_publishing, publish
 from rmq_formats.offline.rebuild import IndexTask, RebuildOptions, ScanResult, WriteResult
 from rmq_formats.offline.runner import Runner
 from rmq_formats.segment import Segment, Storage, commitlog_segments, list_segments, open_storage
 
-WORK_DIRECTORY: Final = ".rmq-rebuild"
+_WRITTEN: Final = "written.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +110,27 @@ def rebuild_store(
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreLockedError: to be written into a store whose broker runs.
         StoreSizeError: sizes that do not fit the layout, or the store's own files.
-        OptionError: to be written to an object store.
         StoreError: the disk is full, or something else is in the way.
     """
     clock = _Clock()
     storage, root = open_storage(store)
     segments = check_rebuild(store, out, options)
-    target = _local_target(out if out is not None else store)
-    work = target / WORK_DIRECTORY
+    area = work_area(out if out is not None else store)
     with ExitStack() as stack:
-        stack.enter_context(_told_as_store_errors(target))
-        stack.enter_context(_target_lock(root, target))
-        finish_publishing(work, target)
+        stack.enter_context(_told_as_store_errors(area.target))
+        stack.enter_context(_target_lock(root, area))
+        area.finish_publishing()
         splits = plan_splits(storage, segments, min_splits=runner.parallelism)
-        _prepare(work, [storage.version(segment.path) for segment in segments], splits, options)
+        _prepare(area, [storage.version(segment.path) for segment in segments], splits, options)
         clock.mark("plan")
-        scans = _scan(splits, options, work, runner, on_progress)
+        scans = _scan(splits, options, area, runner, on_progress)
         clock.mark("scan")
-        written = _write(scans, splits, options, work, runner, on_progress)
-        _drop_spills(work, written)
+        written = _write(scans, splits, options, area, runner, on_progress)
+        _note_written(area, written)
         clock.mark("write")
-        publish(work, target, _directories(options))
+        area.publish(_directories(options))
         clock.mark("publish")
-    return _report(store, str(target), segments, scans, written, clock)
+    return _report(store, area.target, segments, scans, written, clock)
 
 
 def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[Segment]:
@@ -145,34 +142,27 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
     check_sizes(options)
     storage, root = open_storage(store)
     segments = commitlog_segments(storage, root)
-    target = _local_target(out if out is not None else store)
-    if target.resolve() == Path(root).resolve():
+    area = work_area(out if out is not None else store)
+    if area.is_at(root):
         _check_existing_sizes(storage, root, options)
-    if Path(paths.lock_file(str(target))).exists():
-        with store_lock(str(target)):
+    if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
+        with store_lock(area.target):
             pass
     return segments
 
 
 @contextmanager
-def _target_lock(root: str, target: Path) -> Iterator[None]:
+def _target_lock(root: str, area: WorkArea) -> Iterator[None]:
     """The lock of the store that is written into; of another directory, if it is a store's."""
-    if target.resolve() == Path(root).resolve() or Path(paths.lock_file(str(target))).exists():
-        with store_lock(str(target)):
+    if isinstance(area, LocalArea) and (area.is_at(root) or Path(paths.lock_file(area.target)).exists()):
+        with store_lock(area.target):
             yield
-    else:
+    else:  # no broker runs on an object store
         yield
 
 
-def _local_target(path: str) -> Path:
-    storage, root = open_storage(path)
-    if not storage.is_local:
-        raise OptionError(f"{path}: a rebuild is written to a local disk or a shared mount; give --out DIR")
-    return Path(root)
-
-
 @contextmanager
-def _told_as_store_errors(target: Path) -> Iterator[None]:
+def _told_as_store_errors(target: str) -> Iterator[None]:
     """Errors of the operating system, such as a full disk, as ours."""
     try:
         yield
@@ -285,23 +275,17 @@ def _boot() -> str:
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
 
-def _prepare(work: Path, versions: list[int], splits: Sequence[Split], options: RebuildOptions) -> None:
+def _prepare(area: WorkArea, versions: list[int], splits: Sequence[Split], options: RebuildOptions) -> None:
     """Make the work directory, or keep the one that a killed run of the same rebuild left."""
     fields = asdict(options)
     fields["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
     own = [asdict(split) for split in splits]
-    plan = json.dumps({"splits": own, "options": fields, "versions": versions, "boot": _boot()})
-    note = work / "plan.json"
-    if note.exists() and note.read_text(encoding="utf-8") == plan:
+    boot = _boot() if isinstance(area, LocalArea) else ""  # an object that is there is there to stay
+    plan = json.dumps({"splits": own, "options": fields, "versions": versions, "boot": boot})
+    if area.exists("plan.json") and area.read_text("plan.json") == plan:
         return
-    note.unlink(missing_ok=True)  # a run that is killed here must not leave a plan and half of its files
-    if work.exists():
-        shutil.rmtree(work)
-    for name in ("spill", "done", "part", *(f"new/{directory}" for directory in _directories(options))):
-        (work / name).mkdir(parents=True)
-    temporary = note.with_suffix(".part")
-    temporary.write_text(plan, encoding="utf-8")
-    temporary.replace(note)
+    area.clear(_directories(options))
+    tasks.write_text(area, "plan.json", plan)
 
 
 def _directories(options: RebuildOptions) -> list[str]:
@@ -314,7 +298,7 @@ def _directories(options: RebuildOptions) -> list[str]:
 def _scan(
     splits: Sequence[Split],
     options: RebuildOptions,
-    work: Path,
+    area: WorkArea,
     runner: Runner,
     on_progress: Callable[[Progress], None] | None,
 ) -> list[ScanResult]:
@@ -329,31 +313,30 @@ def _scan(
             on_progress(Progress("scan", done, total))
 
     partitions = tasks.partition_count(splits)
-    task = functools.partial(tasks.scan_split, options=options, work=work, partitions=partitions)
+    task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
     results = runner.map(task, splits, tell)
     return tasks.mend_seams(splits, results, lambda split, begin: task(split, begin=begin))
 
 
-def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, work: Path) -> WriteResult:
+def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, area: WorkArea) -> WriteResult:
     if isinstance(task, IndexTask):
-        return tasks.write_index(task, options, work)
-    return tasks.write_queues(task, split_count, options, work)
+        return tasks.write_index(task, options, area)
+    return tasks.write_queues(task, split_count, options, area)
 
 
 def _write(
     scans: Sequence[ScanResult],
     splits: Sequence[Split],
     options: RebuildOptions,
-    work: Path,
+    area: WorkArea,
     runner: Runner,
     on_progress: Callable[[Progress], None] | None,
 ) -> list[WriteResult]:
-    all_written = work / "written.json"
-    if all_written.exists():  # an earlier run was killed between its last task and the publication
-        return [WriteResult.from_json(line) for line in all_written.read_text(encoding="utf-8").splitlines()]
+    if area.exists(_WRITTEN):  # an earlier run was killed between its last task and the publication
+        return [WriteResult.from_json(line) for line in area.read_text(_WRITTEN).splitlines()]
     waiting: list[int | IndexTask] = []
     if options.index:  # the largest tasks first
-        waiting += tasks.index_tasks(scans, options, tasks.spilled_key(work))
+        waiting += tasks.index_tasks(scans, options, tasks.spilled_key(area))
     if options.consumequeue:
         waiting += range(tasks.partition_count(splits))
     done = 0
@@ -364,19 +347,15 @@ def _write(
         if on_progress:
             on_progress(Progress("write", done, len(waiting)))
 
-    task = functools.partial(_write_task, split_count=len(splits), options=options, work=work)
+    task = functools.partial(_write_task, split_count=len(splits), options=options, area=area)
     return runner.map(task, waiting, tell)
 
 
-def _drop_spills(work: Path, written: Sequence[WriteResult]) -> None:
+def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:
     """Delete the intermediate files, once a note says that nothing needs them any more."""
-    note = work / "written.json"
-    if not note.exists():
-        temporary = note.with_suffix(".part")
-        temporary.write_text("\n".join(result.to_json() for result in written), encoding="utf-8")
-        temporary.replace(note)
-    for path in (work / "spill").glob("*.arrow"):
-        path.unlink()
+    if not area.exists(_WRITTEN):
+        tasks.write_text(area, _WRITTEN, "\n".join(result.to_json() for result in written))
+    area.drop_spills()
 
 
 def segment_findings(segments: Sequence[Segment]) -> list[Finding]:

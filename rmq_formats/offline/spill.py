@@ -18,6 +18,7 @@ from rmq_formats.dispatch import Dispatcher
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.segment import ArrowStorage, open_storage
 
 KEYS_PER_BATCH: Final = 1 << 18
 UNITS_SCHEMA: Final = pa.schema([("topic", pa.string()), ("queue_id", pa.int32()), ("rows", pa.large_binary())])
@@ -67,9 +68,17 @@ def write_units(path: Path, units: NDArray[np.int64], dispatcher: Dispatcher, pa
             writer.write_batch(pa.record_batch([topics, queue_ids, binary], schema=UNITS_SCHEMA))
 
 
+def _source(path: str) -> Any:
+    """A file to read IPC from: mapped, or ranges of an object."""
+    storage, path = open_storage(path)
+    if isinstance(storage, ArrowStorage):
+        return storage.file_system.open_input_file(storage.inner(path))
+    return pa.memory_map(path)
+
+
 def read_partition(path: str, partition: int) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
     """Topic, queue id and rows, int64[n, ROW_COLUMNS], of each queue of a partition in one units file."""
-    with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+    with _source(path) as source, pa.ipc.open_file(source) as reader:
         batch = reader.get_batch(partition)
         topics, queue_ids, binaries = batch.columns
         for topic, queue_id, binary in zip(topics, queue_ids, binaries, strict=True):
@@ -94,7 +103,7 @@ def read_keys(
     path: str, begin: int, end: int
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
     """Hashes, physical offsets and store timestamps (ms) of keys ``[begin, end)`` of one keys file."""
-    with pa.memory_map(path) as source, pa.ipc.open_file(source) as reader:
+    with _source(path) as source, pa.ipc.open_file(source) as reader:
         for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
             first = number * KEYS_PER_BATCH
             batch = reader.get_batch(number)

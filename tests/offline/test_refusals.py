@@ -14,11 +14,9 @@ import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError, StoreSizeError
 from rmq_formats.offline import rebuild as tasks
-from rmq_formats.offline import rebuild_store as rebuild_module
 from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.rebuild_store import Progress, check_sizes, options_from_arguments, rebuild_store
 from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.segment import ArrowStorage
 from tests.offline.rebuilding import SMALL, Splits, built, by_codecs, live, rebuild, small_store, snapshot
 from tests.stores import tree
 
@@ -92,21 +90,6 @@ def test_another_store_that_a_broker_has_is_no_place_to_write_to(store: Path, tm
         before = snapshot(store)
         refused(StoreLockedError, other, store)
         assert snapshot(store) == before
-
-
-@pytest.mark.parametrize("out", ["mock://bucket/out", None])
-def test_an_object_store_is_no_place_to_write_to(
-    store: Path, tmp_path: Path, out: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    source = str(store)
-    if out is None:
-        uri = f"file://{store}"
-        monkeypatch.setattr(rebuild_module, "open_storage", lambda _path: (ArrowStorage(uri), uri))
-    before = snapshot(tmp_path)
-    with pytest.raises(OptionError, match="give --out DIR"):
-        rebuild_store(source, out, SMALL, ProcessRunner(1))
-    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize("out", ["file", "file/below"])

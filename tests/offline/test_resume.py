@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.offline import publish, rebuild_store
-from rmq_formats.offline.rebuild_store import WORK_DIRECTORY
+from rmq_formats.offline.rebuild import WORK_DIRECTORY
 from rmq_formats.offline.runner import ProcessRunner
 from tests.offline.crashing import NoExchange, run_and_die
 from tests.offline.rebuilding import (

@@ -1,0 +1,76 @@
+"""Where a rebuild writes, until it is published: a directory beside the target, or objects below it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.offline.object_area import ObjectArea
+from rmq_formats.offline.publish import clear_work, finish_publishing, publish
+from rmq_formats.offline.rebuild import WORK_DIRECTORY, write_whole
+from rmq_formats.segment import ArrowStorage, open_storage
+
+_MADE_AHEAD: Final = ("spill", "done", "part")
+
+
+class LocalArea:
+    """A directory of the file system that is published into, which all tasks must see."""
+
+    def __init__(self, target: str) -> None:
+        """Of the root that is published into; nothing is made yet."""
+        self.target = target
+        self._work = Path(target) / WORK_DIRECTORY
+
+    def is_at(self, root: str) -> bool:
+        """Whether a store's root is what is published into."""
+        return "://" not in root and Path(self.target).resolve() == Path(root).resolve()
+
+    def path(self, name: str) -> str:
+        """Where a file is, for those who read it."""
+        return str(self._work / name)
+
+    def exists(self, name: str) -> bool:
+        """Whether a file is there: all of it."""
+        return (self._work / name).exists()
+
+    def read_text(self, name: str) -> str:
+        """A small file's text."""
+        return (self._work / name).read_text(encoding="utf-8")
+
+    def write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Have a file written beside, and renamed; its directory is made if need be."""
+        path = self._work / name
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, self._work, write)
+
+    def clear(self, directories: Sequence[str]) -> None:
+        """Begin anew: an empty work directory, in which the new directories are."""
+        clear_work(self._work, [*_MADE_AHEAD, *(f"new/{name}" for name in directories)])
+
+    def drop_spills(self) -> None:
+        """Delete the intermediate files."""
+        for path in (self._work / "spill").glob("*.arrow"):
+            path.unlink()
+
+    def publish(self, directories: Sequence[str]) -> None:
+        """Put the new directories in the place of the old ones."""
+        publish(self._work, Path(self.target), directories)
+
+    def finish_publishing(self) -> None:
+        """Do what is left of a publication that was interrupted."""
+        finish_publishing(self._work, Path(self.target))
+
+
+WorkArea = LocalArea | ObjectArea
+
+
+def work_area(target: str) -> WorkArea:
+    """The area of a rebuild that is published under ``target``, a directory or a URI.
+
+    Raises:
+        StoreError: an object store of an unknown kind, or one that does not answer.
+    """
+    storage, root = open_storage(target)
+    if isinstance(storage, ArrowStorage):
+        return ObjectArea(root)
+    return LocalArea(root)

@@ -1,0 +1,124 @@
+"""A rebuild into an object store: the local rebuild's bytes, and a manifest that is put last."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import StoreError
+from rmq_formats.offline.object_area import MANIFEST, ObjectArea
+from rmq_formats.offline.rebuild import WORK_DIRECTORY
+from rmq_formats.offline.rebuild_store import rebuild_store
+from rmq_formats.offline.runner import ProcessRunner, Runner
+from rmq_formats.spark.runner import SparkRunner
+from tests.conftest import GOLDEN_SETTINGS
+from tests.offline.rebuilding import SMALL, Splits, golden_options, rebuild, small_store
+from tests.scale.conftest import Bucket
+from tests.stores import tree
+
+OLD = {"consumequeue/Old/3/" + "0" * 20: b"q" * 400, "index/20200101000000000": b"i" * 640, "notes.txt": b"mine"}
+
+
+def published(bucket: Bucket, path: str) -> dict[str, bytes]:
+    """What a rebuild put there; nothing but that and the manifest, which lists it."""
+    found = bucket.tree(path)
+    manifest = json.loads(found.pop(MANIFEST))
+    assert manifest["files"] == {name: len(data) for name, data in found.items() if name != "notes.txt"}
+    return found
+
+
+def put_old(bucket: Bucket, directory: Path) -> str:
+    """A target with a finished rebuild of another time in it."""
+    for path, data in OLD.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(data)
+    files = {path: len(data) for path, data in OLD.items() if path != "notes.txt"}
+    (directory / MANIFEST).write_text(json.dumps({"directories": ["consumequeue", "index"], "files": files}))
+    return bucket.upload(directory, "out")
+
+
+@pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
+def test_the_bytes_are_those_of_a_local_rebuild(
+    bucket: Bucket, golden: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    store, options = golden(name) / "store", golden_options(GOLDEN_SETTINGS[name])
+    rebuild(store, tmp_path / "local", options)
+    report = rebuild_store(str(store), bucket.uri("out"), options, Splits(3, ProcessRunner(2)))
+    assert report.finding_counts == {}
+    assert published(bucket, "out") == tree(tmp_path / "local")
+
+
+@pytest.mark.spark
+def test_on_spark_from_one_object_store_into_itself(
+    bucket: Bucket, golden: Callable[[str], Path], tmp_path: Path, spark: SparkSession
+) -> None:
+    store, options = golden("mixed") / "store", golden_options(GOLDEN_SETTINGS["mixed"])
+    uri = bucket.upload(store / "commitlog", "store/commitlog").replace("/commitlog", "", 1)
+    rebuild(store, tmp_path / "local", options)
+    rebuild_store(uri, None, options, Splits(3, SparkRunner(spark)))
+    found = bucket.tree("store")
+    log = {name: data for name, data in found.items() if name.startswith("commitlog/")}
+    assert log == {f"commitlog/{name}": data for name, data in tree(store / "commitlog").items()}
+    assert {name: data for name, data in found.items() if name not in {*log, MANIFEST}} == tree(tmp_path / "local")
+
+
+def test_what_was_there_is_replaced_and_the_rest_left_alone(bucket: Bucket, tmp_path: Path) -> None:
+    store, out = small_store(tmp_path / "store", 60), put_old(bucket, tmp_path / "old")
+    rebuild(store, tmp_path / "local")
+    rebuild_store(str(store), out, SMALL, Splits(4))
+    assert published(bucket, "out") == tree(tmp_path / "local") | {"notes.txt": b"mine"}
+
+
+def die_at(at: int, store: Path, out: str, runner: Runner) -> None:
+    """Rebuild, and be killed before the ``at``-th change of the object store."""
+    told, seen = ObjectArea._told, 0
+
+    @contextmanager
+    def counted(self: ObjectArea, path: str) -> Iterator[None]:
+        nonlocal seen
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with told(self, path):
+            yield
+
+    ObjectArea._told = counted  # type: ignore[method-assign]
+    rebuild_store(str(store), out, SMALL, runner)
+    os._exit(0)
+
+
+def test_killed_before_any_change_it_is_old_or_told_to_be_unfinished(bucket: Bucket, tmp_path: Path) -> None:
+    store, out = small_store(tmp_path / "store", 40), put_old(bucket, tmp_path / "old")
+    rebuild(store, tmp_path / "local")
+    new = tree(tmp_path / "local") | {"notes.txt": b"mine"}
+    at, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        at += 1 + at // 4
+        process = get_context("fork").Process(target=die_at, args=(at, store, out, Splits(2)))
+        process.start()
+        process.join()
+        code = process.exitcode
+        found = {name: data for name, data in bucket.tree("out").items() if not name.startswith(WORK_DIRECTORY)}
+        if MANIFEST in found:
+            del found[MANIFEST]
+            assert found in (OLD, new)
+        if code == -signal.SIGKILL and at % 2:  # else the next one goes on with what this one left
+            rebuild_store(str(store), out, SMALL, Splits(2))
+            assert published(bucket, "out") == new
+            bucket.files.delete_dir(f"{bucket.name}/out")
+            put_old(bucket, tmp_path / "old")
+    assert (code, at > 30) == (0, True)
+    assert published(bucket, "out") == new
+
+
+def test_a_bucket_that_is_not_there_is_told_in_a_line(bucket: Bucket, tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store", 10)
+    with pytest.raises(StoreError, match="cannot be written") as told:
+        rebuild_store(str(store), bucket.uri("out").replace(bucket.name, "nobody-s"), SMALL, Splits(2))
+    assert "\n" not in str(told.value)
