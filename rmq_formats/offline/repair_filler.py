@@ -26,8 +26,9 @@ from rmq_formats.layout import (
 from rmq_formats.message import MessageToStore, encode_record
 
 TOPIC: Final = "RMQ_SYS_QUARANTINE"
-MIN_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a record without a topic would itself be a fault
-WHOLE_BYTES: Final = RECORD_FIXED_BYTES_V1 + len(TOPIC) + CRC_PROPERTY_BYTES
+MIN_BODY_BYTES: Final = 1  # the original stores no empty body, and reads one as null
+MIN_BYTES: Final = RECORD_FIXED_BYTES_V1 + MIN_BODY_BYTES + 1  # a record without a topic would itself be a fault
+WHOLE_BYTES: Final = RECORD_FIXED_BYTES_V1 + MIN_BODY_BYTES + len(TOPIC) + CRC_PROPERTY_BYTES
 MAX_BYTES: Final = MAX_BODY_BYTES  # a broker's buffers for records are no smaller than maxMessageSize
 _NOWHERE: Final = Host.parse("0.0.0.0:0")
 _BLANK: Final = Struct(">ii")
@@ -127,7 +128,7 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     """
     room = size - RECORD_FIXED_BYTES_V1
     with_crc = size >= WHOLE_BYTES
-    topic = TOPIC[:room]
+    topic = TOPIC[: room - MIN_BODY_BYTES]
     message = MessageToStore(
         topic=topic, queue_id=0, body=bytes(room - len(topic) - with_crc * CRC_PROPERTY_BYTES),
         sys_flag=FLAG_TRANSACTION_ROLLBACK, born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE,

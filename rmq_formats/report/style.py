@@ -13,7 +13,7 @@ CSS: Final = """
   :root {
     --paper: #15191c; --card: #1c2125; --ink: #e4e7e6; --soft: #a3adb2; --faint: #77828a; --line: #2d3439;
     --sound: #6fb3a2; --sound-soft: #22372f; --error: #e2736b; --error-soft: #3d2422; --warning: #dda94a;
-    --warning-soft: #3a2f1b; --info: #84a7cf; --info-soft: #212f3f; --empty: #262c30;
+    --warning-soft: #3a2f1b; --info: #84a7cf; --info-soft: #212f3f; --empty: #353e44;
   }
 }
 * { box-sizing: border-box; }
@@ -119,7 +119,7 @@ footer { margin-top: 44px; padding-top: 14px; border-top: 1px solid var(--line);
   .figures span, .part, .strip .note, .strip .name { font-size: 8.5pt; }
   .part { padding: 8px 11px; }
   .part b { font-size: 9.5pt; white-space: nowrap; }
-  .strip { grid-template-columns: 150px 1fr 165px; }
+  .strip { grid-template-columns: 146px 1fr 196px; }
   table.findings { min-width: 0; }
   table.findings th:first-child { width: 66px; }
 }

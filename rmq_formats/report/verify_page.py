@@ -114,7 +114,7 @@ def _figures(report: VerifyReport) -> str:
     log_bytes = sum(segment.size_bytes for segment in report.segments)
     figures = (
         (f"{report.messages:,}", "messages"),
-        (bytes_text(report.bytes), f"of records in {bytes_text(log_bytes)} of log"),
+        (bytes_text(report.bytes), f"in {bytes_text(log_bytes)} of log"),
         (f"{len(report.segments):,}", "CommitLog files"),
         (f"{report.queues:,}", f"queues, {report.units:,} units"),
         (f"{report.index_entries:,}", f"keys, {counted(len(report.index_paths), 'IndexFile')}"),
@@ -206,21 +206,21 @@ def _findings(report: VerifyReport) -> str:
     if not report.findings:
         return ""
     shown = report.findings[:MAX_ROWS]
-    total = sum(report.counts.values())
-    note = (
-        f"{len(shown):,} listed, which tell {sum(finding.count for finding in shown):,} of {total:,} faults and notes"
-    )
-    rows = (
-        (
-            ("tight", _tag(finding.kind.severity)),
-            ("", f'<span class="mono">{safe(finding.kind.code)}</span><small>{safe(finding.detail)}</small>'),
-            ("", _where(finding, report.store)),
-            ("mono", _compared(finding)),
-        )
-        for finding in shown
-    )
+    told, total = sum(finding.count for finding in shown), sum(report.counts.values())
+    note = f"{len(shown):,} listed, which tell {told:,} of {total:,} faults and notes"
+    if report.is_clean:
+        note = "none of them is a fault"
+    compares = any(finding.expected is not None or finding.actual is not None for finding in shown)
+
+    def rows() -> Iterator[Sequence[tuple[str, str]]]:
+        for finding in shown:
+            what = f'<span class="mono">{safe(finding.kind.code)}</span><small>{safe(finding.detail)}</small>'
+            cells = [("tight", _tag(finding.kind.severity)), ("", what), ("", _where(finding, report.store))]
+            yield [*cells, ("mono", _compared(finding))] if compares else cells
+
+    heads = ["", "what", "where", "expected and found"]
     return f"<h2>{'Notes' if report.is_clean else 'Findings'}<small>{note}</small></h2>" + _table(
-        ("", "what", "where", "expected and found"), rows, "findings"
+        heads if compares else heads[:3], rows(), "findings"
     )
 
 
