@@ -121,11 +121,17 @@ def _parts(rows: FrameRows, inflates: bool, batch_bytes: int) -> Iterator[FrameR
 
 def damage_batch(damages: Sequence[Damage], schema: pa.Schema) -> pa.RecordBatch:
     """Stretches without a record: place, size and record_error; all else is null."""
-    values: dict[str, list[Any]] = {
-        "physical_offset": [damage.physical_offset for damage in damages],
-        "size": [min(damage.size, MAX_INT) for damage in damages],
-        "record_error": [damage.code.text for damage in damages],
+    return error_batch([(damage.physical_offset, damage.size, damage.code.text) for damage in damages], schema)
+
+
+def error_batch(stretches: Sequence[tuple[int, int, str]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows for stretches of the log: physical offset, bytes and what is wrong; all else is null."""
+    offsets, sizes, errors = zip(*stretches, strict=True)
+    values: dict[str, Sequence[Any]] = {
+        "physical_offset": offsets,
+        "size": [min(size, MAX_INT) for size in sizes],
+        "record_error": errors,
     }
-    nothing = [None] * len(damages)
+    nothing = [None] * len(stretches)
     arrays = [pa.array(values.get(field.name, nothing), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -13,8 +13,8 @@ from rmq_formats.access.query import Query, ReadOptions
 from rmq_formats.access.queues import message_units, topic_queues, units_in_log_range
 from rmq_formats.access.selection import Selection
 from rmq_formats.access.splits import record_size
-from rmq_formats.arrow import record_batches
-from rmq_formats.arrow_schema import schema_of
+from rmq_formats.arrow import error_batch, record_batches
+from rmq_formats.arrow_schema import Mode, schema_of
 from rmq_formats.hashing import tags_code
 from rmq_formats.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
 from rmq_formats.scan import FrameBatch, scan_segment
@@ -47,6 +47,18 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
     for segment, points_of_segment in _by_segment(points, task.segments):
         frames = read_points(storage, [segment], points_of_segment, verify_crc=options.verify_crc)
         yield from _batches((batch for _, batch in frames), schema, options, segment.path)
+
+
+def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """One row for a stretch of the log whose segment is gone, where damage is wanted as rows.
+
+    Args:
+        start: physical offset, inclusive.
+        end: physical offset, exclusive.
+        options: what to give out.
+    """
+    if options.mode is Mode.PERMISSIVE and options.query.takes_damage:
+        yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
 
 def _batches(

@@ -77,7 +77,7 @@ def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end
     def first_timestamp_ms(number: int) -> int | None:
         if number not in begins:
             with opened(storage, segments[number].path) as file:
-                begins[number] = _first_timestamp_ms(file, segments[number].start_offset)
+                begins[number] = segment_timestamp_ms(file, segments[number].start_offset)
         return begins[number]
 
     def first_from(bound_ms: int, unknown: bool) -> int:
@@ -100,7 +100,13 @@ def record_size(file: OpenRange, position: int) -> int | None:
     return int(_SIZE.unpack(data)[0]) if len(data) == _SIZE.size else None
 
 
-def _first_timestamp_ms(file: OpenRange, file_offset: int) -> int | None:
+def segment_timestamp_ms(file: OpenRange, file_offset: int) -> int | None:
+    """Store timestamp of a segment's first record; None if it has none, or none that is sound.
+
+    Args:
+        file: the segment.
+        file_offset: physical offset of its first byte.
+    """
     size = record_size(file, 0)
     if size is None or not 0 < size <= file.size_bytes:
         return None

@@ -5,11 +5,11 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark import schemas
-from rmq_formats.spark.options import SourceOptions, batch_only, commitlog_options
+from rmq_formats.spark.options import SourceOptions, batch_only, commitlog_options, stream_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +45,12 @@ class CommitLogSource(DataSource):
 
             return PushdownCommitLogReader(options, schema)
         return CommitLogReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
+        """A reader that follows the log."""
+        from rmq_formats.spark.commitlog_stream import CommitLogStreamReader  # noqa: PLC0415 # it imports this module
+
+        return CommitLogStreamReader(stream_only(self._options), schema)
 
 
 class TaskPartition(InputPartition):

@@ -199,6 +199,21 @@ def batch_only(options: SourceOptions) -> SourceOptions:
     return options
 
 
+def stream_only(options: SourceOptions) -> SourceOptions:
+    """The options, if a stream can be read with them.
+
+    Raises:
+        OptionError: an end, which a stream has none of, or a way through files that lag behind the log.
+    """
+    query = options.query
+    ends = [query.end_physical_offset, *(bounds.end_offset for bounds in query.bounds.values())]
+    if query.end_ms is not None or min(ends) < MAX_LONG or any(b.end_ms < MAX_LONG for b in query.bounds.values()):
+        raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
+    if options.access_path not in (AccessPath.AUTO, AccessPath.SCAN):
+        raise OptionError(f"option accessPath cannot be {options.access_path} for a stream: it scans what is new")
+    return options
+
+
 def _common(given: _Given) -> SourceOptions:
     path = given.get("path", values.path)
     if path is None:

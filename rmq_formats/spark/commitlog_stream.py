@@ -1,0 +1,221 @@
+"""``readStream.format("rmq_commitlog")``: follows the CommitLog of a store that a broker is writing.
+
+An offset of the stream is a physical offset of the log, with the segment that ends there or goes on and the
+time of that segment's first record: they tell a checkpoint of this store from one of another.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.spark import schemas
+from rmq_formats.spark.commitlog import TaskPartition
+from rmq_formats.spark.option_values import LATEST
+from rmq_formats.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.segment import Segment, Storage
+
+PHYSICAL_OFFSET: Final = "physicalOffset"
+SEGMENT: Final = "segment"
+SEGMENT_TIMESTAMP: Final = "segmentStoreTimestamp"
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+class GapPartition(InputPartition):
+    """A stretch of the log that is gone."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__(None)
+        self.start = start
+        self.end = end
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """The log as it is at this moment."""
+
+    storage: "Storage"
+    root: str
+    segments: "list[Segment]"
+    end: int
+
+    @property
+    def begin(self) -> int:
+        return self.segments[0].start_offset
+
+    def offset(self, physical_offset: int) -> dict[str, Any]:
+        """The stream's offset for a physical offset; keys in one order, since Spark compares the text."""
+        for segment in reversed(self.segments):
+            if segment.start_offset < physical_offset:
+                return {
+                    PHYSICAL_OFFSET: physical_offset,
+                    SEGMENT: segment.start_offset,
+                    SEGMENT_TIMESTAMP: self._timestamp_ms(segment),
+                }
+        return {PHYSICAL_OFFSET: physical_offset}
+
+    def knows(self, offset: dict[str, Any]) -> bool:
+        """Whether the offset is one of this log, as far as what is left of it tells."""
+        for segment in self.segments:
+            if segment.start_offset == offset.get(SEGMENT):
+                return self._timestamp_ms(segment) == offset.get(SEGMENT_TIMESTAMP)
+        return True
+
+    def _timestamp_ms(self, segment: "Segment") -> int | None:
+        from rmq_formats.access.splits import segment_timestamp_ms  # noqa: PLC0415
+        from rmq_formats.segment import opened  # noqa: PLC0415
+
+        with opened(self.storage, segment.path) as file:
+            return segment_timestamp_ms(file, segment.start_offset)
+
+
+class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro batches by physical offset; each is read as a batch of the source is."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        columns = schemas.check_asked(schemas.COMMITLOG, schema, options.columns)
+        self._options = replace(options, read=replace(options.read, columns=columns))
+        self._last: int | None = None  # of Trigger.AvailableNow
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
+        """Where a new query begins: at ``startingPhysicalOffset``, else by ``startingOffsets`` or time."""
+        log = self._look()
+        query = self._options.query
+        if self._options.starting == LATEST:
+            return log.offset(log.end)
+        begin = log.begin
+        if query.has_time:
+            from rmq_formats.access.splits import time_range  # noqa: PLC0415
+
+            begin = max(begin, time_range(log.storage, log.segments, *query.time_bounds)[0])
+        return log.offset(max(begin, query.first_physical_offset))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Freeze the end: what is written from now on is for the next run."""
+        self._last = self._look().end
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit of the options; where both are given, ``latestOffset`` keeps to both."""
+        if self._options.max_trigger_offsets is not None:
+            return ReadMaxRows(self._options.max_trigger_offsets)
+        if self._options.max_trigger_bytes is not None:
+            return ReadMaxBytes(self._options.max_trigger_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro batch ends.
+
+        Raises:
+            StoreError: the log ends before ``start``; the checkpoint is another store's, or the log was cut.
+        """
+        from rmq_formats.access.follow import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
+
+        log = self._look()
+        begin = self._begin(log, start)
+        end = log.end if self._last is None else min(self._last, log.end)
+        if log.end < begin and begin > self._options.query.first_physical_offset:
+            self._fail_or_warn(
+                f"{self._options.path}: the CommitLog ends at {log.end}, before {begin}, where the stream stands: "
+                "the checkpoint is another store's, or the log was cut off"
+            )
+        if end <= begin:
+            return start
+        allowed = NO_LIMIT
+        if not isinstance(limit, ReadAllAvailable):
+            allowed = BatchLimit(self._options.max_trigger_bytes, self._options.max_trigger_offsets)
+        begin = max(begin, log.begin)  # what is gone has no records to count
+        return log.offset(batch_end(log.storage, log.segments, begin, end, allowed))
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The log's end: less the stream's offset, it is the lag in bytes."""
+        log = self._look()
+        return log.offset(log.end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Tasks of a micro batch.
+
+        Raises:
+            StoreError: some of it is gone, and the option failOnDataLoss is true.
+        """
+        from rmq_formats.access.follow import missing_ranges  # noqa: PLC0415
+        from rmq_formats.access.plan import ScanTask  # noqa: PLC0415
+        from rmq_formats.access.splits import range_splits  # noqa: PLC0415
+
+        log = self._look()
+        begin, limit = self._begin(log, start), int(end[PHYSICAL_OFFSET])
+        gaps = missing_ranges(log.segments, begin, limit)
+        for first, last in gaps:
+            self._fail_or_warn(_gone(self._options.path, first, last))
+        # What stands behind the last sound record is being written: to the splits, the log ends before it.
+        splits = range_splits(
+            log.segments, [(begin, limit)], log.end, self._options.split_bytes, self._options.min_partitions
+        )
+        return [*(GapPartition(*gap) for gap in gaps), *(TaskPartition(ScanTask(split)) for split in splits)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Arrow batches of one task; of a stretch that is gone, one row with a record_error.
+
+        Raises:
+            StoreError: the task's segment was deleted, and the option failOnDataLoss is true.
+        """
+        from rmq_formats.access.plan import ScanTask  # noqa: PLC0415
+        from rmq_formats.access.read import gap_batch, read_task  # noqa: PLC0415
+
+        options = self._options
+        if isinstance(partition, GapPartition):
+            yield from gap_batch(partition.start, partition.end, options.read)
+            return
+        if not isinstance(partition, TaskPartition) or not isinstance(partition.task, ScanTask):
+            return  # Spark's stand-in for an empty list of partitions
+        split = partition.task.split
+        try:
+            yield from read_task(options.path, partition.task, options.read)
+        except StoreNotFoundError:
+            first, last = split.file_offset + split.start, split.file_offset + min(split.limit, split.data_end)
+            self._fail_or_warn(_gone(options.path, first, last))
+            yield from gap_batch(first, last, options.read)
+
+    def _look(self) -> _Log:
+        from rmq_formats.offline.plan import frozen_end  # noqa: PLC0415
+        from rmq_formats.segment import commitlog_segments, open_storage  # noqa: PLC0415
+
+        storage, root = open_storage(self._options.path)
+        segments = commitlog_segments(storage, root)
+        return _Log(storage, root, segments, frozen_end(storage, segments))
+
+    def _begin(self, log: _Log, offset: dict[str, Any]) -> int:
+        """The physical offset of an offset that may come out of a checkpoint."""
+        begin = offset.get(PHYSICAL_OFFSET)
+        if not isinstance(begin, int):
+            raise OptionError(f"the checkpoint's offset {offset} is not one of rmq_commitlog")
+        if not log.knows(offset):
+            raise StoreError(
+                f"{self._options.path}: the segment at {offset[SEGMENT]} does not begin with the record that it began "
+                "with when the checkpoint was written: it is a checkpoint of another store"
+            )
+        return begin
+
+    def _fail_or_warn(self, message: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise StoreError(f"{message}; option failOnDataLoss=false goes on without it")
+        _log.warning("%s", message)
+
+
+def _gone(path: str, first: int, last: int) -> str:
+    return f"{path}: bytes {first} to {last} of the CommitLog are gone: their segment was deleted before it was read"
