@@ -16,7 +16,21 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import broker, dump, generate, inspect, namesrv, output, query, rebuild, repair, standalone, verify
+from rmq_core.cli import (
+    broker,
+    consume,
+    dump,
+    generate,
+    inspect,
+    namesrv,
+    output,
+    produce,
+    query,
+    rebuild,
+    repair,
+    standalone,
+    verify,
+)
 from rmq_formats.errors import RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
@@ -28,6 +42,8 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "verify": verify.verify,
     "repair": repair.repair,
     "namesrv": namesrv.namesrv,
+    "produce": produce.produce,
+    "consume": consume.consume,
     "broker": broker.broker,
     "standalone": standalone.standalone,
 }

@@ -1,0 +1,127 @@
+"""Messages as lines of JSON: what ``rmq consume --json`` prints, ``rmq produce --json`` takes."""
+
+# an empty dictionary as a default is made anew for each struct
+
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from typing import Final
+
+import msgspec
+
+from rmq_core.client.errors import MessageError
+from rmq_core.client.message import PROPERTY_WAIT, Message, ReceivedMessage
+from rmq_formats.layout import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+
+# What fields say, and what producers and brokers set anew.
+_NOT_TAKEN_OVER: Final = frozenset(
+    [
+        PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT, PROPERTY_UNIQ_KEY, "CLUSTER", "MSG_REGION",
+        "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "REAL_TOPIC", "REAL_QID", "__CRC32#",
+    ]
+)  # fmt: skip
+
+
+class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A message in a line. Those members that say where a message was are printed, and not looked at when sent.
+
+    Attributes:
+        topic: where to, or from.
+        body: as text.
+        body_base64: instead, if it is no UTF-8.
+        tags: what consumers filter by.
+        keys: what it can be found by, with spaces between them.
+        properties: the user's own; printed are all.
+        flag: the user's own.
+        delay_level: delivered after that level's time.
+        queue_id: where it was.
+        queue_offset: likewise.
+        broker_name: likewise.
+        msg_id: its unique key.
+        offset_msg_id: its id by place.
+        born_timestamp: when it was made, ms.
+        born_host: by whom.
+        store_timestamp: when it was stored, ms.
+        reconsume_times: how often consuming it has failed.
+    """
+
+    topic: str = ""
+    body: str | None = None
+    body_base64: str | None = None
+    tags: str | None = None
+    keys: str = ""
+    properties: dict[str, str] = {}
+    flag: int = 0
+    delay_level: int = 0
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    broker_name: str = ""
+    msg_id: str = ""
+    offset_msg_id: str = ""
+    born_timestamp: int = 0
+    born_host: str = ""
+    store_timestamp: int = 0
+    reconsume_times: int = 0
+
+
+_decode = msgspec.json.Decoder(MessageLine).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def message_of_line(line: bytes, topic: str | None) -> Message:
+    """A message to be sent.
+
+    Args:
+        line: a JSON object.
+        topic: where to; None if the line has to say it.
+
+    Raises:
+        MessageError: no such object, no topic, or no body.
+    """
+    try:
+        read = _decode(line)
+        body = b64decode(read.body_base64, validate=True) if read.body_base64 is not None else read.body
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"not a message: {error}") from error
+    except Base64Error as error:
+        raise MessageError(f"not a message: body_base64: {error}") from error
+    if body is None:
+        raise MessageError("not a message: neither body nor body_base64")
+    to = topic or read.topic
+    if not to:
+        raise MessageError("no topic: the line has none, and --topic is not given")
+    return Message(
+        to,
+        body.encode() if isinstance(body, str) else body,
+        tags=read.tags,
+        keys=read.keys,
+        properties={name: value for name, value in read.properties.items() if name not in _NOT_TAKEN_OVER},
+        flag=read.flag,
+        delay_level=read.delay_level,
+    )
+
+
+def line_of_message(message: ReceivedMessage) -> bytes:
+    """A received message as a line, with its end."""
+    try:
+        body, body_base64 = message.body.decode(), None
+    except UnicodeDecodeError:
+        body, body_base64 = None, b64encode(message.body).decode()
+    line = MessageLine(
+        topic=message.topic,
+        body=body,
+        body_base64=body_base64,
+        tags=message.tags,
+        keys=message.properties.get(PROPERTY_KEYS, ""),
+        properties=message.properties,
+        flag=message.flag,
+        queue_id=message.queue.queue_id,
+        queue_offset=message.queue_offset,
+        broker_name=message.queue.broker_name,
+        msg_id=message.msg_id,
+        offset_msg_id=message.offset_msg_id,
+        born_timestamp=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_timestamp=message.store_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+    )
+    return _encode(line) + b"\n"
