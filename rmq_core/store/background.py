@@ -169,11 +169,12 @@ class Background:
             mark, before = self._dispatch.mark, self.watermark
             units = units and (mark.offset, mark.unit_total) != (before.dispatched, before.unit_total)
             keys = keys and self._index is not None and mark.offset != before.index_dispatched
+            if not self._flusher.flush():
+                return False
             if not (units or keys or clean or self._flusher.flushed_offset > before.log_flushed):
                 return True
             try:
-                done = self._flusher.flush()
-                done = done and (not units or self._force_queues())
+                done = not units or self._force_queues()
                 done = done and (not keys or self._force_index())
                 if done:
                     has_index = self._index is not None

@@ -73,6 +73,7 @@ class MessageStore:
         self._closing = ExitStack()
         self._refusals: dict[str, str] = {}
         self._refusing = threading.Lock()  # the thread that meets a fault refuses, too
+        self._lacks_file = False  # that a new CommitLog file could not be made is told once
         self._on_arrival: list[ArrivalListener] = []
         levels = delay_levels_ms(config.delay_levels)
         self._log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
@@ -160,8 +161,11 @@ class MessageStore:
         try:
             self._log.roll(self._background.take(start))
         except OSError as error:
-            _LOGGER.error("%s: no new CommitLog file: %s", self.config.root, error)
+            if not self._lacks_file:  # each message that comes now asks again
+                _LOGGER.error("%s: no new CommitLog file: %s", self.config.root, error)
+            self._lacks_file = True
             return False
+        self._lacks_file = False
         return True
 
     def dispatch(self) -> bool:
