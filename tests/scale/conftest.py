@@ -33,7 +33,9 @@ class Bucket:
 
     def uri(self, path: str) -> str:
         """What a user gives for something in the bucket."""
-        return f"s3://{self.name}/{path}?endpoint_override={self.server}&scheme=http"
+        # With the keys, for a session that another test started does not have this one's environment.
+        keys = f"{AWS['AWS_ACCESS_KEY_ID']}:{AWS['AWS_SECRET_ACCESS_KEY']}"
+        return f"s3://{keys}@{self.name}/{path}?endpoint_override={self.server}&scheme=http"
 
     def upload(self, directory: Path, path: str) -> str:
         """Put a directory's files under a path; its URI."""
@@ -57,7 +59,7 @@ class Bucket:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """Host and port of moto's S3 server; this process and those it starts may use it."""
+    """Host and port of moto's S3 server; this process may use it."""
     before = {name: os.environ.get(name) for name in AWS}
     os.environ.update(AWS)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
@@ -89,8 +91,8 @@ def bucket(s3_server: str) -> Bucket:
 
 
 @pytest.fixture(scope="session")
-def spark(s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session of two processors, whose workers may use the S3 server."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session of two processors."""
     warehouse = tmp_path_factory.mktemp("warehouse")
     spark = session("scale", master="local[2]", spark_sql_warehouse_dir=str(warehouse))
     yield spark
