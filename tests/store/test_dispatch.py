@@ -1,6 +1,7 @@
 """Dispatch: queues and Index say what the log says, and nothing that is not there yet."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.disk import Disk
 from rmq_core.store.values import Arrival, GetStatus, PutStatus
 from rmq_formats.hashing import tags_code
-from tests.store.checking import check_derived, records
+from rmq_formats.offline.rebuild import RebuildOptions
+from rmq_formats.offline.rebuild_store import rebuild_store
+from rmq_formats.offline.runner import ProcessRunner
+from tests.store.checking import check_derived, found, records
 from tests.store.conftest import Opener
 from tests.store.making import NOW_MS, QuickDisk, fill, put, read_all
 
@@ -24,6 +28,21 @@ def test_queues_and_index_are_those_of_a_fresh_rebuild(open_store: Opener, seed:
     assert store.shutdown()
     check_derived(store.config)
     assert len(records(store.config)) == sum(result.message_count for result in results)
+
+
+def test_queues_and_index_are_those_of_rmq_rebuild(open_store: Opener, tmp_path: Path) -> None:
+    store = open_store()
+    for _ in fill(store, 400):
+        pass
+    assert store.shutdown()
+    config = store.config
+    options = RebuildOptions(
+        True, True, config.consumequeue_file_bytes, 0, config.index_slots, config.index_entries, (1000, 5000)
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    rebuild_store(config.root, str(out), options, ProcessRunner(1))
+    assert found(config) == found(replace(config, root=str(out)))
 
 
 def test_without_an_index_there_is_none(open_store: Opener) -> None:

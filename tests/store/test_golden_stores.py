@@ -4,17 +4,19 @@ import json
 import shutil
 from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_core.store.config import StoreConfig
+from rmq_core.store.values import PutStatus
 from rmq_formats.consumequeue import goes_to_consumequeue
 from rmq_formats.layout import EXT_FILE_BYTES
 from rmq_formats.message import decode_record
 from tests.conftest import GoldenSettings
-from tests.store.checking import found
+from tests.store.checking import first_difference, found
 from tests.store.making import log_records, opened, read_all
 from tests.stores import tree
 
@@ -90,3 +92,33 @@ def test_the_log_alone_is_enough(copied: tuple[Path, StoreConfig], tmp_path: Pat
     expected_index = tree(directory / "expected" / "index")
     assert queues == tree(directory / "expected" / "consumequeue")
     assert index == [expected_index[name] for name in sorted(expected_index)]
+
+
+def test_the_same_messages_at_the_same_times_become_the_same_files(
+    copied: tuple[Path, StoreConfig], tmp_path: Path
+) -> None:
+    _, config = copied
+    ours = replace(config, root=str(tmp_path / "ours"), commitlog_path="")
+    store = opened(ours)
+    for offset, record in log_records(config):
+        message = decode_record(record, physical_offset=offset)
+        result = store.put(
+            message.topic, message.queue_id, message.body, message.properties_bytes, message.born_timestamp_ms,
+            message.born_host.to_bytes(), message.store_timestamp_ms, flag=message.flag, sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times, store_host=message.store_host.to_bytes(),
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )  # fmt: skip
+        assert (result.status, result.physical_offset) == (PutStatus.PUT_OK, offset)
+    assert store.shutdown()
+    assert first_difference_of(tree(Path(ours.commitlog_path)), tree(Path(config.commitlog_path))) is None
+    assert opened(config).shutdown()  # the original forces and dispatches what was left when it was killed
+    assert found(ours) == found(config)
+
+
+def first_difference_of(ours: dict[str, bytes], theirs: dict[str, bytes]) -> tuple[str, int] | None:
+    """The first file, and byte of it, in which two logs differ; files of zeros do not count."""
+    for name in sorted({*ours, *theirs}):
+        left, right = ours.get(name, b""), theirs.get(name, b"")
+        if left != right and any(left + right):
+            return name, first_difference(left, right)
+    return None
