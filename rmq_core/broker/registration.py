@@ -12,14 +12,15 @@ from rmq_core.broker.tables import log
 from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, decode_body, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import MASTER_ID, RequestCode
+from rmq_core.remoting.connection import Answer, Connection, Handler
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields
-from rmq_core.remoting.header import request
+from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
 from rmq_formats.errors import FormatError
 
 _CRC_MASK: Final = 0x7FFFFFFF
-_GATHER_S: Final = 0.02  # topics made one after the other are registered together
+_ANSWER_TIMEOUT_S: Final = 1.0  # an answer waits so long for name servers; clients give up after three seconds
 _UNREGISTER_TIMEOUT_S: Final = 1.0
 
 
@@ -32,7 +33,30 @@ class Registration:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
+        self._registered: asyncio.Future[None] | None = None  # of changes that no name server knows yet
         state.topics.on_change(self._changed.set)
+
+    def before_answer(self, handler: Handler) -> Handler:
+        """A handler whose answers, where it has changed topics, come when name servers know of it.
+
+        Who has made a topic asks for its route next.
+        """
+        topics = self._state.topics
+
+        def handle(request: RemotingCommand, connection: Connection) -> Answer:
+            before = topics.version
+            answer = handler(request, connection)
+            if topics.version is before or answer is None or not self._state.config.namesrvs:
+                return answer
+            return self._when_registered(answer)
+
+        return handle
+
+    async def _when_registered(self, answer: Answer) -> RemotingCommand | None:
+        if self._registered is None:
+            self._registered = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._registered], timeout=_ANSWER_TIMEOUT_S)
+        return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
 
     async def start(self) -> None:
         """Register, and go on doing so."""
@@ -52,7 +76,6 @@ class Registration:
             try:
                 async with asyncio.timeout(self._state.config.register_name_server_period_ms / 1000):
                     await self._changed.wait()
-                    await asyncio.sleep(_GATHER_S)
             except TimeoutError:
                 pass
             self._changed.clear()
@@ -60,7 +83,12 @@ class Registration:
 
     async def register(self) -> None:
         """Register with all name servers at once; those that do not answer are logged once."""
-        await asyncio.gather(*(self._register(address) for address in self._state.config.namesrvs))
+        registered, self._registered = self._registered, None
+        try:
+            await asyncio.gather(*(self._register(address) for address in self._state.config.namesrvs))
+        finally:
+            if registered is not None:
+                registered.set_result(None)
 
     async def _register(self, address: str) -> None:
         state = self._state

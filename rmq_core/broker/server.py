@@ -42,6 +42,10 @@ from rmq_formats.hosts import Host
 
 _EXPIRY_S: Final = 0.2  # how often held pulls and sends that wait for the disk are looked at
 _HOUSEKEEPING_S: Final = 10.0
+_MAKE_TOPICS: Final = (
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
+)  # fmt: skip
 _NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
@@ -135,6 +139,8 @@ class Broker:
         levels = DelayLevels(store)
         self._schedule = Schedule(self.state, levels)
         handlers = self._handlers(levels)
+        for code in _MAKE_TOPICS:
+            handlers[code] = self.registration.before_answer(handlers[code])
         self._server = RemotingServer(
             handlers,
             limits=config.limits,

@@ -40,11 +40,17 @@ class Asker:
     Attributes:
         broker: the broker.
         client: the client.
-        told: codes of requests that the broker has sent.
+        handlers: of what the broker asks, by code.
+        told: requests that the broker has sent.
     """
 
-    def __init__(self, broker: Broker, client: RemotingClient, told: list[RemotingCommand]) -> None:
-        self.broker, self.client, self.told = broker, client, told
+    def __init__(self, broker: Broker, client: RemotingClient, handlers: dict[int, Handler]) -> None:
+        self.broker, self.client, self.handlers = broker, client, handlers
+        self.told: list[RemotingCommand] = []
+        handlers[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._note
+
+    def _note(self, command: RemotingCommand, _: Connection) -> None:
+        self.told.append(command)
 
     async def ask(
         self, code: int, fields: dict[str, object] | None = None, body: bytes = b"", version: int = 479
@@ -132,11 +138,6 @@ def small_store(path: Path, flush: FlushDiskType = FlushDiskType.ASYNC) -> Store
 @pytest.fixture
 async def asker(config: BrokerConfig, store_config: StoreConfig, clock: Clock) -> AsyncIterator[Asker]:
     """A running broker with its client."""
-    told: list[RemotingCommand] = []
-
-    def note(command: RemotingCommand, _: Connection) -> None:
-        told.append(command)
-
-    handlers: dict[int, Handler] = dict.fromkeys((40, 220), note)
+    handlers: dict[int, Handler] = {}
     async with Broker(config, store_config, clock) as broker, RemotingClient(handlers) as client:
-        yield Asker(broker, client, told)
+        yield Asker(broker, client, handlers)

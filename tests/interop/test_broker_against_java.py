@@ -1,0 +1,162 @@
+"""The real Java clients, broker and mqadmin at our broker, and on the stores that it writes."""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.broker.processes import Standalone, standalone
+from tests.interop import peer
+from tests.stores import tree
+
+pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("broker_against_java")]
+
+QUICK_START = "-XX:TieredStopAtLevel=1"
+SIZES = {
+    "mappedFileSizeCommitLog": 1048576,
+    "mappedFileSizeConsumeQueue": 2000,
+    "maxHashSlotNum": 500,
+    "maxIndexNum": 2000,
+    "messageDelayLevel": " ".join(f"{second}s" for second in range(1, 19)),
+}
+SETTINGS = "".join(f"{key}={value}\n" for key, value in SIZES.items()) + (
+    "enablePropertyFilter=true\ndiskMaxUsedSpaceRatio=99\nfileReservedTime=87600\nbrokerName=ours\n"
+)
+MESSAGES = 400
+SETTLE_MS = 30_000  # a consumer looks for its retry topic's route every 30 s at most
+
+
+@dataclass(frozen=True)
+class Written:
+    """What GoldenWriter has sent through our broker.
+
+    Attributes:
+        running: name server and broker, at work on it again.
+        stopped: the store as it was when they were stopped in between.
+        exit_code: of that stop.
+        output: what the writer said.
+    """
+
+    running: Standalone
+    stopped: Path
+    exit_code: int
+    output: str
+
+    def mqadmin(self, command: str, *arguments: str) -> str:
+        """Run a command at our name server."""
+        done = peer.run("mqadmin", command, "-n", self.running.namesrv, *arguments, java_options=QUICK_START)
+        assert "Exception" not in done, done[-3000:]
+        return done
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    peer.build()
+    directory = tmp_path_factory.mktemp("broker")
+    (directory / "broker.conf").write_text(SETTINGS)
+    arguments = "-c", str(directory / "broker.conf")
+    with standalone(directory / "store", *arguments, log=directory / "log") as running:
+        options = f"{QUICK_START} -Dgolden.skip=timed,tx -Dgolden.settle.ms={SETTLE_MS}"
+        output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=options)
+        exit_code = running.stop()
+    shutil.copytree(directory / "store", directory / "stopped")
+    with standalone(directory / "store", *arguments, log=directory / "log") as running:
+        yield Written(running, directory / "stopped", exit_code, output)
+
+
+def test_every_kind_of_message_is_sent_and_consumed(written: Written) -> None:
+    assert "golden: sent" in written.output
+    topics = Counter(message["topic"] for message in peer.dump(written.stopped))
+    assert sum(topics[topic] for topic in ("Orders", "Payments", "Clicks", "audit-log_1")) == MESSAGES
+    assert {name: topics[name] for name in ("Compressed", "Delayed", "Large", "OneByte", "Ordered")} == {
+        "Compressed": 15, "Delayed": 10, "Large": 3, "OneByte": 3, "Ordered": 40,
+    }  # fmt: skip
+    # Eight messages of two tags fail: once again each, then dead.
+    assert topics["%RETRY%golden_cg"] == 8
+    assert topics["%DLQ%golden_cg"] == 8
+    assert topics["SCHEDULE_TOPIC_XXXX"] == 10 + 8
+
+
+def test_delayed_messages_are_as_the_original_stores_them(written: Written) -> None:
+    found = [message for message in peer.dump(written.stopped) if message["topic"] == "Delayed"]
+    assert {message["properties"]["REAL_TOPIC"] for message in found} == {"Delayed"}
+    assert {message["properties"]["DELAY"] for message in found} == {"1", "2", "3"}
+    assert all(message["store_timestamp"] - message["born_timestamp"] >= 1000 for message in found)
+
+
+def test_mqadmin_sees_the_broker(written: Written) -> None:
+    listed = written.mqadmin("clusterList")
+    assert re.search(rf"DefaultCluster\s+ours\s+0\s+{re.escape(written.running.broker)}\s+V5_3_3", listed)
+    assert "Orders" in written.mqadmin("topicList").split()
+    status = written.mqadmin("topicStatus", "-t", "Ordered")
+    rows = [line.split() for line in status.splitlines() if line.startswith("ours")]
+    assert sum(int(row[3]) - int(row[2]) for row in rows) == 40
+    assert "putTps" in written.mqadmin("brokerStatus", "-b", written.running.broker)
+    assert "brokerName" in written.mqadmin("getBrokerConfig", "-b", written.running.broker)
+
+
+def test_mqadmin_finds_messages(written: Written) -> None:
+    message = next(one for one in peer.dump(written.stopped) if one["topic"] == "Ordered")
+    uniq_key = message["properties"]["UNIQ_KEY"]
+    by_key = written.mqadmin("queryMsgByKey", "-t", "Ordered", "-k", message["properties"]["KEYS"])
+    assert uniq_key in by_key
+    assert "Ordered" in written.mqadmin("queryMsgByUniqueKey", "-t", "Ordered", "-i", uniq_key)
+    by_place = ("-t", "Ordered", "-b", "ours", "-i", str(message["queue_id"]), "-o", str(message["queue_offset"]))
+    assert uniq_key in written.mqadmin("queryMsgByOffset", *by_place)
+    printed = written.mqadmin("printMsg", "-t", "Ordered", "-d", "true")
+    assert printed.count("MSGID:") == 40
+
+
+def test_mqadmin_sees_and_moves_groups(written: Written) -> None:
+    progress = written.mqadmin("consumerProgress", "-g", "golden_cg")
+    assert "%RETRY%golden_cg" in progress
+    assert "Ordered" in progress
+    moved = written.mqadmin("resetOffsetByTime", "-g", "golden_cg", "-t", "Ordered", "-s", "0")
+    assert len([line for line in moved.splitlines() if line.startswith("ours")]) == 4
+    again = written.mqadmin("consumerProgress", "-g", "golden_cg")
+    rows = [line.split() for line in again.splitlines() if line.startswith("Ordered")]
+    assert {row[4] for row in rows} == {"0"}
+    written.mqadmin("skipAccumulatedMessage", "-g", "golden_cg", "-t", "Ordered", "-f", "true")
+    rows = [
+        line.split()
+        for line in written.mqadmin("consumerProgress", "-g", "golden_cg").splitlines()
+        if line.startswith("Ordered")
+    ]
+    assert sum(int(row[4]) for row in rows) == 40
+
+
+def test_mqadmin_makes_uses_and_deletes_topics_and_groups(written: Written) -> None:
+    broker = written.running.broker
+    made = written.mqadmin("updateTopic", "-b", broker, "-t", "Made", "-r", "3", "-w", "2")
+    assert "success" in made
+    queue = ("-t", "Made", "-b", "ours", "-i", "1")
+    assert "SEND_OK" in written.mqadmin("sendMessage", *queue, "-p", "hello", "-k", "key1")
+    assert "hello" in written.mqadmin("consumeMessage", *queue, "-o", "0", "-c", "1")
+    assert "success" in written.mqadmin("updateSubGroup", "-b", broker, "-g", "made_group")
+    written.mqadmin("deleteSubGroup", "-b", broker, "-g", "made_group", "-c", "DefaultCluster")
+    assert "success" in written.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "Made")
+    assert "Made" not in written.mqadmin("topicList").split()
+
+
+def test_mqadmin_shows_statistics(written: Written) -> None:
+    assert "Orders" in written.mqadmin("statsAll", "-t", "Orders")
+    assert "golden_cg" in written.mqadmin("brokerConsumeStats", "-b", written.running.broker)
+    changed = written.mqadmin("updateBrokerConfig", "-b", written.running.broker, "-k", "traceOn", "-v", "false")
+    assert "success" not in changed
+    exported = written.mqadmin("exportMetadata", "-c", "DefaultCluster", "-f", str(written.stopped.parent))
+    assert "export" in exported
+
+
+def test_the_original_makes_the_same_queues_and_index(written: Written, tmp_path: Path) -> None:
+    assert written.exit_code == 0
+    assert not (written.stopped / "abort").exists()
+    java = tmp_path / "java"
+    shutil.copytree(written.stopped / "commitlog", java / "commitlog")
+    assert peer.rebuild(java, **SIZES)["loaded"]
+    assert tree(written.stopped / "consumequeue") == tree(java / "consumequeue")
+    ours, theirs = tree(written.stopped / "index"), tree(java / "index")
+    assert [ours[name] for name in sorted(ours)] == [theirs[name] for name in sorted(theirs)]
