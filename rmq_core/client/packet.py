@@ -6,15 +6,17 @@ Source: ``DefaultMQProducerImpl#sendKernelImpl``, ``MessageDecoder#encodeMessage
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final
+
+import msgspec
 
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import PROPERTY_MAX_RECONSUME_TIMES, PROPERTY_RECONSUME_TIME, RETRY_TOPIC_PREFIX, Message
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.uniq_key import UniqKeys
 from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.header import RemotingCommand, request
 from rmq_formats.compression import compress
 from rmq_formats.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
 from rmq_formats.properties import encode_properties
@@ -26,14 +28,13 @@ _BATCH_HEAD = Struct(">iiiii")  # size, magic 0, CRC 0, flag, body length
 _SHORT = Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class Packet:
-    """A send request without its queue.
+class Packet(msgspec.Struct, gc=False):
+    """A send request.
 
     Attributes:
         topic: where to.
         code: of the request.
-        fields: all extension fields but the queue's number.
+        fields: all extension fields; that of the queue's number is set by each attempt.
         body: as it is sent.
         msg_id: the unique key, or several.
     """
@@ -43,6 +44,11 @@ class Packet:
     fields: dict[str, str]
     body: bytes
     msg_id: str
+
+    def request(self, queue_id: int) -> RemotingCommand:
+        """The command for an attempt; it is encoded before the next attempt is made."""
+        self.fields["e"] = str(queue_id)
+        return request(self.code, self.fields, self.body)
 
 
 def check_name(what: str, name: str, max_characters: int) -> None:

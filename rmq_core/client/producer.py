@@ -28,7 +28,7 @@ from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.errors import RemotingError, RequestTimeoutError, TransportError
 from rmq_core.remoting.fields import read_fields
-from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendResult as SendAnswer
 from rmq_core.remoting.requests import UnregisterClient
 
@@ -192,8 +192,9 @@ class Producer:
         queues = await self.queues(message.topic)
         if selector is not None:
             queue = selector(queues, message, argument)
-        command, address = self._request(packet, queue or self._choose(queues, None))
-        await self._cluster.remoting.invoke_oneway(address, command)
+        queue = queue or self._choose(queues, None)
+        address = self._cluster.address(queue.broker_name)
+        await self._cluster.remoting.invoke_oneway(address, packet.request(queue.queue_id))
 
     async def _send(self, packet: Packet, queue: MessageQueue | None, timeout_s: float | None) -> SendResult:
         loop = asyncio.get_running_loop()
@@ -224,7 +225,7 @@ class Producer:
 
     async def _attempt(self, packet: Packet, queue: MessageQueue, timeout_s: float) -> SendResult:
         """One request to one broker."""
-        command, address = self._request(packet, queue)
+        address, command = self._cluster.address(queue.broker_name), packet.request(queue.queue_id)
         if not self.options.send_latency_fault:
             return _result(await self._cluster.remoting.invoke(address, command, timeout_s), packet, queue, address)
         begin = time.monotonic()
@@ -238,11 +239,6 @@ class Producer:
             raise
         self._faults.update(name, (time.monotonic() - begin) * 1000)
         return result
-
-    def _request(self, packet: Packet, queue: MessageQueue) -> tuple[RemotingCommand, str]:
-        fields = packet.fields.copy()
-        fields["e"] = str(queue.queue_id)
-        return request(packet.code, fields, packet.body), self._cluster.address(queue.broker_name)
 
     def _choose(self, queues: Sequence[MessageQueue], last_broker: str | None) -> MessageQueue:
         """The next queue in turn, on another broker than the last one if there is one, and on an able one."""

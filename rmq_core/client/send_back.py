@@ -22,7 +22,6 @@ from rmq_core.client.options import ProducerOptions
 from rmq_core.client.packet import Packer
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError
-from rmq_core.remoting.header import request
 from rmq_core.remoting.requests import SendBack as SendBackFields
 from rmq_formats.layout import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS
 
@@ -104,5 +103,5 @@ class SendBack:
         route = await self._cluster.route(copy.topic)
         same_broker = [queue for queue in route.write_queues if queue.broker_name == message.queue.broker_name]
         queue = (same_broker or list(route.write_queues))[0]
-        command = request(packet.code, packet.fields | {"e": str(queue.queue_id)}, packet.body)
-        await self._cluster.ask_command(self._cluster.address(queue.broker_name), command, _TIMEOUT_S)
+        address = self._cluster.address(queue.broker_name)
+        await self._cluster.ask_command(address, packet.request(queue.queue_id), _TIMEOUT_S)

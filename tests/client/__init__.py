@@ -1,0 +1,5 @@
+"""Tests of the client."""
+
+import pytest
+
+pytest.register_assert_rewrite("tests.client.scenarios")

@@ -1,0 +1,447 @@
+"""What producers and consumers do at a broker, whoever made it: a module that takes these tests has ``namesrv``.
+
+The broker creates topics by itself, all its delay levels are a second, and it filters by SQL92.
+"""
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from rmq_core.client import (
+    BrokerError,
+    Later,
+    Message,
+    MessageModel,
+    MessageQueue,
+    NoRouteError,
+    Producer,
+    ProducerOptions,
+    PullConsumer,
+    PullOptions,
+    PushConsumer,
+    PushOptions,
+    ReceivedMessage,
+    SendFailedError,
+    SendResult,
+    SendStatus,
+    StartPosition,
+)
+from rmq_core.client.selectors import by_hash
+from rmq_core.remoting.loop import run
+from rmq_formats.compression import Compression
+
+BROKER = "client-a"
+SETTINGS = f"brokerName={BROKER}\nmessageDelayLevel={' '.join(['1s'] * 18)}\nenablePropertyFilter=true\n"
+
+
+def fresh(name: str) -> str:
+    """A topic or group that no other test has."""
+    return f"{name}_{uuid4().hex[:12]}"
+
+
+async def gather_messages(consumer: PullConsumer, count: int, seconds: float = 20) -> list[ReceivedMessage]:
+    """So many messages of a consumer."""
+    found: list[ReceivedMessage] = []
+    async with asyncio.timeout(seconds):
+        while len(found) < count:
+            found += await consumer.poll(1)
+    return found
+
+
+async def known(namesrv: str, topic: str) -> None:
+    """Wait until the name server has heard of a topic that was just made."""
+    async with PullConsumer(namesrv, "routes") as consumer, asyncio.timeout(40):
+        while True:
+            try:
+                await consumer.queues(topic)
+                return
+            except NoRouteError:
+                await asyncio.sleep(0.05)
+
+
+async def read_all(
+    namesrv: str, topic: str, count: int, tags: str = "*", sql: str | None = None
+) -> list[ReceivedMessage]:
+    """So many messages of a topic, from its beginning; it may be made some time later."""
+    await known(namesrv, topic)
+    async with PullConsumer(namesrv, fresh("reader")) as consumer:
+        consumer.assign(await consumer.queues(topic), tags, sql=sql)
+        await consumer.seek_to_begin()
+        return await gather_messages(consumer, count)
+
+
+def test_what_is_sent_is_pulled(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Sent")
+        async with Producer(namesrv, "senders") as producer:
+            sent = await producer.send(
+                Message(topic, b"body", tags="TagA", keys=["k1", "k2"], properties={"color": "red"}, flag=7)
+            )
+            assert sent.status is SendStatus.SEND_OK
+        (got,) = await read_all(namesrv, topic, 1)
+        assert (got.topic, got.body, got.tags, got.keys, got.flag) == (topic, b"body", "TagA", ["k1", "k2"], 7)
+        assert got.properties["color"] == "red"
+        assert (got.msg_id, got.offset_msg_id) == (sent.msg_id, sent.offset_msg_id)
+        assert (got.queue, got.queue_offset) == (sent.queue, sent.queue_offset)
+
+    run(main())
+
+
+class Seen:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    def __call__(self, messages: list[ReceivedMessage]) -> None:
+        self.messages += messages
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    async def until(self, count: int, seconds: float = 30) -> list[bytes]:
+        """The bodies, when there are so many."""
+        async with asyncio.timeout(seconds):
+            while len(self.messages) < count:
+                await asyncio.sleep(0.02)
+        return self.bodies
+
+
+async def send_all(namesrv: str, topic: str, bodies: list[bytes], **fields: Any) -> list[SendResult]:
+    async with Producer(namesrv, "senders") as producer:
+        sent = [await producer.send(Message(topic, body, **fields)) for body in bodies]
+    await known(namesrv, topic)
+    return sent
+
+
+FIRST = PushOptions(start=StartPosition.FIRST, rebalance_interval_s=2)
+
+
+def replaced(options: PushOptions, **changes: Any) -> PushOptions:
+    return dataclasses.replace(options, **changes)
+
+
+def bodies_of(count: int) -> list[bytes]:
+    return [b"body %04d" % number for number in range(count)]
+
+
+def test_a_push_consumer_gets_all_and_commits_at_the_broker(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Pushed"), fresh("group")
+        await send_all(namesrv, topic, bodies_of(100))
+        seen = Seen()
+        consumer = PushConsumer(namesrv, group, seen, FIRST)
+        consumer.subscribe(topic)
+        async with consumer:
+            assert sorted(await seen.until(100)) == bodies_of(100)
+        async with PullConsumer(namesrv, group, PullOptions(auto_commit=False)) as reader:
+            queues = await reader.queues(topic)
+            reader.assign(queues)
+            committed = [await reader.committed(queue) for queue in queues]
+            assert committed == [await reader.offsets.max(queue) for queue in queues]
+        again = Seen()
+        consumer = PushConsumer(namesrv, group, again, FIRST)
+        consumer.subscribe(topic)
+        async with consumer:
+            await send_all(namesrv, topic, [b"new"])
+            assert await again.until(1) == [b"new"]
+
+    run(main())
+
+
+def test_two_consumers_of_a_group_share_the_queues_and_one_takes_over(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Shared"), fresh("group")
+        await send_all(namesrv, topic, [b"first"])
+        one, other = Seen(), Seen()
+        first, second = (PushConsumer(namesrv, group, seen, FIRST) for seen in (one, other))
+        for consumer in (first, second):
+            consumer.subscribe(topic)
+        async with first:
+            await one.until(1)
+            async with second:
+                async with asyncio.timeout(20):
+                    while not (len(topic_queues(first, topic)) == len(topic_queues(second, topic)) == 2):
+                        await asyncio.sleep(0.05)
+                assert not set(first.assignment) & set(second.assignment)
+                await send_all(namesrv, topic, bodies_of(40))
+                async with asyncio.timeout(20):
+                    while len(one.messages) + len(other.messages) < 41:
+                        await asyncio.sleep(0.05)
+                # What was not committed yet when its queue moved comes twice, as in Java.
+                assert {*one.bodies, *other.bodies} == {*bodies_of(40), b"first"}
+                assert other.messages
+            async with asyncio.timeout(20):
+                while len(topic_queues(first, topic)) < 4:
+                    await asyncio.sleep(0.05)
+
+    run(main())
+
+
+def topic_queues(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
+    return [queue for queue in consumer.assignment if queue.topic == topic]
+
+
+def test_what_fails_comes_again_and_then_is_a_dead_letter(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Failing"), fresh("group")
+        await send_all(namesrv, topic, [b"bad", b"good"], tags="T", keys="K")
+        times: list[tuple[bytes, int, str]] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> Later | None:
+            (message,) = messages
+            times.append((message.body, message.reconsume_times, message.topic))
+            if message.body == b"bad":
+                raise ValueError("bad")
+            return None
+
+        consumer = PushConsumer(namesrv, group, listener, replaced(FIRST, max_reconsume_times=2))
+        consumer.subscribe(topic)
+        async with consumer:
+            (dead,) = await read_all(namesrv, f"%DLQ%{group}", 1)
+        assert sorted(times) == [(b"bad", 0, topic), (b"bad", 1, topic), (b"bad", 2, topic), (b"good", 0, topic)]
+        assert (dead.body, dead.tags, dead.keys) == (b"bad", "T", ["K"])
+        assert dead.properties["RETRY_TOPIC"] == topic
+
+    run(main())
+
+
+def test_an_ordered_consumer_holds_a_queue_up_until_it_succeeds(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Ordered"), fresh("group")
+        async with Producer(namesrv, "senders") as producer:
+            for number in range(60):
+                key = number % 5
+                await producer.send(Message(topic, b"%d %02d" % (key, number)), selector=by_hash, argument=key)
+        await known(namesrv, topic)
+        seen: list[tuple[int, bytes]] = []
+        failed: set[bytes] = set()
+
+        async def listener(messages: list[ReceivedMessage]) -> Later | None:
+            (message,) = messages
+            await asyncio.sleep(0)
+            if message.body.endswith(b"0") and message.body not in failed:
+                failed.add(message.body)
+                return Later(suspend_s=0.05)
+            seen.append((message.queue_id, message.body))
+            return None
+
+        consumer = PushConsumer(namesrv, group, listener, replaced(FIRST, in_order=True))
+        consumer.subscribe(topic)
+        async with consumer, asyncio.timeout(30):
+            while len(seen) < 60:
+                await asyncio.sleep(0.02)
+        assert len(failed) == 6
+        for key in range(5):
+            bodies = [body for _, body in seen if body.startswith(b"%d " % key)]
+            assert bodies == sorted(bodies)
+            assert len(bodies) == 12
+
+    run(main())
+
+
+def test_an_ordered_consumer_gives_up_after_some_failures(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("GivenUp"), fresh("group")
+        await send_all(namesrv, topic, [b"bad"])
+        calls: list[int] = []
+
+        def listener(messages: list[ReceivedMessage]) -> Later:
+            calls.append(messages[0].reconsume_times)
+            return Later()
+
+        options = replaced(FIRST, in_order=True, max_reconsume_times=2, suspend_queue_s=0.1)
+        consumer = PushConsumer(namesrv, group, listener, options)
+        consumer.subscribe(topic)
+        async with consumer:
+            (dead,) = await read_all(namesrv, f"%DLQ%{group}", 1)
+        assert calls == [0, 1, 2]
+        assert dead.body == b"bad"
+
+    run(main())
+
+
+def test_broadcasting_gives_each_consumer_all_and_keeps_offsets_in_a_file(namesrv: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        topic, group = fresh("Broadcast"), fresh("group")
+        await send_all(namesrv, topic, bodies_of(10))
+        options = replaced(FIRST, model=MessageModel.BROADCASTING, local_offset_dir=tmp_path)
+        seen = [Seen(), Seen()]
+        consumers = [
+            PushConsumer(namesrv, group, one, replaced(options, instance_name=name))
+            for one, name in zip(seen, "ab", strict=True)
+        ]
+        for consumer in consumers:
+            consumer.subscribe(topic)
+        async with consumers[0], consumers[1]:
+            for one in seen:
+                assert sorted(await one.until(10)) == bodies_of(10)
+        files = list(tmp_path.glob(f"*@[ab]/{group}/offsets.json"))
+        assert len(files) == 2
+        again = Seen()
+        consumer = PushConsumer(namesrv, group, again, replaced(options, instance_name="a"))
+        consumer.subscribe(topic)
+        async with consumer:
+            await send_all(namesrv, topic, [b"new"])
+            assert await again.until(1) == [b"new"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_large_bodies_come_back_as_they_were(namesrv: str, codec: Compression) -> None:
+    async def main() -> None:
+        topic, body = fresh("Large"), bytes(range(256)) * 400
+        async with Producer(namesrv, "senders", ProducerOptions(compression=codec)) as producer:
+            await producer.send(Message(topic, body))
+        (got,) = await read_all(namesrv, topic, 1)
+        assert got.body == body
+        assert got.size < len(body)
+        assert Compression.of_sys_flag(got.sys_flag) is codec
+
+    run(main())
+
+
+def test_a_batch_is_stored_in_one_queue_in_its_order(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Batch")
+        async with Producer(namesrv, "senders") as producer:
+            messages = [
+                Message(topic, body, tags="T", properties={"n": str(n)}) for n, body in enumerate(bodies_of(50))
+            ]
+            sent = await producer.send_batch(messages)
+        got = await read_all(namesrv, topic, 50)
+        assert [message.body for message in got] == bodies_of(50)
+        assert [message.properties["n"] for message in got] == [str(n) for n in range(50)]
+        assert {message.queue for message in got} == {sent.queue}
+        assert ",".join(message.offset_msg_id for message in got) == sent.offset_msg_id
+        assert sent.msg_id.count(",") == 49
+
+    run(main())
+
+
+def test_one_way_messages_arrive(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Oneway")
+        async with Producer(namesrv, "senders") as producer:
+            for body in bodies_of(20):
+                await producer.send_oneway(Message(topic, body))
+            assert {message.body for message in await read_all(namesrv, topic, 20)} == set(bodies_of(20))
+
+    run(main())
+
+
+def test_queues_are_taken_in_turn_or_as_a_selector_says(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Turn")
+        async with Producer(namesrv, "senders") as producer:
+            in_turn = [(await producer.send(Message(topic, b"x"))).queue.queue_id for _ in range(8)]
+            first = in_turn[0]
+            assert in_turn == [(first + step) % 4 for step in range(8)]
+            same = {(await producer.send(Message(topic, b"x"), selector=by_hash, argument="a")).queue for _ in range(3)}
+            assert [queue.queue_id for queue in same] == [97 % 4]  # "a".hashCode() in Java
+            given = (await producer.queues(topic))[2]
+            assert (await producer.send(Message(topic, b"x"), queue=given)).queue == given
+
+    run(main())
+
+
+def test_tags_and_sql_select(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Tagged")
+        async with Producer(namesrv, "senders") as producer:
+            for tag in ("A", "B", "C", "AaAa", "BBBB"):  # the last two have the same hash
+                await producer.send(Message(topic, tag.encode(), tags=tag, properties={"length": str(len(tag))}))
+        assert {message.body for message in await read_all(namesrv, topic, 2, "A || AaAa")} == {b"A", b"AaAa"}
+        assert {message.body for message in await read_all(namesrv, topic, 2, sql="length > 1")} == {b"AaAa", b"BBBB"}
+        seen = Seen()
+        consumer = PushConsumer(namesrv, fresh("group"), seen, FIRST)
+        consumer.subscribe(topic, "B||BBBB")
+        async with consumer:
+            assert sorted(await seen.until(2)) == [b"B", b"BBBB"]
+
+    run(main())
+
+
+def test_positions_are_the_end_the_beginning_or_a_time(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Positions")
+        await send_all(namesrv, topic, bodies_of(8))
+        await asyncio.sleep(0.05)
+        moment_ms = time.time_ns() // 1_000_000
+        await asyncio.sleep(0.05)
+        await send_all(namesrv, topic, [b"later"] * 4)
+        async with PullConsumer(namesrv, fresh("reader")) as consumer:
+            consumer.assign(await consumer.queues(topic))
+            await consumer.seek_to_time(moment_ms)
+            assert [message.body for message in await gather_messages(consumer, 4)] == [b"later"] * 4
+            await consumer.seek_to_begin()
+            assert len(await gather_messages(consumer, 12)) == 12
+            (queue, *_) = consumer.assignment
+            consumer.seek(queue, 1)
+            assert [message.queue_offset for message in await gather_messages(consumer, 2)] == [1, 2]
+            await consumer.seek_to_end()
+            assert await consumer.poll(0.3) == []
+            await send_all(namesrv, topic, [b"last"])
+            assert [message.body for message in await gather_messages(consumer, 1)] == [b"last"]
+            consumer.seek(queue, 1 << 40)  # beyond the end: the broker says where that is
+            assert await consumer.poll(0.3) == []
+            assert consumer.position(queue) == await consumer.offsets.max(queue)
+
+    run(main())
+
+
+def test_a_push_consumer_begins_where_it_is_told_to(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Starts")
+        await send_all(namesrv, topic, [b"old"] * 4)
+        await asyncio.sleep(1.1)
+        moment_ms = time.time_ns() // 1_000_000
+        await send_all(namesrv, topic, [b"new"] * 4)
+        # A broker gives a new group offset 0 of a queue whose first message is still in memory, whatever is asked
+        # for: so the queues' own answers are compared.
+        async with PullConsumer(namesrv, fresh("reader")) as reader:
+            queues = await reader.queues(topic)
+            for start, expected in ((StartPosition.FIRST, 0), (StartPosition.TIMESTAMP, 1), (StartPosition.LAST, 2)):
+                options = PushOptions(start=start, start_timestamp_ms=moment_ms)
+                assert [await reader.offsets.start(queue, options) for queue in queues] == [expected] * 4
+
+    run(main())
+
+
+def test_refusals_carry_the_brokers_code_and_remark(namesrv: str) -> None:
+    async def main() -> None:
+        async with Producer(namesrv, "senders", ProducerOptions(retries=1)) as producer:
+            with pytest.raises(SendFailedError) as refused:
+                await producer.send(Message("SELF_TEST_TOPIC", b"x"))
+            assert refused.value.code == 16
+            assert "SELF_TEST_TOPIC" in refused.value.remark
+            assert refused.value.brokers == [BROKER, BROKER]
+            queue = MessageQueue(topic=fresh("Queue"), broker_name=BROKER, queue_id=99)
+            with pytest.raises(BrokerError) as illegal:
+                await producer.send(Message(queue.topic, b"x"), queue=queue)
+            assert illegal.value.code in {1, 13, 29}
+            with pytest.raises(NoRouteError):
+                await producer.send(
+                    Message(queue.topic, b"x"), queue=MessageQueue(topic=queue.topic, broker_name="none", queue_id=0)
+                )
+        async with PullConsumer(namesrv, fresh("reader")) as consumer:
+            with pytest.raises(NoRouteError) as unknown:
+                await consumer.queues(fresh("none"))
+            assert unknown.value.code == 17
+            topic = fresh("NoQueue")
+            await send_all(namesrv, topic, [b"x"])
+            consumer.assign([MessageQueue(topic=topic, broker_name=BROKER, queue_id=99)])
+            consumer.seek(consumer.assignment[0], 0)
+            with pytest.raises(BrokerError) as illegal:
+                await consumer.poll(10)
+            assert illegal.value.code in {1, 29}
+            assert "queueId[99] is illegal" in illegal.value.remark
+
+    run(main())
