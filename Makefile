@@ -29,8 +29,8 @@ delta-jars:
 	    -DoutputDirectory="$$jars" || echo "no Maven: Spark itself will fetch Delta when it is first used" >&2; \
 	done
 
-demo: install ## the main job on a golden store, or on yours: make demo STORE=DIR
-	@$(BIN)/python tools/demo.py $(if $(STORE),--store "$(STORE)")
+demo: install ## a broker, then the main job on its store, or on yours: make demo STORE=DIR
+	@$(BIN)/python -m tools.demo $(if $(STORE),--store "$(STORE)")
 
 test: install ## all tests, against the real Apache RocketMQ too
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup

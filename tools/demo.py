@@ -1,7 +1,8 @@
 """The main job on real input, start to end: ``make demo``, or ``make demo STORE=DIR`` on your own store.
 
-A store that Apache RocketMQ wrote loses its queues and its Index; Spark rebuilds them from the CommitLog,
-byte for byte; its messages land in a Delta table; a query and a look-up by key answer from what came of it.
+A broker takes messages from a producer and gives them to a consumer. Its store then loses its queues and its
+Index; Spark rebuilds them from the CommitLog, byte for byte; the messages land in a Delta table; a query and
+a look-up by key answer from what came of it.
 """
 
 import argparse
@@ -9,10 +10,8 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
-import zstandard
 from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
@@ -20,11 +19,10 @@ from rich.table import Table
 from rmq_formats.errors import RmqError
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import session
+from tools.demo_traffic import REBUILD_SIZES, run_traffic
 
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / ".demo"
-GOLDEN_SIZES = ["--consumequeue-file-bytes", "2000", "--index-slots", "500", "--index-entries", "2000"]
-GOLDEN_DELAY_LEVELS = ["--delay-levels", " ".join(f"{second}s" for second in range(1, 19))]
 console = Console(highlight=False)
 
 
@@ -51,15 +49,20 @@ def run_job(name: str, *arguments: str) -> dict[str, object]:
     return report
 
 
-def unpack_golden() -> Path:
-    """The golden store ``mixed``, with Java's own rebuild beside it."""
-    with (
-        (ROOT / "tests/golden/mixed.tar.zst").open("rb") as file,
-        zstandard.ZstdDecompressor().stream_reader(file) as plain,
-        tarfile.open(fileobj=plain, mode="r|") as archive,
-    ):
-        archive.extractall(WORK, filter="data")
-    return WORK / "mixed"
+def write_store() -> Path:
+    """A store that our broker wrote from real sends; what it made of queues and Index is moved to ``written``."""
+    say("1. A broker: messages go in, a consumer gets each of them")
+    console.print("  $ rmq standalone --store .demo/store", style="dim")
+    store, traffic = run_traffic(WORK)
+    console.print(
+        f"  {traffic.sent:,} messages sent in {traffic.send_s:.2f} s, one at a time and each acknowledged; "
+        f"{traffic.consumed:,} consumed in {traffic.consume_s:.2f} s"
+    )
+    (WORK / "written").mkdir()
+    for name in ("consumequeue", "index"):
+        shutil.move(store / name, WORK / "written" / name)
+    console.print("  The broker is stopped; its queues and its Index are taken away.")
+    return store
 
 
 def same_files(ours: Path, theirs: Path, *, by_name: bool) -> int | None:
@@ -74,14 +77,14 @@ def same_files(ours: Path, theirs: Path, *, by_name: bool) -> int | None:
 
 
 def compare(ours: Path, theirs: Path, owner: str) -> bool:
-    """Say whether the rebuilt directories hold the bytes of the owner's."""
+    """Say whether the rebuilt directories hold the bytes of others; ``owner`` says whose they are."""
     good = True
     for name, by_name in (("consumequeue", True), ("index", False)):
         if not (theirs / name).exists():
             continue
         count = same_files(ours / name, theirs / name, by_name=by_name)
         good &= count is not None
-        verdict = f"[green]{count} files, each byte as in {owner}[/green]" if count is not None else "[red]differ[/red]"
+        verdict = f"[green]{count} files, each byte as {owner}[/green]" if count is not None else "[red]differ[/red]"
         console.print(f"  {name:<14}{verdict}")
     return good
 
@@ -131,12 +134,8 @@ def main() -> int:
         out.mkdir()
         say(f"1. The store {store}")
     else:
-        golden = unpack_golden()
-        store = out = golden / "store"
-        theirs, sizes = golden / "expected", [*GOLDEN_SIZES, *GOLDEN_DELAY_LEVELS]
-        say("1. A store that Apache RocketMQ 5.3.3 wrote; its queues and Index go away")
-        shutil.rmtree(store / "consumequeue")
-        shutil.rmtree(store / "index")
+        store = out = write_store()
+        theirs, sizes = WORK / "written", REBUILD_SIZES
     files = open_storage(str(store))[0].entries(str(store / "commitlog"))
     console.print(f"  commitlog: {len(files)} files, {sum(file.size_bytes for file in files):,} bytes")
 
@@ -146,7 +145,7 @@ def main() -> int:
         f"  {report['messages']:,} messages, {report['units']:,} units, {report['index_entries']:,} Index entries "
         f"in {report['seconds']} s"
     )
-    good = compare(out, theirs, "the store's own" if given.store else "Java's")
+    good = compare(out, theirs, "in the store" if given.store else "the broker wrote it")
 
     say("3. Land the messages in a Delta table, each once")
     table = WORK / "messages"

@@ -23,6 +23,7 @@ from rmq_formats.message import StoredMessage
 from rmq_formats.store import Store
 
 HEX_BYTES = 256  # of a body that is no text
+_RULE_CELLS = 120  # a pipe is as wide as its longest line
 _TRANSACTIONS = {
     FLAG_TRANSACTION_PREPARED: "prepared",
     FLAG_TRANSACTION_COMMIT: "commit",
@@ -89,7 +90,7 @@ def show(message: StoredMessage, console: Console) -> None:
     if message.flag:
         rows.append(("flag", str(message.flag)))
     rows += [(printable(name), printable(value)) for name, value in sorted(message.properties.items())]
-    console.print(Rule(Text(place, style="bold"), align="left", style="dim"))
+    console.print(Rule(Text(place, style="bold"), align="left", style="dim"), width=min(console.width, _RULE_CELLS))
     console.print(output.facts(*rows))
     console.print()
     for text in body_text(message):

@@ -1,0 +1,121 @@
+"""The demo's first step: a broker of ours, real sends to it, and a consumer that gets each of them."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmq_core.client import Message, Producer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
+
+# Small files, so that the store shows how they roll; the names are broker.conf's own.
+CONSUMEQUEUE_FILE_BYTES, INDEX_SLOTS, INDEX_ENTRIES = 6000, 500, 2000
+BROKER_CONF = f"""mappedFileSizeCommitLog={256 << 10}
+mappedFileSizeConsumeQueue={CONSUMEQUEUE_FILE_BYTES}
+maxHashSlotNum={INDEX_SLOTS}
+maxIndexNum={INDEX_ENTRIES}
+"""
+REBUILD_SIZES = [
+    "--consumequeue-file-bytes", str(CONSUMEQUEUE_FILE_BYTES), "--index-slots", str(INDEX_SLOTS),
+    "--index-entries", str(INDEX_ENTRIES),
+]  # fmt: skip
+TOPICS = {
+    "Orders": ("created", "paid", "cancelled"),
+    "Payments": ("card", "transfer"),
+    "Shipments": ("sent", "arrived"),
+}
+ORDERS = 1000
+_CONCURRENT_SENDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What went through the broker.
+
+    Attributes:
+        sent: messages that the broker acknowledged.
+        consumed: messages that the consumer got, each counted once.
+        send_s: seconds that the sends took.
+        consume_s: seconds from the consumer's start to the last message.
+    """
+
+    sent: int
+    consumed: int
+    send_s: float
+    consume_s: float
+
+
+def run_traffic(work: Path) -> tuple[Path, Traffic]:
+    """Start ``rmq standalone``, send, consume, stop it; the store and what went through.
+
+    Raises:
+        RuntimeError: the broker did not start.
+    """
+    store, conf = work / "store", work / "broker.conf"
+    conf.write_text(BROKER_CONF, encoding="utf-8")
+    command = [
+        str(Path(sys.executable).parent / "rmq"), "standalone", "--store", str(store), "--listen", "127.0.0.1:0",
+        "--broker-listen", "127.0.0.1:0", "-c", str(conf),
+    ]  # fmt: skip
+    with (work / "broker.log").open("wb") as log:
+        broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert broker.stdout is not None
+        started = broker.stdout.readline()  # "name server HOST:PORT, broker HOST:PORT"
+        if not started:
+            raise RuntimeError(f"the broker did not start: {(work / 'broker.log').read_text().strip()}")
+        traffic = asyncio.run(_send_and_consume(started.split()[2].rstrip(",")))
+    finally:
+        broker.send_signal(signal.SIGTERM)
+        broker.wait(30)
+    return store, traffic
+
+
+def _messages() -> list[Message]:
+    made = []
+    for number in range(ORDERS):
+        for topic, tags in TOPICS.items():
+            body = {"order": f"order-{number:05d}", "event": tags[number % len(tags)], "amount": number % 97 * 1.25}
+            made.append(
+                Message(
+                    topic, json.dumps(body).encode(), tags=body["event"], keys=body["order"],
+                    properties={"region": ("emea", "apac")[number % 2]},
+                )
+            )  # fmt: skip
+    return made
+
+
+async def _send_and_consume(namesrv: str) -> Traffic:
+    messages = _messages()
+    async with Producer(namesrv, "demo-producer") as producer:
+        for topic in TOPICS:  # the first send makes the topic
+            await producer.send(messages.pop(next(i for i, m in enumerate(messages) if m.topic == topic)))
+        begin = time.perf_counter()
+        left = iter(messages)
+
+        async def send_some() -> None:
+            for message in left:
+                await producer.send(message)
+
+        await asyncio.gather(*(send_some() for _ in range(_CONCURRENT_SENDS)))
+        send_s = time.perf_counter() - begin
+    sent = len(messages) + len(TOPICS)
+    seen: set[str] = set()
+    complete = asyncio.Event()
+
+    def on_messages(received: list[ReceivedMessage]) -> None:
+        seen.update(message.msg_id for message in received)
+        if len(seen) >= sent:
+            complete.set()
+
+    begin = time.perf_counter()
+    consumer = PushConsumer(namesrv, "demo-consumer", on_messages, PushOptions(start=StartPosition.FIRST))
+    for topic in TOPICS:
+        consumer.subscribe(topic)
+    async with consumer, asyncio.timeout(60):
+        await complete.wait()
+        consume_s = time.perf_counter() - begin
+    return Traffic(sent, len(seen), send_s, consume_s)
