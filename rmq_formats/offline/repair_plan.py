@@ -121,6 +121,8 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     layout = resolve_layout(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
         layout = replace(layout, delay_levels_ms=told_delay_levels(storage, root, segments, layout.delay_levels_ms))
+    if any(Path(paths.consumequeue_dir(root)).glob("%LMQ%*")):
+        raise StoreError(f"{root}: has light queues (LMQ), which a rebuild does not make; it cannot be repaired")
     told = {kind for kind in report.counts if kind.severity is not Severity.INFO}
     plan = RepairPlan(layout, left=tuple(finding for finding in report.findings if finding.kind in _NOT_REPAIRED))
     if any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
@@ -148,6 +150,7 @@ def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> Repai
     own = [segment for segment in segments if segment.start_offset % file_bytes == shift[0][0]] if shift else []
     foreign = [segment for segment in segments if segment not in own]
     sizes, surplus, left = [], [], []
+    made = set()
     every: list[Segment] = []
     for segment in own:
         gap = (segment.start_offset - every[-1].start_offset) // file_bytes - 1 if every else 0
@@ -158,6 +161,7 @@ def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> Repai
         for _ in range(gap):
             start = every[-1].start_offset + file_bytes
             every.append(Segment(f"{paths.commitlog_dir(root)}/{paths.segment_name(start)}", start, 0))
+            made.add(start)
             sizes.append((_relative(root, every[-1].path), file_bytes))
         every.append(segment)
         if segment.size_bytes != file_bytes:
@@ -170,8 +174,13 @@ def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> Repai
                 item.physical_offset, item.size)
         for item in found.left
     ]  # fmt: skip
+    missing = kinds.SEGMENT_MISSING.code
+    stretches = [
+        replace(item, code=missing, detail="no file holds this range") if item.file_offset in made else item
+        for item in found.stretches
+    ]
     return replace(
-        plan, stretches=(*found.stretches, *surplus), sizes=tuple(sizes), left=(*plan.left, *left),
+        plan, stretches=(*stretches, *surplus), sizes=tuple(sizes), left=(*plan.left, *left),
         moves=tuple(_relative(root, segment.path) for segment in foreign),
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """What a repair reports: what is to be done or was done, and what a verification said afterwards."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -8,11 +8,10 @@ from typing import Any, Final
 from rmq_formats import paths
 from rmq_formats.consumequeue import Unit
 from rmq_formats.errors import RmqError
-from rmq_formats.findings import Finding, Kind, Severity
+from rmq_formats.findings import Finding, Kind
 from rmq_formats.layout import UNIT_BYTES
 from rmq_formats.offline.repair_filler import Fill
 from rmq_formats.offline.repair_plan import RepairPlan
-from rmq_formats.offline.verify_report import VerifyReport
 from rmq_formats.segment import LocalStorage, opened, read_range
 from rmq_formats.verify import kinds
 
@@ -103,9 +102,13 @@ def _steps(plan: RepairPlan) -> Iterator[Step]:
     for stretch in plan.stretches:
         action = _DONE[stretch.fill] if stretch.held else _DONE[stretch.fill].removeprefix("copy aside, ")
         size = stretch.held if stretch.fill is Fill.END else stretch.size
-        yield Step(action, stretch.path, stretch.code, stretch.physical_offset, size)
+        yield Step(action, stretch.path, stretch.code, stretch.physical_offset, size or None)
+    made = {stretch.path for stretch in plan.stretches if stretch.code == kinds.SEGMENT_MISSING.code}
     for path, size in plan.sizes:
-        yield Step("give the file its size", path, kinds.SEGMENT_SIZE.code, size=size)
+        if path in made:
+            yield Step("make the file", path, kinds.SEGMENT_MISSING.code, size=size)
+        else:
+            yield Step("give the file its size", path, kinds.SEGMENT_SIZE.code, size=size)
     for path in plan.moves:
         yield Step("move to the quarantine", path, "in the way")
     for path in plan.configs:
@@ -123,26 +126,24 @@ def _sizes_text(plan: RepairPlan) -> str:
     return text if plan.live_topics is None else f"{text}; not the topics that were deleted"
 
 
-def remaining(root: str, report: VerifyReport, repairs: Sequence[RepairPlan]) -> tuple[tuple[Finding, ...], int]:
-    """What a verification after a repair finds, without the places of messages that were quarantined.
+def without_quarantined(
+    root: str, findings: Iterable[Finding], repairs: Sequence[RepairPlan]
+) -> tuple[tuple[Finding, ...], int]:
+    """Findings without the places in queues whose messages were quarantined, and how many places these are.
 
     Args:
         root: of the store.
-        report: of the verification.
+        findings: of a verification.
         repairs: all that were done.
-
-    Returns:
-        The findings that are left, and the messages that the quarantine explains.
     """
     stretches = sorted(
         (stretch.physical_offset, stretch.physical_offset + stretch.size)
-        for plan in repairs for stretch in plan.stretches
-    )  # fmt: skip
-    left, explained = [], 0
+        for plan in repairs
+        for stretch in plan.stretches
+    )
     file_bytes = repairs[-1].layout.consumequeue_file_bytes if repairs else 0
-    for finding in report.findings:
-        if finding.kind.severity is Severity.INFO:
-            continue
+    left, explained = [], 0
+    for finding in findings:
         if finding.kind == kinds.QUEUE_OFFSET_GAP and _is_quarantined(root, finding, file_bytes, stretches):
             explained += finding.count
         else:

@@ -1,20 +1,21 @@
 """The repair of a store: verify, plan, put aside, change, rebuild, and verify again."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from rmq_formats import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.findings import Finding, Severity
 from rmq_formats.offline import repair_journal as journal
 from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import Progress, rebuild_store
 from rmq_formats.offline.repair_checkpoint import write_checkpoint
 from rmq_formats.offline.repair_plan import RepairPlan, log_file_bytes, plan_repair
-from rmq_formats.offline.repair_report import RepairReport, remaining, steps
+from rmq_formats.offline.repair_report import RepairReport, steps, without_quarantined
 from rmq_formats.offline.runner import Runner
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_report import VerifyReport
@@ -54,9 +55,9 @@ def repair_store(
         OptionError: an object store, or an option that cannot be used.
     """
     begin = time.perf_counter()
-    storage, root = open_storage(store)
-    if not storage.is_local:
+    if "://" in store and not store.startswith("file://"):
         raise OptionError(f"{store}: a repair is made on a local disk or a shared mount")
+    storage, root = open_storage(store)
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
     run = _Repair(root, options, runner, work, on_progress)
@@ -91,9 +92,10 @@ class _Repair:
         with self._lock_if_there():
             left_over = journal.pending(Path(self.root))
             if left_over is not None:
-                return self._report(left_over[1], None, is_resumed=True)
+                return self._report(left_over[1], None, left_over[1].left, is_resumed=True)
             found = self._verify()
-            return self._report(self._planned(found), found)
+            plan = self._planned(found)
+            return self._report(plan, found, plan.left)
 
     def apply(self) -> RepairReport:
         """Do it, or what is left of it."""
@@ -105,7 +107,7 @@ class _Repair:
                 found = self._verify()
                 plan = self._planned(found)
                 if plan.is_empty:
-                    return replace(self._proved(plan, found, found), is_applied=True)
+                    return replace(self._report(plan, found, _faults(found)), is_applied=True)
                 directory = journal.begin(root, plan)
             else:
                 directory, plan = left_over
@@ -117,8 +119,8 @@ class _Repair:
                 write_checkpoint(root)
             journal.end(directory)
         self.options = replace(self.options, commitlog_file_bytes=plan.layout.commitlog_file_bytes)
-        proof = replace(self._proved(plan, found, self._verify()), directory=str(directory))
-        return replace(proof, is_applied=True, is_resumed=left_over is not None)
+        report = self._report(plan, found, _faults(self._verify()), is_resumed=left_over is not None)
+        return replace(report, is_applied=True, directory=str(directory))
 
     @contextmanager
     def _lock_if_there(self) -> Iterator[None]:
@@ -139,16 +141,20 @@ class _Repair:
             raise StoreNotFoundError(f"{directory}: no CommitLog files, and nothing else to repair the store from")
         return plan
 
-    def _report(self, plan: RepairPlan, found: VerifyReport | None, *, is_resumed: bool = False) -> RepairReport:
+    def _report(
+        self, plan: RepairPlan, found: VerifyReport | None, left: Iterable[Finding], *, is_resumed: bool = False
+    ) -> RepairReport:
         counts = {} if found is None else found.counts
+        left, explained = without_quarantined(self.root, left, journal.manifests(Path(self.root)))
         return RepairReport(
             store=self.root, is_applied=False, is_resumed=is_resumed, directory=None, steps=steps(plan),
-            lost=counts.get(kinds.UNIT_LOST, 0), before=counts, left=plan.left, explained=0, seconds=0.0,
+            lost=counts.get(kinds.UNIT_LOST, 0), before=counts, left=left, explained=explained, seconds=0.0,
         )  # fmt: skip
 
-    def _proved(self, plan: RepairPlan, found: VerifyReport | None, after: VerifyReport) -> RepairReport:
-        left, explained = remaining(self.root, after, journal.manifests(Path(self.root)))
-        return replace(self._report(plan, found), left=left, explained=explained)
+
+def _faults(report: VerifyReport) -> list[Finding]:
+    """What a verification found, without mere information."""
+    return [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
 
 
 def _rebuild_options(plan: RepairPlan) -> RebuildOptions:

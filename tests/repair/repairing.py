@@ -5,6 +5,7 @@ from pathlib import Path
 from rmq_formats.commitlog import Frame, walk
 from rmq_formats.paths import parse_segment_name
 from rmq_formats.verify.log import topic_fault
+from tests.verify.verifying import patch
 
 
 def is_text(raw: bytes) -> bool:
@@ -39,3 +40,19 @@ def remove_claims(store: Path) -> None:
     for name in ("consumerOffset.json", "delayOffset.json"):
         for path in (store / "config").glob(f"{name}*"):
             path.unlink()
+
+
+def many_faults(store: Path) -> None:
+    """Damage a store of ``sound_store`` in many places at once."""
+    files = sorted((store / "commitlog").iterdir())
+    patch(files[0], 2000, b"\x5a" * 700)
+    patch(files[1], 3000, b"\xa5" * 1096)
+    files[2].unlink()
+    files[3].write_bytes(files[3].read_bytes()[:2500])
+    last = len(files[-1].read_bytes().rstrip(b"\0"))
+    patch(files[-1], last, b"torn" * 9)
+    (store / "commitlog" / "notes.txt").write_text("mine\n")
+    (store / "checkpoint").write_bytes(b"\0" * 9)
+    (store / "config").mkdir()
+    (store / "config" / "topics.json").write_text("{")
+    (store / "config" / "topics.json.bak").write_text('{"topicConfigTable":{"Orders":{},"Clicks":{}}}')
