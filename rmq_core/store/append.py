@@ -20,7 +20,6 @@ from rmq_core.store.record_parts import (
     HEADS,
     HOST_FLAGS,
     LENGTH,
-    BatchEncoder,
     QueueParts,
     before_crc,
     host_kinds,
@@ -87,12 +86,21 @@ class Appender:
         queue = self._queues.get((topic, queue_id))
         return self._table.next_offset(topic, queue_id) if queue is None else queue.next_offset
 
+    def queue(self, topic: str, queue_id: int) -> QueueParts | None:
+        """What a queue's records share; None where there can be no such queue."""
+        return self._queues.get((topic, queue_id)) or self.open_queue(topic, queue_id)
+
+    def forget_all(self) -> None:
+        """Count all queues anew."""
+        self._queues.clear()
+
     def forget(self, topic: str) -> None:
         """Count the queues of a topic anew, from what the table knows of them."""
         for key in [key for key in self._queues if key[0] == topic]:
             del self._queues[key]
 
-    def _open_queue(self, topic: str, queue_id: int) -> QueueParts | None:
+    def open_queue(self, topic: str, queue_id: int) -> QueueParts | None:
+        """What a queue's records share, from the table of queues; None where there can be no such queue."""
         if not is_safe_topic(topic) or not 0 <= queue_id <= MAX_QUEUE_ID or self._table.is_foreign(topic):
             return None
         queue = QueueParts(topic, queue_id, self._table.next_offset(topic, queue_id))
@@ -140,7 +148,7 @@ class Appender:
         """
         if self.refusal is not None:
             return self.refusal
-        queue = self._queues.get((topic, queue_id)) or self._open_queue(topic, queue_id)
+        queue = self._queues.get((topic, queue_id)) or self.open_queue(topic, queue_id)
         body_bytes = len(body)
         if queue is None or not 0 < body_bytes <= self._max_body_bytes:
             return _ILLEGAL
@@ -194,99 +202,3 @@ class Appender:
         if self._log.position + size + BLANK_BYTES > self._file_bytes and not self._roll():
             return _NO_FILE
         return None
-
-    def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        batch: bytes,
-        properties: bytes,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        now_ms: int,
-        *,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        store_host: bytes | None = None,
-    ) -> PutResult:
-        """Append the messages of a client's batch, all or none.
-
-        Args:
-            topic: of all.
-            queue_id: of all.
-            batch: as it came over the wire.
-            properties: of the batch, encoded; they follow those of each message.
-            born_timestamp_ms: as in ``put``, like all that follow.
-            born_host: likewise.
-            now_ms: likewise.
-            sys_flag: likewise; transactions cannot come in batches.
-            reconsume_times: likewise.
-            store_host: likewise.
-
-        Source: ``CommitLog#asyncPutMessages``, ``MessageExtEncoder#encode(MessageExtBatch)``.
-        """
-        if self.refusal is not None:
-            return self.refusal
-        queue = self._queues.get((topic, queue_id)) or self._open_queue(topic, queue_id)
-        if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
-            return _ILLEGAL
-        if store_host is None:
-            store_host = self.store_host
-        hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
-        encoder = BatchEncoder(queue, sys_flag, HEADS[hosts], HEAD_BYTES[hosts], self._append_crc)
-        messages = encoder.split(batch, properties)
-        if messages is None:
-            return _ILLEGAL
-        size = sum(message[0] for message in messages)
-        log = self._log
-        if log.position + size + BLANK_BYTES > self._file_bytes:
-            if size > self._file_bytes - BLANK_BYTES:
-                return _ILLEGAL
-            if not self._roll():
-                return _NO_FILE
-        position = log.position
-        physical_offset = log.max_offset
-        varying = (born_timestamp_ms, born_host, now_ms, store_host, reconsume_times)
-        try:
-            parts, offsets = encoder.encode(messages, physical_offset, varying)
-        except struct_error:
-            return _ILLEGAL
-        memory = log.memory
-        # All but the first eight bytes, then these: the whole batch is there at once, or nothing.
-        records = b"".join(parts)
-        memory[position + BLANK_BYTES : position + size] = memoryview(records)[BLANK_BYTES:]
-        memory[position : position + BLANK_BYTES] = records[:BLANK_BYTES]
-        log.position = position + size
-        log.max_offset = physical_offset + size
-        queue_offset = queue.next_offset
-        queue.next_offset = queue_offset + len(messages)
-        return _new(PutResult, (_OK, physical_offset, size, queue_offset, len(messages), offsets, store_host))
-
-    def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
-        """Append bytes of a master's log, as a slave does; they may begin and end within records.
-
-        Returns:
-            False if they do not belong at the end of this log, or cannot be taken now.
-
-        Source: ``DefaultMessageStore#appendToCommitLog``.
-        """
-        log = self._log
-        if self.refusal is not None:
-            return False
-        self._queues.clear()  # the numbers come with the records
-        if not log.files and physical_offset > 0:
-            if physical_offset % self._file_bytes:
-                return False
-            log.begin_at(physical_offset)
-        if physical_offset != log.max_offset:
-            return False
-        done = 0
-        while done < len(data):
-            if log.position == self._file_bytes and not self._roll():
-                return False
-            step = min(len(data) - done, self._file_bytes - log.position)
-            log.memory[log.position : log.position + step] = data[done : done + step]
-            log.position += step
-            log.max_offset += step
-            done += step
-        return True

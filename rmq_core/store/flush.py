@@ -36,6 +36,7 @@ class LogFlusher:
         """
         self.flushed_offset = 0
         self.fault: OSError | None = None
+        self._is_over = False  # the fault has been told
         self._log = log
         self._disk = disk
         self._interval = None if interval_ms is None else interval_ms / 1000
@@ -67,18 +68,23 @@ class LogFlusher:
     def wait(self, physical_offset: int, timeout_s: float | None = None) -> bool:
         """Wait until all below an offset is on the disk; False if that did not come to be."""
         with self._done:
-            self._done.wait_for(lambda: self.flushed_offset >= physical_offset or self.fault is not None, timeout_s)
+            self._done.wait_for(lambda: self.flushed_offset >= physical_offset or self._is_over, timeout_s)
         return self.flushed_offset >= physical_offset
 
     def fail(self, error: OSError) -> None:
-        """End all forcing because of an error, wherever it was met."""
+        """End all forcing because of an error, wherever it was met.
+
+        Those who wait are told last: by then the store takes no more messages.
+        """
         with self._done:
             if self.fault is not None:
                 return
             self.fault = error
-            self._done.notify_all()
         for listener in self._failed:
             listener(error)
+        with self._done:
+            self._is_over = True
+            self._done.notify_all()
 
     def flush(self) -> bool:
         """Force all that is appended now, on the calling thread; False if that failed, now or before."""

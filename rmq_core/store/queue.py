@@ -6,34 +6,19 @@ pre-blanks, as ``rmq_formats.rebuild`` does, and never closed by what follows it
 
 from bisect import bisect_left
 from collections.abc import Callable
-from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmq_core.store.queue_ext import QueueExt
 from rmq_core.store.queue_files import FileSequence, OpenFiles
+from rmq_core.store.queue_units import UNIT, UNIT_TYPE, StoredUnit, is_pre_blank
 from rmq_formats.consumequeue import PRE_BLANK
 from rmq_formats.layout import EXT_MAX_ADDRESS, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.rebuild import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
 
-UNIT: Final = Struct(">qiq")
-UNIT_TYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
-assert UNIT.size == UNIT_TYPE.itemsize == UNIT_BYTES
-
 ROOM_BEHIND_NEXT: Final = 2  # cells of a table of targets
 _UNITS_AT_ONCE: Final = 4096
-_FILES_SCANNED: Final = 3  # from the end on; ConsumeQueue#recover
-
-
-class StoredUnit(NamedTuple):
-    """A unit and its place."""
-
-    queue_offset: int
-    physical_offset: int
-    size: int
-    tags_code: int
 
 
 class ConsumeQueue:
@@ -139,7 +124,7 @@ class ConsumeQueue:
             units = np.frombuffer(self.read(queue_offset, _UNITS_AT_ONCE), dtype=UNIT_TYPE)
             if not len(units):
                 return None
-            messages = np.flatnonzero(~_is_pre_blank(units))
+            messages = np.flatnonzero(~is_pre_blank(units))
             if len(messages):
                 return self.unit(queue_offset + int(messages[0]))
             queue_offset += len(units)
@@ -183,7 +168,7 @@ class ConsumeQueue:
         while queue_offset > first:
             begin = max(first, queue_offset - _UNITS_AT_ONCE)
             data = b"".join(self._pieces(begin, queue_offset))
-            messages = np.flatnonzero(~_is_pre_blank(np.frombuffer(data, dtype=UNIT_TYPE)))
+            messages = np.flatnonzero(~is_pre_blank(np.frombuffer(data, dtype=UNIT_TYPE)))
             if len(messages):
                 queue_offset = begin + int(messages[-1]) + 1
                 break
@@ -194,9 +179,9 @@ class ConsumeQueue:
         self.max_offset = queue_offset if self.files.files else 0
         self.min_offset = min(self.min_offset, self.max_offset)
         if self.ext is not None:
-            self.ext.cut(self._last_address())
+            self.ext.cut(self.last_address())
 
-    def _last_address(self) -> int | None:
+    def last_address(self) -> int | None:
         """The last tags code that is an address."""
         end = self.max_offset
         while end > self.first_stored:
@@ -228,53 +213,6 @@ class ConsumeQueue:
             self.trim(begin)
         elif begin < end:
             self.files.write(PRE_BLANK * (end - begin), begin * UNIT_BYTES)
-
-    def load(self, known_until: int | None) -> None:
-        """Open the files and find the last unit.
-
-        Args:
-            known_until: physical offset below which units are known to be sound on the disk, so that a
-                search by halves finds the last of them; those above are thrown away. None trusts nothing,
-                and reads the last files unit by unit.
-        """
-        self.is_whole = self.files.load()
-        if self.files.files:
-            self._find_end(known_until)
-        if self.ext is not None:
-            self.ext.load(self._last_address())
-
-    def _find_end(self, known_until: int | None) -> None:
-        if known_until is None:
-            self._scan(max(self.files.start, self.files.files[-1].start - (_FILES_SCANNED - 1) * self.files.file_bytes))
-            return
-        last = self.files.files[-1]
-        self.max_offset = (last.start + self.files.file_bytes) // UNIT_BYTES
-
-        def is_behind(unit: StoredUnit) -> bool:
-            return unit.size <= 0 or unit.physical_offset >= known_until
-
-        end = self.find(is_behind, self.first_stored)
-        self.max_offset = end
-        if self.files.has_data(end * UNIT_BYTES):
-            self.trim(end)
-
-    def _scan(self, offset: int) -> None:
-        """Find the first unit from a byte offset on that is not written, and throw away all behind it."""
-        end = self.files.files[-1].start + self.files.file_bytes
-        while offset < end:
-            units = np.frombuffer(self.files.read(offset, self.files.file_bytes), dtype=UNIT_TYPE)
-            unwritten = np.flatnonzero((units["physical_offset"] < 0) | (units["size"] <= 0))
-            if len(unwritten):
-                offset += int(unwritten[0]) * UNIT_BYTES
-                break
-            offset += len(units) * UNIT_BYTES
-        self.max_offset = offset // UNIT_BYTES
-        self.trim(self.max_offset)
-
-    def scan_all(self) -> None:
-        """Find the end of the sound units from the first file on."""
-        if self.files.files:
-            self._scan(self.files.start)
 
     def last_end(self) -> int:
         """Physical offset behind the record of the last unit; -1 if there is none."""
@@ -311,8 +249,3 @@ class ConsumeQueue:
             self.files.remove(self.files.files[0])
             removed += 1
         return removed
-
-
-def _is_pre_blank(units: NDArray[Any]) -> NDArray[np.bool_]:
-    blank: NDArray[np.bool_] = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
-    return blank

@@ -4,7 +4,6 @@ A write to a full disk is an error here, where a map would end the process; so t
 thousand small queues take little. As many stay open as the process may have.
 """
 
-import ctypes
 import mmap
 import os
 import resource
@@ -14,50 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.store.disk import Disk
+from rmq_core.store.queue_map import QueueMap
 from rmq_formats import paths
 from rmq_formats.errors import StoreSizeError
 
 _LEAST_OPEN: Final = 64
 _MOST_OPEN: Final = 16_384
 _OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
-
-
-_LEAST_WINDOW_BYTES: Final = 4096
-_MOST_WINDOW_BYTES: Final = 256 << 10
-
-
-class QueueMap:
-    """A file that is written through a map: only where its blocks have been taken, lest a full disk end the process.
-
-    Attributes:
-        view: the whole file.
-        address: of its first byte.
-        allocated: bytes from the start that have their blocks.
-        row: of the queue in the table of targets.
-    """
-
-    __slots__ = ("_map", "address", "allocated", "row", "view")
-
-    def __init__(self, descriptor: int, size: int, row: int) -> None:
-        self._map = mmap.mmap(descriptor, size)
-        self.view = memoryview(self._map)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        self.allocated = 0
-        self.row = row
-
-    def reserve(self, descriptor: int, position: int, disk: Disk) -> int:
-        """Have blocks from a position on, more the further the file is filled.
-
-        Returns:
-            Bytes that may be written from there on.
-        """
-        size = len(self.view)
-        if self.allocated <= position:
-            window = min(max(position, _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
-            end = min(-(-(position + window) // _LEAST_WINDOW_BYTES) * _LEAST_WINDOW_BYTES, size)
-            disk.allocate(descriptor, position, end - position)
-            self.allocated = end
-        return self.allocated - position
 
 
 class QueueFile:

@@ -8,6 +8,7 @@ from rmq_core.store.disk import Disk
 from rmq_core.store.queue import ConsumeQueue
 from rmq_core.store.queue_ext import QueueExt
 from rmq_core.store.queue_files import OpenFiles
+from rmq_core.store.queue_start import load_queue
 from rmq_formats import paths
 from rmq_formats.errors import FormatError
 
@@ -47,7 +48,7 @@ class QueueTable:
         return topic in self._foreign
 
     def load(self, known_until: int | None) -> None:
-        """Find the queues that are there; see ``ConsumeQueue.load``.
+        """Find the queues that are there; see ``load_queue``.
 
         Raises:
             StoreSizeError: a file of another size than this store's.
@@ -56,7 +57,7 @@ class QueueTable:
             for name in _names(f"{self._directory}/{topic}"):
                 if name.isascii() and name.isdigit() and str(int(name)) == name:
                     queue = self._make(topic, int(name))
-                    queue.load(known_until)
+                    load_queue(queue, known_until)
                     if queue.files.files:
                         self._queues[topic, int(name)] = queue
         self.count_units()

@@ -13,7 +13,8 @@ from typing import Final
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog
-from rmq_core.store.queue import UNIT, ConsumeQueue, StoredUnit
+from rmq_core.store.queue import ConsumeQueue
+from rmq_core.store.queue_units import UNIT, StoredUnit
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.values import Boundary, GetResult, GetStatus, QueryResult
 from rmq_formats.errors import FormatError

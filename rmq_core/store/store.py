@@ -5,16 +5,15 @@ down, deleting topics, and an append that needs a new file when none has been ma
 """
 
 import logging
-import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from functools import partial
-from pathlib import Path
 from typing import Final
 
 from rmq_core.store import config_files
 from rmq_core.store.append import Appender
+from rmq_core.store.append_bulk import BulkAppender
 from rmq_core.store.background import Background
+from rmq_core.store.cleaning import Cleaner
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.disk import Disk
 from rmq_core.store.dispatch import Dispatch
@@ -26,9 +25,9 @@ from rmq_core.store.memory import release_compiler
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.read import Reader
 from rmq_core.store.recovery import Recovery, RecoveryReport
-from rmq_core.store.retention import CleanReport, Pressure, Retention
+from rmq_core.store.refusals import SHUTDOWN, Refusals
 from rmq_core.store.unit_writer import UnitWriter
-from rmq_core.store.values import Arrival, PutResult, PutStatus
+from rmq_core.store.values import Arrival
 from rmq_core.store.watermark import Marks
 from rmq_formats import paths
 from rmq_formats.consumequeue import delay_levels_ms
@@ -37,8 +36,6 @@ from rmq_formats.hosts import Host
 ArrivalListener = Callable[[list[Arrival]], None]
 
 _LOGGER = logging.getLogger(__name__)
-_REFUSED: Final = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
-_SHUTDOWN: Final = "shutdown"
 _DROPPED_TOPICS: Final = "droppedTopics.json"
 
 
@@ -50,14 +47,15 @@ class MessageStore:
         recovery: what opening it found.
         put: appends a message; see ``Appender.put``. Methods of its parts, such as this, are the store's own
             without a call in between: it would be felt.
-        put_batch: appends a client's batch; see ``Appender.put_batch``.
-        put_encoded: appends a master's bytes; see ``Appender.put_encoded``.
+        put_batch: appends a client's batch; see ``BulkAppender.put_batch``.
+        put_encoded: appends a master's bytes; see ``BulkAppender.put_encoded``.
         next_offset: queue offset that the next message of a queue gets.
         get: messages of a queue; see ``Reader.get``.
         query: messages with a key; see ``Reader.query``.
         message: the message at a physical offset; see ``Reader.message``.
         message_by_id: the message with an offset message id; see ``Reader.message_by_id``.
         record: the stored record at a physical offset; None where none begins.
+        clean: removes what is too old; see ``Cleaner.clean``.
         log_stretch: bytes of the log, for a slave; see ``CommitLog.stretch``.
         offset_by_time: queue offset for a store time; see ``Reader.offset_by_time``.
         store_timestamp_ms: when a message of a queue was stored; see ``Reader.store_timestamp_ms``.
@@ -71,8 +69,6 @@ class MessageStore:
         self.config = config
         self._disk = disk
         self._closing = ExitStack()
-        self._refusals: dict[str, str] = {}
-        self._refusing = threading.Lock()  # the thread that meets a fault refuses, too
         self._lacks_file = False  # that a new CommitLog file could not be made is told once
         self._on_arrival: list[ArrivalListener] = []
         levels = delay_levels_ms(config.delay_levels)
@@ -83,9 +79,11 @@ class MessageStore:
         self._dispatch = Dispatch(self._log, self._queues, self._index, levels, UnitWriter(self._queues, self._dropped))
         self._reader = Reader(config, self._log, self._queues, self._index)
         self._appender = Appender(config, self._log, self._queues, store_host.to_bytes(), self._roll)
+        self._refusals = Refusals(config.root, self._appender)
         self.put = self._appender.put
-        self.put_batch = self._appender.put_batch
-        self.put_encoded = self._appender.put_encoded
+        bulk = BulkAppender(self._appender, config, self._log, self._roll)
+        self.put_batch = bulk.put_batch
+        self.put_encoded = bulk.put_encoded
         self.next_offset = self._appender.next_offset
         self.get = self._reader.get
         self.query = self._reader.query
@@ -105,7 +103,11 @@ class MessageStore:
         self._background = Background(
             config, disk, self._log, self._queues.open_files, self._index, self._dispatch, self._flusher, self._marks
         )
-        self._retention = Retention(config, disk)
+        cleaner = Cleaner(
+            config, disk, self._log, self._queues, self._index, self._dispatch, self._background, self._flusher,
+            self._refusals,
+        )  # fmt: skip
+        self.clean = cleaner.clean
         self.recovery = RecoveryReport()
         self._open(now_ms)
 
@@ -193,10 +195,9 @@ class MessageStore:
         try:
             self._dispatch.run(limit, rows)
         except OSError as error:  # what it needs may come: a full disk heals
-            self._refuse("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
+            self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
             return False
-        if self._refusals and "dispatch" in self._refusals:
-            self._accept("dispatch")
+        self._refusals.remove("dispatch")
         if rows:
             arrivals = self._dispatch.arrivals_of(rows)
             for listener in self._on_arrival:
@@ -221,7 +222,7 @@ class MessageStore:
     @property
     def refusals(self) -> dict[str, str]:
         """Why no messages are taken now, by cause; empty while they are."""
-        return dict(self._refusals)
+        return self._refusals.by_cause
 
     @property
     def fault(self) -> OSError | None:
@@ -246,23 +247,7 @@ class MessageStore:
         return self._background.force()
 
     def _on_flush_fault(self, error: OSError) -> None:
-        self._refuse("fault", f"the disk failed: {error}; open the store again")
-
-    def _refuse(self, cause: str, text: str) -> None:
-        with self._refusing:
-            known = self._refusals.get(cause)
-            self._refusals[cause] = text
-            self._appender.refusal = _REFUSED
-        if known is None and cause != _SHUTDOWN:
-            _LOGGER.error("%s: takes no more messages: %s", self.config.root, text)
-
-    def _accept(self, cause: str) -> None:
-        with self._refusing:
-            known = self._refusals.pop(cause, None)
-            if not self._refusals:
-                self._appender.refusal = None
-        if known is not None:
-            _LOGGER.warning("%s: over: %s", self.config.root, known)
+        self._refusals.add("fault", f"the disk failed: {error}; open the store again")
 
     # --- places -------------------------------------------------------------------------
     def topics(self) -> dict[str, list[int]]:
@@ -284,47 +269,6 @@ class MessageStore:
         return self._log.store_timestamp_ms(self._log.min_offset)
 
     # --- removing -----------------------------------------------------------------------
-    def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
-        """Remove what is too old, or what the disk has no room for; call it every ten seconds.
-
-        Args:
-            now_ms: the time.
-            manually: whatever the hour, as an operator asks.
-        """
-        pressure = self._retention.pressure()
-        if pressure is Pressure.FULL:
-            self._refuse("disk", "the disk is nearly full")
-        elif "disk" in self._refusals:
-            self._accept("disk")
-        log = self._log
-        done = min(self._dispatch.offset, self.flushed_offset)
-        ended = [file.path for file in log.files if file.start + file.size <= done]
-        last = [log.files[-1].path] if log.files else []
-        count = self._retention.expired(ended + last, now_ms, pressure, manually=manually)
-        for _ in range(count):
-            self._background.remove_later(partial(self._remove_file, log.remove_first().path))
-        queue_files, index_files = self._drop_expired() if count else (0, 0)
-        return CleanReport(pressure, count, queue_files, index_files)
-
-    def _remove_file(self, path: str) -> None:
-        self._disk.remove(path)
-        self._disk.sync_directory(str(Path(path).parent))
-
-    def _drop_expired(self) -> tuple[int, int]:
-        """Remove queue and Index files below the log's new beginning. Source: ``CleanConsumeQueueService``."""
-        log_min = self._log.min_offset
-        queue_files = 0
-        for queue in self._queues:
-            queue_files += queue.remove_expired(log_min)
-            queue.correct_min(log_min)
-        expired = [] if self._index is None else self._index.remove_expired(log_min)
-        self._dispatch.note()
-        if expired:  # no watermark may name a file that is gone
-            self._background.remove_later(self._background.force)
-        for file in expired:
-            self._background.remove_later(partial(self._disk.remove, file.path))
-        return queue_files, len(expired)
-
     def delete_topics(self, topics: Collection[str]) -> int:
         """Remove the queues of topics; how many had any. Their messages stay in the log until it is cleaned.
 
@@ -353,7 +297,7 @@ class MessageStore:
         Returns:
             Whether the next start finds it complete; else the mark of a crash stays, and it is recovered then.
         """
-        self._refuse(_SHUTDOWN, "the store is shut down")
+        self._refusals.add(SHUTDOWN, "the store is shut down")
         self._flusher.stop()
         self.dispatch()
         self._background.stop()

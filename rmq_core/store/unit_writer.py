@@ -17,8 +17,10 @@ from rmq_core.store.kernels import (
     TARGET_ROOM,
     place_units,
 )
-from rmq_core.store.queue import ROOM_BEHIND_NEXT, UNIT, ConsumeQueue
-from rmq_core.store.queue_files import QueueFile, QueueMap
+from rmq_core.store.queue import ROOM_BEHIND_NEXT, ConsumeQueue
+from rmq_core.store.queue_files import QueueFile
+from rmq_core.store.queue_map import QueueMap
+from rmq_core.store.queue_units import UNIT
 from rmq_core.store.queues import QueueTable
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels.dispatch import UNIT_QUEUE

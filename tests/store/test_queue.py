@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from rmq_core.store.disk import Disk
-from rmq_core.store.queue import UNIT, ConsumeQueue
+from rmq_core.store.queue import ConsumeQueue
 from rmq_core.store.queue_files import OpenFiles
+from rmq_core.store.queue_start import load_queue
+from rmq_core.store.queue_units import UNIT
 from rmq_formats.consumequeue import PRE_BLANK, Unit, build_consumequeue
 from rmq_formats.errors import StoreSizeError
 from rmq_formats.rebuild import MAX_GAP_UNITS
@@ -73,7 +75,7 @@ def test_the_first_unit_of_a_cleaned_queue_has_blanks_before_it_that_no_one_read
     assert (queue.min_offset, queue.max_offset) == (7, 9)
     assert queue.unit(6) is None
     again = make()
-    again.load(None)
+    load_queue(again, None)
     again.correct_min(0)
     assert (again.min_offset, again.max_offset) == (7, 9)
 
@@ -84,7 +86,7 @@ def test_a_queue_comes_back_as_it_was(make: Maker, count: int, known: int | None
     queue = make()
     put(queue, *range(count))
     again = make()
-    again.load(known)
+    load_queue(again, known)
     assert again.max_offset == (count if known is None else min(count, 8))
 
 
@@ -92,7 +94,7 @@ def test_units_beyond_what_is_known_are_thrown_away(make: Maker) -> None:
     queue = make()
     put(queue, *range(12))
     again = make()
-    again.load(1350)
+    load_queue(again, 1350)
     assert images(again) == built(0, 1, 2, 3)
     assert again.max_offset == 4
 
@@ -102,7 +104,7 @@ def test_a_scan_ends_at_the_first_unit_that_is_not_written(make: Maker) -> None:
     put(queue, *range(12))
     queue.files.write(bytes(20), 8 * 20)
     again = make()
-    again.load(None)
+    load_queue(again, None)
     assert again.max_offset == 8
     assert images(again) == built(*range(8))
 
@@ -150,7 +152,7 @@ def test_the_minimum_follows_the_log(make: Maker, log_min: int, expected: int, f
     queue.correct_min(log_min)
     assert (queue.min_offset, len(queue.files.files)) == (expected, files)
     again = make()
-    again.load(None)
+    load_queue(again, None)
     again.correct_min(log_min)
     assert (again.min_offset, again.max_offset) == (expected, 12)
 
@@ -170,7 +172,7 @@ def test_a_file_of_another_size_is_an_error_that_names_it(make: Maker) -> None:
     put(queue, 0)
     Path(queue.files.files[0].path).write_bytes(bytes(120))
     with pytest.raises(StoreSizeError, match="00000000000000000000: has 120 bytes"):
-        make().load(None)
+        load_queue(make(), None)
 
 
 def test_an_empty_file_and_those_behind_it_do_not_count(make: Maker) -> None:
@@ -178,7 +180,7 @@ def test_an_empty_file_and_those_behind_it_do_not_count(make: Maker) -> None:
     put(queue, *range(12))
     Path(queue.files.files[1].path).write_bytes(b"")
     again = make()
-    again.load(None)
+    load_queue(again, None)
     assert again.max_offset == 5
     assert again.is_whole
 
@@ -188,7 +190,7 @@ def test_a_queue_with_a_file_missing_says_so(make: Maker) -> None:
     put(queue, *range(12))
     Path(queue.files.files[1].path).unlink()
     again = make()
-    again.load(None)
+    load_queue(again, None)
     assert not again.is_whole
 
 
@@ -200,7 +202,7 @@ def test_stray_files_are_passed_over(make: Maker) -> None:
     (directory / "00000000000000000100.bak").write_bytes(b"x")
     (directory / "sub").mkdir()
     again = make()
-    again.load(None)
+    load_queue(again, None)
     assert again.max_offset == 1
 
 
