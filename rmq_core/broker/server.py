@@ -23,11 +23,13 @@ from rmq_core.broker.queue_locks import QueueLocks
 from rmq_core.broker.queue_places import QueuePlaces
 from rmq_core.broker.registration import Registration
 from rmq_core.broker.relays import Relays
+from rmq_core.broker.replies import Replies
 from rmq_core.broker.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.send_back import SendBacks
 from rmq_core.broker.sends import Sends
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.stats import SAMPLE_S, Stats
+from rmq_core.broker.storing import Storing
 from rmq_core.broker.tables import log
 from rmq_core.broker.topic_admin import TopicAdmin
 from rmq_core.broker.topics import Topics
@@ -152,8 +154,10 @@ class Broker:
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
+        storing = Storing(state, levels)
         return {
-            **Sends(state, levels, self._waiters).handlers(),
+            **Sends(state, storing, self._waiters).handlers(),
+            **Replies(state, storing).handlers(),
             **SendBacks(state, levels).handlers(),
             **Pulls(state, self._held).handlers(),
             **Lookups(state).handlers(),

@@ -121,3 +121,28 @@ async def test_the_second_port_has_no_pulls(asker: Asker) -> None:
     assert (await asker.client.invoke(fast, RemotingCommand(21))).code == 0
     answer = await asker.client.invoke(fast, RemotingCommand(11, fields={"topic": "T"}))
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_reply_goes_straight_to_who_has_asked(asker: Asker) -> None:
+    pushed: list[tuple[bytes, dict[str, str]]] = []
+
+    def take(command: RemotingCommand, _: object) -> RemotingCommand:
+        pushed.append((bytes(command.body), command.ext_fields))
+        return command.response()
+
+    asker.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT] = take
+    await asker.heartbeat()
+    fields: dict[str, object] = {
+        "a": "pg", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0,
+        "i": "REPLY_TO_CLIENT\x01c1\x02CORRELATION_ID\x017\x02",
+    }  # fmt: skip
+    answer = await asker.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"answer")
+    assert answer.code == 0
+    ((body, told),) = pushed
+    assert (body, told["storeHost"]) == (b"answer", asker.broker.address)
+    assert "CORRELATION_ID\x017\x02" in told["properties"]
+    assert messages(await asker.pull("DefaultCluster_REPLY_TOPIC"))[0].body == b"answer"
+    for properties, remark in (("", "is null"), ("REPLY_TO_CLIENT\x01gone\x02", "channel of <gone> not found")):
+        answer = await asker.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields | {"i": properties}, b"x")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert remark in (answer.remark or "")
