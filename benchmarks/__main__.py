@@ -5,9 +5,10 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import offline
+from benchmarks import broker, offline, remoting
 from benchmarks.measure import Figure
 
 
@@ -24,15 +25,30 @@ def table(figures: list[Figure]) -> str:
     return "\n".join(lines)
 
 
+def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
+    """What makes each part of the table."""
+    return {
+        "offline": lambda: offline.figures(work, messages),
+        "remoting": remoting.figures,
+        "broker": lambda: broker.figures(work),
+    }
+
+
 def main() -> int:
     """Make a store, measure on it, print."""
     parser = argparse.ArgumentParser(description="Benchmarks beside the real Apache RocketMQ.")
     parser.add_argument("--messages", type=int, default=4_400_000, help="records of the store")
+    parser.add_argument("--only", choices=["offline", "remoting", "broker"], help="one part of the table")
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="directory for stores; made and removed")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     try:
-        figures = offline.figures(given.work.resolve(), given.messages)
+        figures = [
+            figure
+            for name, part in parts(given.work.resolve(), given.messages).items()
+            if given.only in (None, name)
+            for figure in part()
+        ]
     finally:
         shutil.rmtree(given.work, ignore_errors=True)
     processors = len(os.sched_getaffinity(0))

@@ -1,0 +1,175 @@
+"""The running broker: the official Java producer and consumer against ours and against the original, in turn."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure import Figure
+
+PEER = Path(__file__).parents[1] / "tests/interop/peer/peer.sh"
+SECONDS = 8
+SINGLE_THREADS = (16, 64)
+BATCH_THREADS = 16
+CONSUMED = 300_000
+_START_TIMEOUT_S = 60
+_CONF = """brokerClusterName=DefaultCluster
+brokerName=broker-a
+brokerId=0
+brokerIP1=127.0.0.1
+autoCreateTopicEnable=true
+flushDiskType={flush}
+listenPort={port}
+namesrvAddr={namesrv}
+diskMaxUsedSpaceRatio=99
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A broker that has been started.
+
+    Attributes:
+        namesrv: ``host:port``.
+        pid: of its process; a Java broker's is the broker's own.
+        start_s: seconds from the start to the first connection that it takes.
+        idle_bytes: private memory right after that.
+    """
+
+    namesrv: str
+    pid: int
+    start_s: float
+    idle_bytes: int
+
+
+def figures(work: Path) -> list[Figure]:
+    """Sends, batches and consumption, both brokers in turn, on stores under ``work``."""
+    subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
+    ours, theirs = {}, {}
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        with our_broker(work / f"ours-{flush}", flush) as broker:
+            ours.update(_measure(broker, flush))
+            ours.setdefault("start", broker.start_s)
+            ours.setdefault("idle", broker.idle_bytes / (1 << 20))
+        with java_broker(work / f"java-{flush}", flush) as broker:
+            theirs.update(_measure(broker, flush))
+    made = [
+        _rate(f"single sends, {threads} threads", ours, theirs, f"send {threads}", 1.3) for threads in SINGLE_THREADS
+    ]
+    made += [
+        _rate("sends in batches of 32, messages", ours, theirs, "batch", 1.0),
+        _rate("consumption by Java's push consumer", ours, theirs, "consume", 1.0),
+        _rate("SYNC_FLUSH, single sends, 64 threads", ours, theirs, "sync 64", 1.0),
+    ]
+    start_s, idle = ours["start"], ours["idle"]
+    made.append(
+        Figure(
+            "start of `rmq standalone` to its first connection", f"{start_s:.2f} s", "", None, "1.5 s", start_s <= 1.5
+        )
+    )
+    made.append(Figure("its memory when idle", f"{idle:,.0f} MiB", "", None, "120 MiB", idle <= 120))
+    return made
+
+
+def _rate(name: str, ours: dict[str, float], theirs: dict[str, float], key: str, target: float) -> Figure:
+    ratio = ours[key] / theirs[key]
+    return Figure(name, f"{ours[key]:,.0f}/s", f"{theirs[key]:,.0f}/s", ratio, f"{target:.1f} × Java", ratio >= target)
+
+
+def _measure(broker: Running, flush: str) -> dict[str, float]:
+    if flush == "SYNC_FLUSH":
+        return {"sync 64": _load(broker, "send", "LoadSync", 64)}
+    rates = {f"send {threads}": _load(broker, "send", "LoadSingle", threads) for threads in SINGLE_THREADS}
+    rates["batch"] = _load(broker, "batch", "LoadBatch", BATCH_THREADS)
+    rates["consume"] = _load(broker, "consume", "LoadBatch", CONSUMED)
+    return rates
+
+
+def _load(broker: Running, mode: str, topic: str, amount: int) -> float:
+    seconds = 60 if mode == "consume" else SECONDS
+    command = ["bash", str(PEER), "load", broker.namesrv, mode, topic, str(amount), str(seconds)]
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    report = json.loads(output.splitlines()[-1])
+    if report["failed"]:
+        print(f"{mode} {topic}: {report['failed']} failed", file=sys.stderr)
+    return float(report["per_second"])
+
+
+@contextmanager
+def our_broker(store: Path, flush: str) -> Iterator[Running]:
+    """``rmq standalone`` on a new store."""
+    store.mkdir(parents=True)
+    conf = store.with_suffix(".conf")
+    conf.write_text(f"flushDiskType={flush}\n", encoding="utf-8")
+    rmq = Path(sys.executable).parent / "rmq"
+    command = [
+        str(rmq), "standalone", "--store", str(store), "--listen", "127.0.0.1:0", "--broker-listen",
+        f"127.0.0.1:{_free_port()}", "-c", str(conf),
+    ]  # fmt: skip
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        namesrv, broker = (part.split()[-1] for part in process.stdout.readline().split(","))
+        _wait_for(broker)
+        start_s = time.perf_counter() - begin
+        yield Running(namesrv, process.pid, start_s, psutil.Process(process.pid).memory_full_info().uss)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@contextmanager
+def java_broker(store: Path, flush: str) -> Iterator[Running]:
+    """The original's name server and broker on a new store."""
+    store.mkdir(parents=True)
+    namesrv_port, port = _free_port(), _free_port()
+    namesrv = f"127.0.0.1:{namesrv_port}"
+    conf = store.with_suffix(".conf")
+    conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv), encoding="utf-8")
+    commands = (["namesrv", str(namesrv_port)], ["broker", str(store), str(conf)])
+    processes = []
+    try:
+        begin = time.perf_counter()
+        for command, address in zip(commands, (namesrv, f"127.0.0.1:{port}"), strict=True):
+            processes.append(
+                subprocess.Popen(
+                    ["bash", str(PEER), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    env={**os.environ, "PEER_HEAP": "4g"},
+                )
+            )  # fmt: skip
+            _wait_for(address)
+        time.sleep(5)  # it registers with the name server some time after it listens
+        yield Running(namesrv, processes[-1].pid, time.perf_counter() - begin, 0)
+    finally:
+        for process in reversed(processes):
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(address: str) -> None:
+    host, port = address.rsplit(":", 1)
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

@@ -1,0 +1,125 @@
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * Load of the official client, for benchmarks: prints one JSON object.
+ *   Load NAMESRV send    TOPIC THREADS SECONDS        single sends with bodies of 1 KiB
+ *   Load NAMESRV batch   TOPIC THREADS SECONDS        in batches of 32
+ *   Load NAMESRV consume TOPIC COUNT   SECONDS        a new group, from the first message, until COUNT have come
+ * Sends warm up for two seconds that do not count.
+ */
+public class Load {
+    static final int BATCH = 32;
+    static final long WARM_UP_MS = 2000;
+
+    public static void main(String[] args) throws Exception {
+        String namesrv = args[0], mode = args[1], topic = args[2];
+        int amount = Integer.parseInt(args[3]);
+        double seconds = Double.parseDouble(args[4]);
+        if (mode.equals("consume")) {
+            consume(namesrv, topic, amount, seconds);
+        } else {
+            produce(namesrv, topic, amount, seconds, mode.equals("batch") ? BATCH : 1);
+        }
+        System.exit(0);
+    }
+
+    static void produce(String namesrv, String topic, int threads, double seconds, int batch) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("load-" + UUID.randomUUID());
+        producer.setNamesrvAddr(namesrv);
+        producer.setCompressMsgBodyOverHowmuch(1 << 20);
+        producer.start();
+        byte[] body = new byte[1024];
+        Arrays.fill(body, (byte) 'x');
+        producer.send(new Message(topic, "TagA", body), 10000);
+        AtomicLong sent = new AtomicLong(), failed = new AtomicLong();
+        AtomicBoolean counts = new AtomicBoolean(), ends = new AtomicBoolean();
+        List<Thread> senders = new ArrayList<>();
+        for (int i = 0; i < threads; i++) {
+            Thread thread = new Thread(() -> {
+                while (!ends.get()) {
+                    try {
+                        SendResult result = batch == 1
+                            ? producer.send(new Message(topic, "TagA", body), 10000)
+                            : producer.send(batchOf(topic, body, batch), 10000);
+                        if (result.getSendStatus() != SendStatus.SEND_OK) {
+                            failed.incrementAndGet();
+                        } else if (counts.get()) {
+                            sent.addAndGet(batch);
+                        }
+                    } catch (Exception error) {
+                        if (failed.incrementAndGet() == 1) {
+                            error.printStackTrace();
+                        }
+                    }
+                }
+            });
+            thread.start();
+            senders.add(thread);
+        }
+        Thread.sleep(WARM_UP_MS);
+        long begin = System.nanoTime();
+        counts.set(true);
+        Thread.sleep((long) (seconds * 1000));
+        counts.set(false);
+        double took = (System.nanoTime() - begin) / 1e9;
+        ends.set(true);
+        for (Thread thread : senders) {
+            thread.join();
+        }
+        producer.shutdown();
+        report(sent.get(), failed.get(), took);
+    }
+
+    static List<Message> batchOf(String topic, byte[] body, int count) {
+        List<Message> messages = new ArrayList<>(count);
+        for (int i = 0; i < count; i++) {
+            messages.add(new Message(topic, "TagA", body));
+        }
+        return messages;
+    }
+
+    static void consume(String namesrv, String topic, int count, double seconds) throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("load-" + UUID.randomUUID());
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(32);
+        consumer.setPullBatchSize(32);
+        consumer.subscribe(topic, "*");
+        AtomicLong got = new AtomicLong(), first = new AtomicLong(), last = new AtomicLong();
+        CountDownLatch complete = new CountDownLatch(1);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            first.compareAndSet(0, System.nanoTime());
+            last.set(System.nanoTime());
+            if (got.addAndGet(messages.size()) >= count) {
+                complete.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        complete.await((long) (seconds * 1000), TimeUnit.MILLISECONDS);
+        long failed = Math.max(0, count - got.get());
+        double took = (last.get() - first.get()) / 1e9;
+        consumer.shutdown();
+        report(got.get(), failed, took);
+    }
+
+    static void report(long messages, long failed, double seconds) {
+        System.out.println("{\"messages\": " + messages + ", \"failed\": " + failed + ", \"seconds\": " + seconds
+            + ", \"per_second\": " + Math.round(messages / Math.max(seconds, 1e-9)) + "}");
+    }
+}
