@@ -53,7 +53,6 @@ class BrokerConfig:
         flush_delay_offset_interval_ms: likewise of delay levels.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
         enable_property_filter: whether SQL92 subscriptions are taken.
-        filter_support_retry: whether they apply to the original's properties on retry topics.
         long_polling_enable: whether a pull may wait as long as it asks to.
         short_polling_time_ms: how long it waits at most otherwise.
         use_server_side_reset_offset: whether a reset of offsets is told at the next pull.
@@ -94,7 +93,6 @@ class BrokerConfig:
     flush_delay_offset_interval_ms: int = setting(10_000, java="flushDelayOffsetInterval", low=10)
     sync_flush_timeout_ms: int = setting(5000, java="syncFlushTimeout", low=1)
     enable_property_filter: bool = setting(False)
-    filter_support_retry: bool = setting(False)
     long_polling_enable: bool = setting(True, mutable=True)
     short_polling_time_ms: int = setting(1000, java="shortPollingTimeMills", mutable=True)
     use_server_side_reset_offset: bool = setting(True, mutable=True)

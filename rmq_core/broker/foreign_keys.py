@@ -48,7 +48,8 @@ IGNORED: Final = frozenset(
     enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
     fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
-    filterDataCleanTimeSpan flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
+    filterDataCleanTimeSpan filterSupportRetry
+    flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
     flushConsumeQueueLeastPages flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     forceRegister forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable
     haHousekeepingInterval haListenPort haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup
