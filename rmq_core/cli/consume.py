@@ -71,8 +71,10 @@ def consume(
     """
     position, time_ms = _start(start)
     from rmq_core.client.lines import line_of_message  # noqa: PLC0415 # --help does not need it
+    from rmq_core.client.subscription import subscription  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
+    subscription(topic, tags, sql=sql)  # what is wrong with it is told before anybody is asked
     printing = _Printing(line_of_message if as_json else _body_line, limit, timeout)
     place = _Place(namesrv, topic, tags, sql, position, time_ms)
     run(_read(printing, place) if group is None else _join(printing, place, group))

@@ -1,5 +1,6 @@
 """The client: producers, consumers and an administrator, on asyncio; for brokers of ours and of the original."""
 
+from rmq_core.client.admin import Admin
 from rmq_core.client.errors import BrokerError, ClientError, MessageError, NoRouteError, SendFailedError
 from rmq_core.client.listener import Later, Listener
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
@@ -19,6 +20,7 @@ from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 
 __all__ = [
+    "Admin",
     "BrokerError",
     "ClientError",
     "ClientOptions",

@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from rmq_core.client import (
+    Admin,
     BrokerError,
     Later,
     Message,
@@ -32,6 +33,7 @@ from rmq_core.client import (
     StartPosition,
 )
 from rmq_core.client.selectors import by_hash
+from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
 from rmq_formats.compression import Compression
 
@@ -443,5 +445,49 @@ def test_refusals_carry_the_brokers_code_and_remark(namesrv: str) -> None:
                 await consumer.poll(10)
             assert illegal.value.code in {1, 29}
             assert "queueId[99] is illegal" in illegal.value.remark
+
+    run(main())
+
+
+def test_an_admin_makes_topics_and_groups_and_finds_messages(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Managed"), fresh("group")
+        async with Admin(namesrv) as admin:
+            assert set((await admin.cluster()).broker_addr_table) == {BROKER}
+            await admin.create_topic(topic, queues=3)
+            await known(namesrv, topic)
+            assert topic in await admin.topics()
+            queues = await admin.queues(topic)
+            assert [queue.queue_id for queue in queues] == [0, 1, 2]
+            async with Producer(namesrv, "senders") as producer:
+                sent = [
+                    await producer.send(Message(topic, body, keys=["k", "l"]), queue=queues[0]) for body in bodies_of(3)
+                ]
+            assert await admin.topic_stats(topic) == {queues[0]: (0, 3), queues[1]: (0, 0), queues[2]: (0, 0)}
+            assert (await admin.view_message(sent[1].offset_msg_id)).body == bodies_of(3)[1]
+            at_two = await admin.message_at(queues[0], 2)
+            assert at_two is not None
+            assert at_two.msg_id == sent[2].msg_id
+            assert await admin.message_at(queues[0], 3) is None
+            async with asyncio.timeout(10):  # the index is made some time after a message is stored
+                while len(await admin.query_by_key(topic, "l")) < 3:
+                    await asyncio.sleep(0.05)
+            assert [one.body for one in await admin.query_by_key(topic, "k")] == bodies_of(3)
+            assert [one.body for one in await admin.query_by_uniq_key(topic, sent[0].msg_id)] == bodies_of(1)
+            assert await admin.query_by_key(topic, "none") == []
+            await admin.create_group(SubscriptionGroupConfig(group_name=group, retry_max_times=3))
+            await admin.offsets.commit(queues[0], group, 1)
+            assert (await admin.consume_stats(group, topic))[queues[0]] == (1, 3)
+            with pytest.raises(BrokerError) as offline:
+                await admin.consumer_connections(group)
+            assert offline.value.code == 206
+            assert (await admin.reset_offsets(group, topic, -1))[queues[0]] == 3
+            assert await admin.offsets.committed(queues[0], group) == 3
+            await admin.delete_group(group, clean_offsets=True)
+            await admin.delete_topic(topic)
+            with pytest.raises(NoRouteError):
+                await admin.route(topic)
+            with pytest.raises(BrokerError):
+                await admin.view_message(sent[0].offset_msg_id[:16] + "0000000000FFFFFF")
 
     run(main())

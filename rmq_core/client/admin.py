@@ -1,0 +1,317 @@
+"""The administrator: topics, groups, offsets and single messages of a running cluster.
+
+::
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("Orders", queues=8)
+        print(await admin.consume_stats("billing"))
+
+Source: ``MQAdminImpl``, ``DefaultMQAdminExtImpl``.
+"""
+
+import asyncio
+from typing import Final
+
+from rmq_core.client.cluster import Cluster
+from rmq_core.client.decode import decode_records
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import ClientOptions, ConsumerOptions
+from rmq_core.client.packet import MAX_GROUP_CHARACTERS, MAX_TOPIC_CHARACTERS, check_name
+from rmq_core.client.pull import Puller
+from rmq_core.client.queue_offsets import QueueOffsets
+from rmq_core.client.subscription import subscription
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import (
+    ClusterInfo,
+    ConsumerConnection,
+    ConsumeStats,
+    KVTable,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicList,
+    TopicRouteData,
+    TopicStats,
+    decode_body,
+    encode_body,
+    parse_queue_key,
+)
+from rmq_core.remoting.bodies import QueueOffsets as OffsetsBody
+from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from rmq_core.remoting.fields import Fields, write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv
+from rmq_core.remoting.requests import (
+    ConsumerGroup,
+    ConsumeStatsOf,
+    CreateTopic,
+    DeleteGroup,
+    QueryMessage,
+    ResetOffset,
+    Topic,
+    ViewMessage,
+)
+from rmq_formats.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.message_id import decode_message_id
+
+_DEFAULTS: Final = ClientOptions(request_timeout_s=5.0)
+_GROUP: Final = "TOOLS_CONSUMER"  # Java's for tools: brokers have it from the start
+_TEMPLATE: Final = "TBW102"
+_END_OF_TIME_MS: Final = (1 << 63) - 1
+_READ_AND_WRITE: Final = 6
+
+
+class Admin:
+    """Administers a cluster; use it with ``async with``, or start and close it.
+
+    All methods raise BrokerError with code and remark where a server refuses, NoRouteError where a topic or broker
+    is not known, and TransportError where a server cannot be asked.
+
+    Attributes:
+        offsets: what brokers know of queues' offsets.
+    """
+
+    def __init__(
+        self, namesrv: str, options: ClientOptions = _DEFAULTS, *, credentials: Credentials | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            options: its settings.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+        """
+        self._cluster = Cluster(namesrv, options, credentials=credentials)
+        self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
+        self.offsets = QueueOffsets(self._cluster)
+
+    async def __aenter__(self) -> "Admin":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Begin."""
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        """End."""
+        await self._cluster.close()
+
+    # What there is.
+
+    async def cluster(self) -> ClusterInfo:
+        """All brokers and clusters."""
+        answer = await self._cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return decode_body(answer.body, ClusterInfo)
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        answer = await self._cluster.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(answer.body, TopicList).topic_list)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Where a topic is."""
+        return await self._cluster.route_data(topic)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read."""
+        return list((await self._cluster.refresh_route(topic)).read_queues)
+
+    async def broker_info(self, address: str) -> dict[str, str]:
+        """What a broker says of itself: rates, sizes, times.
+
+        Args:
+            address: its ``host:port``.
+        """
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return decode_body(answer.body, KVTable).table
+
+    # Topics and groups.
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        perm: int = _READ_AND_WRITE,
+        order: bool = False,
+        broker: str | None = None,
+    ) -> None:
+        """Make a topic, or change it.
+
+        Args:
+            topic: its name.
+            queues: on each broker.
+            perm: 4 read, 2 write, together 6.
+            order: whether it is an ordered one.
+            broker: the address of the only broker that is to have it; all masters if it is not given.
+
+        Raises:
+            MessageError: a bad name.
+        """
+        check_name("topic", topic, MAX_TOPIC_CHARACTERS)
+        fields = CreateTopic(
+            topic=topic,
+            default_topic=_TEMPLATE,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            order=order,
+        )
+        await self._at_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, broker=broker)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic everywhere."""
+        await self._at_masters(RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
+        await self._cluster.ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrv(topic=topic))
+
+    async def create_group(self, config: SubscriptionGroupConfig) -> None:
+        """Make a consumer group, or change it.
+
+        Args:
+            config: its name and settings.
+
+        Raises:
+            MessageError: a bad name.
+        """
+        check_name("group", config.group_name, MAX_GROUP_CHARACTERS)
+        await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
+
+    async def delete_group(self, group: str, *, clean_offsets: bool = False) -> None:
+        """Delete a consumer group.
+
+        Args:
+            group: its name.
+            clean_offsets: whether its offsets go too.
+        """
+        fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
+        await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+
+    # Offsets.
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """The first offset of each queue of a topic, and the one that its next message will have."""
+        answers = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        tables = [decode_body(answer.body, TopicStats).offset_table for answer in answers]
+        return {
+            parse_queue_key(key): (one.min_offset, one.max_offset) for table in tables for key, one in table.items()
+        }
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, tuple[int, int]]:
+        """A group's offset in each queue, and the one that the queue's next message will have.
+
+        Args:
+            group: whose.
+            topic: only that one's queues.
+        """
+        fields = ConsumeStatsOf(consumer_group=group, topic=topic)
+        answers = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
+        tables = [decode_body(answer.body, ConsumeStats).offset_table for answer in answers]
+        return {
+            parse_queue_key(key): (one.consumer_offset, one.broker_offset)
+            for table in tables
+            for key, one in table.items()
+        }
+
+    async def consumer_connections(self, group: str) -> ConsumerConnection:
+        """The clients of a consumer group, as the first broker that knows any tells them.
+
+        Raises:
+            BrokerError: code 206: none is there.
+        """
+        fields, failed = ConsumerGroup(consumer_group=group), None
+        for address in await self._masters():
+            answer = await self._cluster.ask(
+                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=(ResponseCode.CONSUMER_NOT_ONLINE,)
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_body(answer.body, ConsumerConnection)
+            failed = BrokerError(address, answer.code, answer.remark)
+        raise failed or NoRouteError(group, "no broker is there")
+
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Set a group's offsets of a topic to what was stored at a time; its consumers go there too.
+
+        Args:
+            group: whose.
+            topic: of which topic.
+            timestamp_ms: the time; -1 is the end.
+
+        Returns:
+            The offsets.
+        """
+        fields = ResetOffset(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
+        answers = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        tables = [decode_body(answer.body, OffsetsBody).offset_table for answer in answers]
+        return {parse_queue_key(key): offset for table in tables for key, offset in table.items()}
+
+    # Messages.
+
+    async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
+        """The message that an id by place tells of; its own broker is asked.
+
+        Raises:
+            DecodeError: no such id.
+        """
+        host, physical_offset = decode_message_id(offset_msg_id)
+        fields = ViewMessage(offset=physical_offset)
+        answer = await self._cluster.ask(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        return decode_records(answer.body, MessageQueue(topic="", broker_name="", queue_id=0))[0]
+
+    async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """The message of a queue with a queue offset; None if it is not there."""
+        await self._cluster.master_of(queue)
+        pulled = await self._puller.pull(queue, offset, subscription(queue.topic), waits=False, max_messages=1)
+        return next((message for message in pulled.messages if message.queue_offset == offset), None)
+
+    async def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[ReceivedMessage]:
+        """Messages of a topic that have a key, in the order of their store times."""
+        found = await self._query(topic, key, max_messages, by_uniq_key=False)
+        return [message for message in found if key in message.keys][:max_messages]
+
+    async def query_by_uniq_key(self, topic: str, uniq_key: str) -> list[ReceivedMessage]:
+        """Messages of a topic that have a unique key: one, or more where a producer had to try again."""
+        found = await self._query(topic, uniq_key, 32, by_uniq_key=True)
+        return [message for message in found if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
+
+    async def _query(self, topic: str, key: str, max_messages: int, *, by_uniq_key: bool) -> list[ReceivedMessage]:
+        query = QueryMessage(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS
+        )
+        fields = write_fields(query) | {"_UNIQUE_KEY_QUERY": str(by_uniq_key).lower()}
+        route = await self._cluster.route(topic)
+        messages: list[ReceivedMessage] = []
+        for broker_name in route.brokers:
+            command = request(RequestCode.QUERY_MESSAGE, fields)
+            address = self._cluster.address(broker_name, any_id=True)
+            answer = await self._cluster.ask_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
+            if answer.code == ResponseCode.SUCCESS:
+                queue = MessageQueue(topic=topic, broker_name=broker_name, queue_id=-1)
+                messages += decode_records(answer.body, queue)
+        return sorted(messages, key=lambda message: message.store_timestamp_ms)
+
+    # How it asks.
+
+    async def _masters(self) -> list[str]:
+        brokers = (await self.cluster()).broker_addr_table.values()
+        return [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+
+    async def _at_masters(
+        self, code: RequestCode, fields: Fields | None, body: bytes = b"", *, broker: str | None = None
+    ) -> list[RemotingCommand]:
+        addresses = await self._masters() if broker is None else [broker]
+        if not addresses:
+            raise NoRouteError("the cluster", "no master is there")
+        return list(await asyncio.gather(*(self._cluster.ask(address, code, fields, body) for address in addresses)))
+
+    async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
+        route = await self._cluster.route(topic)
+        addresses = [self._cluster.address(name) for name in route.brokers]
+        return list(await asyncio.gather(*(self._cluster.ask(address, code, fields) for address in addresses)))
