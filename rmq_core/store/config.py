@@ -152,7 +152,10 @@ class StoreConfig:
             raise OptionError("storePathRootDir is empty")
         if "," in self.commitlog_path:
             raise OptionError("storePathCommitLog names several directories; one is supported")
-        delay_levels_ms(self.delay_levels)
+        try:
+            delay_levels_ms(self.delay_levels)
+        except OptionError as error:
+            raise OptionError(f"messageDelayLevel: {error}") from None
         delete_hours(self.delete_when)
 
     @classmethod
