@@ -17,6 +17,7 @@ from rmq_formats.layout import PROPERTY_DELAY
 
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
+_DRAIN_POLL_S: Final = 0.005
 
 
 class _Waiting(NamedTuple):
@@ -66,13 +67,14 @@ class DiskWaiters:
         self._timeout_s = timeout_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
+        self._is_closed = False
         if self.is_sync:
             store.on_flushed(lambda _: self._call(self._release))
             store.on_fault(lambda _: self._call(self._fail))
 
     def _call(self, function: Callable[[], None]) -> None:
-        """Have the loop call a function; the store's threads may outlive it."""
-        if not self._loop.is_closed():
+        """Have the loop call a function."""
+        if not self._is_closed:
             self._loop.call_soon_threadsafe(function)
 
     def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
@@ -90,6 +92,16 @@ class DiskWaiters:
         flushed, waiting = self._store.flushed_offset, self._waiting
         while waiting and waiting[0].end_offset <= flushed:
             waiting.popleft().done(True)
+
+    async def drain(self) -> None:
+        """Wait until nobody waits any more: all that is appended is forced, or has waited too long."""
+        while self._waiting:
+            await asyncio.sleep(_DRAIN_POLL_S)
+            self.expire()
+
+    def close(self) -> None:
+        """The store is about to be let go."""
+        self._is_closed = True
 
     def expire(self) -> None:
         """Tell those that have waited too long; call it now and then."""

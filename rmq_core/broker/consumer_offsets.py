@@ -6,7 +6,7 @@ Source: ``ConsumerOffsetManager``.
 from collections.abc import Callable
 from typing import Final
 
-from rmq_core.broker.tables import load_table, save_table
+from rmq_core.broker.tables import Run, load_table, run_now, save_table
 from rmq_core.remoting.bodies import DataVersion, OffsetTable
 
 _FILE: Final = "consumerOffset.json"
@@ -102,9 +102,9 @@ class ConsumerOffsets:
         """The table as slaves are told it."""
         return OffsetTable(data_version=self._version, offset_table=self.table)
 
-    def save(self) -> None:
-        """Write the file, if anything has changed."""
+    def save(self, run: Run = run_now) -> None:
+        """Write the file, if anything has changed; see ``save_table``."""
         if self._is_changed:
             self._is_changed = False
             self._version = self._version.next(self._clock_ms())
-            save_table(self._root, _FILE, self.body())
+            save_table(self._root, _FILE, self.body(), run)

@@ -70,7 +70,7 @@ class Pulls:
         if reset is not None and state.config.use_server_side_reset_offset:
             return self._reset(request, asked, reset)
         result = state.store.get(
-            asked.topic, asked.queue_id, asked.queue_offset, asked.max_msg_nums,
+            asked.topic, asked.queue_id, asked.queue_offset, max(1, asked.max_msg_nums),
             tags_codes=wanted.tags_codes, matches=wanted.matches,
         )  # fmt: skip
         if asked.sys_flag & _COMMITS and not again:

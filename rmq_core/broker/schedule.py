@@ -13,7 +13,7 @@ from msgspec import field
 from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC, DelayLevels
 from rmq_core.broker.names import SCHEDULE_TOPIC
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.tables import load_table, save_table
+from rmq_core.broker.tables import Run, load_table, run_now, save_table
 from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.values import GetStatus, PutStatus
@@ -117,12 +117,12 @@ class Schedule:
         """The table as slaves are told it."""
         return DelayOffsets(data_version=self._version, offset_table=self.offsets)
 
-    def save(self) -> None:
-        """Write the file, if anything has changed."""
+    def save(self, run: Run = run_now) -> None:
+        """Write the file, if anything has changed; see ``save_table``."""
         if self.offsets != self._saved:
             self._version = self._version.next(self._state.clock_ms())
             self._saved = dict(self.offsets)
-            save_table(self._state.store.config.root, _FILE, self.body())
+            save_table(self._state.store.config.root, _FILE, self.body(), run)
 
 
 def _messages(slices: list[memoryview]) -> Iterator[StoredMessage]:

@@ -5,6 +5,8 @@ import errno
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.appending import DelayLevels, DiskWaiters
@@ -42,7 +44,8 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.errors import DecodeError
 from rmq_formats.hosts import Host
 
-_EXPIRY_S: Final = 0.2  # how often held pulls and sends that wait for the disk are looked at
+_EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
+_PULL_EXPIRY_S: Final = 0.5  # likewise pulls that wait for messages, of which there are more
 _HOUSEKEEPING_S: Final = 10.0
 _MAKE_TOPICS: Final = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -101,21 +104,25 @@ class Broker:
             host = Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
         except DecodeError as error:
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
-        self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
-        try:
+        async with AsyncExitStack() as ending:
+            self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
+            ending.callback(self._let_go)
             self._build(host)
+            ending.callback(self._save)
+            ending.push_async_callback(self._server.close)
+            ending.push_async_callback(self._waiters.drain)
             await self._listen(port)
+            ending.push_async_callback(self.registration.close)
             await self.registration.start()
-        except BaseException:
-            self.store.shutdown()
-            raise
-        self._every("expiry", _EXPIRY_S, self._expire)
-        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, self.state.offsets.save)
-        self._every("schedule", INTERVAL_S, self._schedule.deliver)
-        self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
-        self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
-        self._every("stats", SAMPLE_S, lambda: self.state.stats.sample(self._clock_ms()))
+            ending.callback(self._stop_clocks)
+            self._start_clocks()
+            self._ending = ending.pop_all()
+        self.address = self.state.address
         log.info("broker %s listens on %s", config.broker_name, self.address)
+
+    async def close(self) -> None:
+        """Answer what is under way, let go of the store."""
+        await self._ending.aclose()
 
     def _build(self, host: Host) -> None:
         """Make the tables and handlers."""
@@ -134,6 +141,7 @@ class Broker:
             stats=Stats(clock_ms()),
             clock_ms=clock_ms,
         )
+        self._files = ThreadPoolExecutor(1, "rmq-broker-files")
         self._held = HeldPulls()
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms)
         self._memberships = Memberships(self.state)
@@ -173,28 +181,40 @@ class Broker:
     async def _listen(self, port: int) -> None:
         config = self._config
         await self._server.listen(config.bind_address, port)
-        self.address = self.state.address
         fast_port = port - FAST_PORT_DISTANCE
         if fast_port > 0:
             await self._server.listen(config.bind_address, fast_port, self._fast_handlers)
 
-    async def close(self) -> None:
-        """Answer what is under way, let go of the store."""
-        for timer in self._timers.values():
-            timer.cancel()
-        await self.registration.close()
-        await self._server.close()
+    def _let_go(self) -> None:
+        """Let go of the store."""
+        is_complete = self.store.shutdown()
+        if self.address:
+            log.info("broker on %s has stopped%s", self.address, "" if is_complete else "; the store needs a recovery")
+
+    def _save(self) -> None:
+        """Write what is only written now and then, after what is being written."""
+        self._files.shutdown()
         self.state.offsets.save()
         self._schedule.save()
-        is_complete = self.store.shutdown()
-        log.info("broker on %s has stopped%s", self.address, "" if is_complete else "; the store needs a recovery")
+        self._waiters.close()
 
     def _dispatch(self) -> None:
         self.store.dispatch()
 
-    def _expire(self) -> None:
-        self._waiters.expire()
-        self._held.expire(self._clock_ms())
+    def _start_clocks(self) -> None:
+        config, state, run = self._config, self.state, self._files.submit
+        self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
+        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._clock_ms()))
+        self._every("schedule", INTERVAL_S, self._schedule.deliver)
+        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, lambda: state.offsets.save(run))
+        self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, lambda: self._schedule.save(run))
+        self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
+        self._every("stats", SAMPLE_S, lambda: state.stats.sample(self._clock_ms()))
+
+    def _stop_clocks(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     def _keep_house(self) -> None:
         self._memberships.drop_silent()

@@ -7,6 +7,7 @@ Source: ``ConfigManager``.
 """
 
 import logging
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +17,13 @@ from rmq_core.store import config_files
 from rmq_formats.paths import config_dir
 
 log = logging.getLogger("rmq.broker")
+Run = Callable[[Callable[[], None]], object]
 _T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def run_now(write: Callable[[], None]) -> None:
+    """Write at once."""
+    write()
 
 
 def load_table(root: str, name: str, kind: type[_T]) -> _T:
@@ -31,10 +38,22 @@ def load_table(root: str, name: str, kind: type[_T]) -> _T:
     return kind() if table is None else table
 
 
-def save_table(root: str, name: str, table: msgspec.Struct) -> None:
-    """Write a table. A disk that does not take it is logged: the broker goes on, and tries again next time."""
+def save_table(root: str, name: str, table: msgspec.Struct, run: Run = run_now) -> None:
+    """Write a table. A disk that does not take it is logged: the broker goes on, and tries again next time.
+
+    Args:
+        root: the store's directory.
+        name: of the file.
+        table: what it is to hold; made to text at once.
+        run: runs the writing, on another thread perhaps; at once by default.
+    """
     path = f"{config_dir(root)}/{name}"
-    try:
-        config_files.save(path, msgspec.json.format(encode_body(table), indent=1).decode())
-    except OSError as error:
-        log.error("%s cannot be written: %s", path, error)
+    text = msgspec.json.format(encode_body(table), indent=1).decode()
+
+    def write() -> None:
+        try:
+            config_files.save(path, text)
+        except OSError as error:
+            log.error("%s cannot be written: %s", path, error)
+
+    run(write)
