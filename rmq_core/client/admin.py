@@ -263,7 +263,10 @@ class Admin:
         host, physical_offset = decode_message_id(offset_msg_id)
         fields = ViewMessage(offset=physical_offset)
         answer = await self._cluster.ask(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
-        return decode_records(answer.body, MessageQueue(topic="", broker_name="", queue_id=0))[0]
+        messages = decode_records(answer.body)
+        if not messages:
+            raise BrokerError(host.text, ResponseCode.SYSTEM_ERROR, "an answer without its message")
+        return messages[0]
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
         """The message of a queue with a queue offset; None if it is not there."""
@@ -293,8 +296,7 @@ class Admin:
             address = self._cluster.address(broker_name, any_id=True)
             answer = await self._cluster.ask_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
             if answer.code == ResponseCode.SUCCESS:
-                queue = MessageQueue(topic=topic, broker_name=broker_name, queue_id=-1)
-                messages += decode_records(answer.body, queue)
+                messages += decode_records(answer.body, broker_name=broker_name)
         return sorted(messages, key=lambda message: message.store_timestamp_ms)
 
     # How it asks.

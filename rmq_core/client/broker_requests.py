@@ -79,8 +79,7 @@ def handlers(consumer: AskedConsumer, run: Callable[..., None]) -> dict[int, Han
     async def directly(command: RemotingCommand, _: Connection) -> RemotingCommand:
         wanted = read_fields(command, ConsumeDirectly)
         _check_group(wanted.consumer_group)
-        queue = MessageQueue(topic=wanted.topic or "", broker_name=wanted.broker_name or "", queue_id=0)
-        messages = decode_records(command.body, queue)
+        messages = decode_records(command.body, broker_name=wanted.broker_name or "")
         if not messages:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "a request without its message")
         begin_s = asyncio.get_running_loop().time()

@@ -24,11 +24,12 @@ from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.fields import Fields, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.namesrv_requests import GetRoute
-from rmq_formats.errors import OptionError
+from rmq_formats.errors import OptionError, RmqError
 
 log = logging.getLogger("rmq.client")
 _T = TypeVar("_T", bound=Fields)
 _INSTANCES: Final = count()
+_TELL_AGAIN_S: Final = 1.0
 
 
 class Cluster:
@@ -66,14 +67,16 @@ class Cluster:
         if not self._namesrvs:
             raise OptionError(f"no name server's HOST:PORT: {namesrv!r}")
         self.client_id = _client_id(options, keeps_instance_name)
-        self.remoting = RemotingClient(handlers, credentials=credentials)
+        self.remoting = RemotingClient(handlers, credentials=credentials, on_disconnect=self._lost)
         self._options = options
         self._heartbeat = heartbeat
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, tuple[str, int]] = {}  # what stood for topics that did not exist
         self._brokers: dict[str, dict[int, str]] = {}
-        self._told: set[str] = set()  # brokers that know of the client
+        self._told: set[str] = set()  # addresses of brokers that know of the client
+        self._lost_ones: set[str] = set()  # of those whose connection has ended since
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
 
     async def __aenter__(self) -> "Cluster":
         await self.start()
@@ -89,6 +92,7 @@ class Cluster:
 
     async def close(self) -> None:
         """End all connections."""
+        self._is_closing = True
         await self.stop_tasks()
         await self.remoting.close()
 
@@ -108,14 +112,19 @@ class Cluster:
         """Have work done beside everything else, until it ends or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the client failed", exc_info=error)
 
     async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
             try:
                 await work()
-            except RemotingError as error:
+            except RmqError as error:
                 log.warning("%s", error)
 
     # Requests.
@@ -227,13 +236,14 @@ class Cluster:
             except RemotingError as error:
                 if topic not in self._templates:
                     log.warning("the route of %s stays as it was: %s", topic, error)
+        self._brokers = {name: by_id for route in self._routes.values() for name, by_id in route.brokers.items()}
 
     def _keep(self, topic: str, data: TopicRouteData) -> Route:
         route = route_of(topic, data)
         self._routes[topic] = route
         self._brokers.update(route.brokers)
-        if self._heartbeat is not None and not self._told.issuperset(route.brokers):
-            self._told.update(route.brokers)
+        addresses = [address for by_id in route.brokers.values() for address in by_id.values()]
+        if self._heartbeat is not None and not self._told.issuperset(addresses):
             self.run(self.send_heartbeats())
         return route
 
@@ -293,6 +303,30 @@ class Cluster:
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, BaseException):
                 log.warning("no heartbeat to %s: %s", address, answer)
+            else:
+                self._told.add(address)
+
+    def _lost(self, address: str) -> None:
+        """A connection has ended: its broker has forgotten the client, and has to be told again."""
+        if address in self._told and not self._is_closing and address not in self._lost_ones:
+            self._lost_ones.add(address)
+            self.run(self._tell_again(address))
+
+    async def _tell_again(self, address: str) -> None:
+        """Send a heartbeat as soon as a broker is there again. Source: ``MQClientInstance``, ``onChannelConnect``."""
+        try:
+            while any(address in by_id.values() for by_id in self._brokers.values()):
+                await asyncio.sleep(_TELL_AGAIN_S)
+                data = None if self._heartbeat is None else self._heartbeat()
+                if data is None:
+                    return
+                try:
+                    await self.ask(address, RequestCode.HEART_BEAT, None, encode_body(data))
+                    return
+                except RemotingError as error:
+                    log.debug("no heartbeat to %s: %s", address, error)
+        finally:
+            self._lost_ones.discard(address)
 
     async def to_masters(self, code: int, fields: Fields) -> None:
         """Tell all masters something; those that are gone are passed over."""

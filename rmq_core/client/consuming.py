@@ -14,7 +14,7 @@ from rmq_core.client.options import PushOptions
 from rmq_core.client.process_queue import ProcessQueue
 from rmq_core.client.send_back import SendBack
 from rmq_core.remoting.bodies import MessageQueue
-from rmq_core.remoting.errors import RemotingError
+from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
 _AGAIN_S: Final = 5.0  # after a message could not even be sent back
@@ -144,7 +144,7 @@ class ConcurrentConsuming:
         for message in failed:
             try:
                 await self._send_back.send(message, later.delay_level)
-            except RemotingError as error:
+            except RmqError as error:
                 log.warning("%s is consumed again in %g s: %s", message.msg_id, _AGAIN_S, error)
                 message.reconsume_times += 1
                 kept.append(message)

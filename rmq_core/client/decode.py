@@ -44,12 +44,15 @@ def _topic_text(topic: bytes) -> str:
     return topic.decode("utf-8", "replace")
 
 
-def decode_records(data: bytes | memoryview, queue: MessageQueue) -> list[ReceivedMessage]:
-    """The messages of a pull's answer.
+def decode_records(
+    data: bytes | memoryview, queue: MessageQueue | None = None, *, broker_name: str = ""
+) -> list[ReceivedMessage]:
+    """The messages of an answer.
 
     Args:
         data: records one behind the other.
-        queue: where they were pulled from.
+        queue: where they were pulled from; None if they are of several queues, or found in another way.
+        broker_name: whose they are then.
 
     Raises:
         FormatError: bytes that are no records; none of them is given then.
@@ -58,7 +61,7 @@ def decode_records(data: bytes | memoryview, queue: MessageQueue) -> list[Receiv
     at, end = 0, len(data)
     try:
         while at < end:
-            message = _decode(data, at, end, queue)
+            message = _decode(data, at, end, queue, broker_name)
             at += message.size
             if message.sys_flag & _INNER:
                 messages.extend(_unwrapped(message))
@@ -69,13 +72,15 @@ def decode_records(data: bytes | memoryview, queue: MessageQueue) -> list[Receiv
     return messages
 
 
-def _decode(data: bytes | memoryview, at: int, end: int, queue: MessageQueue) -> ReceivedMessage:
+def _decode(
+    data: bytes | memoryview, at: int, end: int, queue: MessageQueue | None, broker_name: str
+) -> ReceivedMessage:
     layout = _V4
     values = layout.unpack_from(data, at)
     if values[7] & _V6_FLAGS:
         layout = _RECORD[values[7] & _V6_FLAGS]
         values = layout.unpack_from(data, at)
-    (size, magic, _crc, _queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
+    (size, magic, _crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
      store_host, reconsume_times, prepared_offset, body_bytes) = values  # fmt: skip
     body_at = at + layout.size
     topic_at = body_at + body_bytes
@@ -100,7 +105,8 @@ def _decode(data: bytes | memoryview, at: int, end: int, queue: MessageQueue) ->
     topic = _topic_text(bytes(data[topic_at:topic_end]))
     properties = bytes(data[properties_at:record_end])
     message = ReceivedMessage(
-        queue, topic, body, queue_offset, physical_offset, size, flag, sys_flag, born_ms, store_ms,
+        queue or MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id),
+        topic, body, queue_offset, physical_offset, size, flag, sys_flag, born_ms, store_ms,
         reconsume_times, prepared_offset, properties, born_host, store_host,
     )  # fmt: skip
     if topic.startswith(RETRY_TOPIC_PREFIX) and _RETRY_TOPIC in properties:

@@ -161,6 +161,8 @@ class PullConsumer:
             elif (one.wanted.sub_string, one.wanted.expression_type) != (data.sub_string, data.expression_type):
                 one.wanted = data
                 self._restart(one, one.position)
+        if wanted:
+            self._cluster.run(self._cluster.send_heartbeats())
 
     @property
     def assignment(self) -> list[MessageQueue]:

@@ -104,6 +104,9 @@ class QueueWork:
                     continue
                 log.warning("pulling %s failed: %s", self.queue, error)
                 await asyncio.sleep(_AFTER_ERROR_S)
+            except Exception:
+                log.exception("pulling %s failed", self.queue)
+                await asyncio.sleep(_AFTER_ERROR_S)
 
     async def _pull_once(self) -> None:
         await self._may_pull.wait()

@@ -97,6 +97,9 @@ class Rebalancer:
                 if not (isinstance(error, NoRouteError) and topic.startswith(RETRY_TOPIC_PREFIX)):
                     log.warning("the queues of %s are not shared out: %s", topic, error)
                 is_balanced = False
+            except Exception:  # an allocation of the user's may raise anything
+                log.exception("the queues of %s are not shared out", topic)
+                is_balanced = False
         return is_balanced
 
     async def _share(self, topic: str) -> set[MessageQueue] | None:

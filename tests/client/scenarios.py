@@ -491,3 +491,21 @@ def test_an_admin_makes_topics_and_groups_and_finds_messages(namesrv: str) -> No
                 await admin.view_message(sent[0].offset_msg_id[:16] + "0000000000FFFFFF")
 
     run(main())
+
+
+def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Reading"), fresh("group")
+        await send_all(namesrv, topic, [b"x"])
+        async with Admin(namesrv) as admin:
+            async with PullConsumer(namesrv, group) as consumer:
+                consumer.assign(await consumer.queues(topic))
+                await consumer.poll(0.5)
+                connections = await admin.consumer_connections(group)
+                assert [one.language for one in connections.connection_set] == ["PYTHON"]
+                assert connections.subscription_table.keys() >= {topic}
+            with pytest.raises(BrokerError) as offline:
+                await admin.consumer_connections(group)
+            assert offline.value.code == 206
+
+    run(main())
