@@ -204,14 +204,15 @@ class Background:
                 file.is_dirty = True
                 files.dirty.append(file)
                 return False
-        changed = set()
-        for _ in range(len(files.new_directories)):
-            changed.add(files.new_directories.popleft())
-        for directory in sorted(changed):
+        changed = sorted({files.new_directories.popleft() for _ in range(len(files.new_directories))})
+        for number, directory in enumerate(changed):
             try:
                 self._disk.sync_directory(directory)
             except FileNotFoundError:  # removed with its topic
                 continue
+            except OSError:
+                files.new_directories.extend(changed[number:])
+                raise
         return True
 
     def _force_path(self, path: str) -> None:

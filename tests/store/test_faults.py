@@ -31,6 +31,7 @@ class FailingDisk(QuickDisk):
         places: parts of the paths at which it is met; all by default.
         kinds: changes that it is met by; all by default.
         met: how often it was met.
+        forced_directories: in order.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class FailingDisk(QuickDisk):
         self.places: tuple[str, ...] = ("",)
         self.kinds = ("create", "allocate", "write", "replace", "make_directory")
         self.met = 0
+        self.forced_directories: list[str] = []
 
     def _check(self, kind: str, path: str) -> None:
         if self.error is not None and kind in self.kinds and any(place in path for place in self.places):
@@ -59,6 +61,11 @@ class FailingDisk(QuickDisk):
     def replace(self, path: str, data: bytes) -> None:
         self._check("replace", path)
         super().replace(path, data)
+
+    def sync_directory(self, path: str) -> None:
+        self._check("sync_directory", path)
+        super().sync_directory(path)
+        self.forced_directories.append(path)
 
     def make_directory(self, path: str) -> list[str]:
         self._check("make_directory", path)
@@ -103,6 +110,22 @@ def test_a_full_disk_under_the_marks_is_no_fault(open_store: Opener, place: str)
     assert store.flush()
     assert store.fault is None
     assert put(store).status is PutStatus.PUT_OK
+
+
+def test_names_that_could_not_be_forced_are_forced_the_next_time(open_store: Opener) -> None:
+    disk = FailingDisk()
+    store = open_store(disk=disk, flush_consumequeue_interval_ms=60_000)
+    assert store.flush()
+    put(store)
+    store.dispatch()
+    disk.error, disk.kinds = errno.EMFILE, ("sync_directory",)
+    assert not store.flush()
+    assert store.fault is None
+    disk.error = None
+    before = len(disk.forced_directories)
+    assert store.flush()
+    root = store.config.root
+    assert {f"{root}/consumequeue/T/0", f"{root}/consumequeue/T"} <= set(disk.forced_directories[before:])
 
 
 @pytest.mark.parametrize("place", ["consumequeue", "index", "watermark"])
