@@ -6,6 +6,11 @@ records again, *fillers*, and one that reaches its file's end becomes the BLANK 
 file. A filler has the transaction type ROLLBACK, which neither ConsumeQueue nor Index takes up
 (``CommitLogDispatcherBuildConsumeQueue``, ``IndexService#buildIndex``): no consumer ever sees it, and its topic
 comes into being nowhere.
+
+Where a queue has a unit for the message that was lost, a *placeholder* keeps its place in that queue: without it
+the original's consumers would pass over sound messages too (``DefaultMessageStore#getMessage`` goes on at the next
+log file after a unit whose record it cannot read), and groups could be ahead of the queue's end. A placeholder is
+an inner batch of no messages, compressed: clients unwrap it to nothing (``PullAPIWrapper#processPullResult``).
 """
 
 from collections.abc import Iterator
@@ -14,16 +19,22 @@ from enum import StrEnum
 from struct import Struct
 from typing import Final
 
+from rmq_formats.compression import Compression, compress
 from rmq_formats.hosts import Host
 from rmq_formats.layout import (
     BLANK_BYTES,
     CRC_PROPERTY_BYTES,
+    FLAG_COMPRESSED,
+    FLAG_COMPRESSION_ZLIB,
+    FLAG_INNER_BATCH,
+    FLAG_NEED_UNWRAP,
     FLAG_TRANSACTION_ROLLBACK,
     MAGIC_BLANK,
     MAX_BODY_BYTES,
+    MAX_FRAME_BYTES,
     RECORD_FIXED_BYTES_V1,
 )
-from rmq_formats.message import MessageToStore, encode_record
+from rmq_formats.message import MessageToStore, encode_record, record_bytes
 
 TOPIC: Final = "RMQ_SYS_QUARANTINE"
 MIN_BODY_BYTES: Final = 1  # the original stores no empty body, and reads one as null
@@ -32,6 +43,8 @@ WHOLE_BYTES: Final = RECORD_FIXED_BYTES_V1 + MIN_BODY_BYTES + len(TOPIC) + CRC_P
 MAX_BYTES: Final = MAX_BODY_BYTES  # a broker's buffers for records are no smaller than maxMessageSize
 _NOWHERE: Final = Host.parse("0.0.0.0:0")
 _BLANK: Final = Struct(">ii")
+_PLACEHOLDER_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
+_NO_MESSAGES: Final = compress(b"", Compression.ZLIB)
 
 
 class Fill(StrEnum):
@@ -41,6 +54,25 @@ class Fill(StrEnum):
     END = "end"  # the end mark of its file, and zeros
     ZEROS = "zeros"  # nothing was written there yet, as behind the log's last record
     NONE = "none"  # nothing: it is cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lost message's place, as the unit of its queue tells it.
+
+    Attributes:
+        physical_offset: of the record.
+        size: of the record.
+        topic: of the queue.
+        queue_id: of the queue.
+        queue_offset: of the unit.
+    """
+
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +89,7 @@ class Stretch:
         detail: the fault in words.
         fill: what is written there.
         store_timestamp_ms: of the fillers: that of a neighbour, so that time does not jump.
+        places: of the lost messages that get a placeholder, in order; what is between them has room for fillers.
     """
 
     path: str
@@ -68,6 +101,7 @@ class Stretch:
     detail: str
     fill: Fill
     store_timestamp_ms: int = 0
+    places: tuple[Place, ...] = ()
 
     @property
     def position(self) -> int:
@@ -85,23 +119,28 @@ class Stretch:
         if self.fill is Fill.NONE:
             return
         if self.fill is Fill.FILLER:
-            yield from self._fillers(self.size)
+            done = 0
+            for place in self.places:
+                begin = place.physical_offset - self.physical_offset
+                yield from self._fillers(done, begin)
+                yield placeholder(place, self.store_timestamp_ms)
+                done = begin + place.size
+            yield from self._fillers(done, self.size)
             return
         if self.fill is Fill.END:
             # A file's first record tells the original whether recovery may begin with the file.
             if self.position == 0 and self.size >= WHOLE_BYTES + BLANK_BYTES:
-                yield from self._fillers(WHOLE_BYTES)
+                yield from self._fillers(0, WHOLE_BYTES)
                 done = WHOLE_BYTES
             yield _BLANK.pack(self.size - done, MAGIC_BLANK)
             done += BLANK_BYTES
         for begin in range(done, self.held, MAX_BYTES):
             yield bytes(min(MAX_BYTES, self.held - begin))
 
-    def _fillers(self, size: int) -> Iterator[bytes]:
-        done = 0
-        for part in filler_sizes(size):
-            yield filler(self.physical_offset + done, part, self.store_timestamp_ms)
-            done += part
+    def _fillers(self, begin: int, end: int) -> Iterator[bytes]:
+        for part in filler_sizes(end - begin) if end > begin else ():
+            yield filler(self.physical_offset + begin, part, self.store_timestamp_ms)
+            begin += part
 
 
 def filler_sizes(size: int) -> Iterator[int]:
@@ -137,4 +176,27 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     return encode_record(
         message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms,
         append_crc_property=with_crc,
+    )  # fmt: skip
+
+
+def placeholder_bytes(topic: str) -> int:
+    """Size of the smallest placeholder for a topic's message."""
+    return record_bytes(_placeholder_message(Place(0, 0, topic, 0, 0), 0, 0))
+
+
+def placeholder(place: Place, store_timestamp_ms: int) -> bytes:
+    """The record that keeps a lost message's place in its queue; no smaller than ``placeholder_bytes``."""
+    spare = place.size - placeholder_bytes(place.topic)
+    with_crc = spare >= CRC_PROPERTY_BYTES
+    message = _placeholder_message(place, store_timestamp_ms, spare - with_crc * CRC_PROPERTY_BYTES)
+    return encode_record(
+        message, queue_offset=place.queue_offset, physical_offset=place.physical_offset,
+        store_timestamp_ms=store_timestamp_ms, append_crc_property=with_crc, max_body_bytes=MAX_FRAME_BYTES,
+    )  # fmt: skip
+
+
+def _placeholder_message(place: Place, store_timestamp_ms: int, spare: int) -> MessageToStore:
+    return MessageToStore(
+        topic=place.topic, queue_id=place.queue_id, body=_NO_MESSAGES + bytes(spare), sys_flag=_PLACEHOLDER_FLAGS,
+        born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
     )  # fmt: skip

@@ -11,7 +11,8 @@ from typing import Any, Final
 from rmq_formats import config_json, paths
 from rmq_formats.errors import StoreError
 from rmq_formats.findings import Finding, FindingList, Severity
-from rmq_formats.offline.repair_filler import Fill, Stretch
+from rmq_formats.offline.repair_filler import Fill, Place, Stretch
+from rmq_formats.offline.repair_places import with_places
 from rmq_formats.offline.repair_scan import scan_log
 from rmq_formats.offline.verify_delays import told_delay_levels
 from rmq_formats.offline.verify_plan import StoreLayout, VerifyOptions, resolve_layout
@@ -180,7 +181,7 @@ def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> Repai
         for item in found.stretches
     ]
     return replace(
-        plan, stretches=(*stretches, *surplus), sizes=tuple(sizes), left=(*plan.left, *left),
+        plan, stretches=(*with_places(root, stretches), *surplus), sizes=tuple(sizes), left=(*plan.left, *left),
         moves=tuple(_relative(root, segment.path) for segment in foreign),
     )  # fmt: skip
 
@@ -214,7 +215,8 @@ def _surplus(root: str, segment: Segment, file_bytes: int) -> Stretch:
 
 def _stretch(fields: dict[str, Any]) -> Stretch:
     own = {name: value for name, value in fields.items() if name != "copy"}
-    return Stretch(**{**own, "fill": Fill(fields["fill"])})
+    places = tuple(Place(**place) for place in fields["places"])
+    return Stretch(**{**own, "fill": Fill(fields["fill"]), "places": places})
 
 
 def _relative(root: str, path: str) -> str:

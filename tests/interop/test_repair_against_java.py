@@ -1,21 +1,21 @@
 """The real Apache RocketMQ opens a repaired store, and reads on behind what was quarantined."""
 
+import json
 import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from rmq_formats.consumequeue import goes_to_consumequeue
 from rmq_formats.layout import EXT_FILE_BYTES
-from rmq_formats.offline.repair_filler import TOPIC
 from rmq_formats.offline.repair_store import repair_store
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.verify_plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.interop import peer
-from tests.repair.repairing import sound_records
+from tests.repair.repairing import is_written_by_repair, sound_messages, sound_records
 from tests.stores import tree
 from tests.verify.verifying import patch
 
@@ -25,15 +25,24 @@ MIB = 1 << 20
 Damage = Callable[[list[Path]], None]
 
 
-def open_in_java(store: Path, name: str) -> dict[str, Any]:
+def settings_of(name: str) -> dict[str, object]:
     settings = GOLDEN_SETTINGS[name]
-    return peer.rebuild(
-        store, mappedFileSizeCommitLog=settings.commitlog_file_bytes,
-        mappedFileSizeConsumeQueue=settings.consumequeue_file_bytes, maxHashSlotNum=settings.index_slots,
-        maxIndexNum=settings.index_entries, messageDelayLevel=settings.delay_levels,
-        enableConsumeQueueExt=settings.ext_file_bytes is not None,
-        mappedFileSizeConsumeQueueExt=settings.ext_file_bytes or EXT_FILE_BYTES,
-    )  # fmt: skip
+    return {
+        "mappedFileSizeCommitLog": settings.commitlog_file_bytes,
+        "mappedFileSizeConsumeQueue": settings.consumequeue_file_bytes,
+        "maxHashSlotNum": settings.index_slots,
+        "maxIndexNum": settings.index_entries,
+        "messageDelayLevel": settings.delay_levels,
+        "enableConsumeQueueExt": settings.ext_file_bytes is not None,
+        "mappedFileSizeConsumeQueueExt": settings.ext_file_bytes or EXT_FILE_BYTES,
+    }
+
+
+def consumed(store: Path, name: str) -> set[tuple[str, int, int]]:
+    """Topic, queue and queue offset of each message that the original's consumers are given."""
+    lines = peer.run("queues", str(store), *(f"{key}={value}" for key, value in settings_of(name).items()))
+    messages = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    return {(message["topic"], message["queue_id"], message["queue_offset"]) for message in messages}
 
 
 def files_with_data(store: Path) -> dict[str, bytes]:
@@ -89,9 +98,32 @@ def test_java_reads_every_sound_message_of_a_repaired_store(
     repaired = files_with_data(store)
     if is_killed:
         (store / "abort").write_text("1")
-    report = open_in_java(store, name)
+    report = peer.rebuild(store, **settings_of(name))
     assert report["loaded"]
-    records = [record for record in peer.dump(store) if not TOPIC.startswith(record["topic"])]
+    records = [record for record in peer.dump(store) if not is_written_by_repair(record["topic"], record["sys_flag"])]
     assert {record["physical_offset"]: record["body_crc"] for record in records} == expected
     assert files_with_data(store) == repaired, "Java has truncated or dispatched something"
     assert report["bytes"] > max(expected)
+
+
+@pytest.mark.parametrize("damage", [junk_over_two_files, flips, one_file_missing])
+def test_consumers_of_the_original_get_every_sound_message_and_nothing_else(
+    golden: Callable[[str], Path], tmp_path: Path, damage: Damage
+) -> None:
+    """A message that no unit's record can be read of makes them pass over those behind it in the log's first file."""
+    store = tmp_path / "store"
+    shutil.copytree(golden("mixed") / "store", store)
+    damage(sorted((store / "commitlog").iterdir()))
+    expected = {
+        (message.topic, message.queue_id, message.queue_offset)
+        for message in sound_messages(store, GOLDEN_SETTINGS["mixed"].commitlog_file_bytes)
+        if goes_to_consumequeue(message.sys_flag)
+    }
+    done = repair_store(str(store), VerifyOptions(), ProcessRunner(1), apply=True)
+    assert done.lost > 0
+    given = consumed(store, "mixed")
+    # Places of the broker's own topics are not kept, and pulls pass over what stands behind them.
+    own = ("SCHEDULE_TOPIC_", "RMQ_SYS_")
+    assert {item for item in given if not item[0].startswith(own)} == {
+        item for item in expected if not item[0].startswith(own)
+    }

@@ -1,8 +1,11 @@
 """Helpers of the repair's tests: damage, and what must be left of a log after it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rmq_formats.commitlog import Frame, walk
+from rmq_formats.message import StoredMessage
+from rmq_formats.offline.repair_filler import TOPIC
 from rmq_formats.paths import parse_segment_name
 from rmq_formats.verify.log import topic_fault
 from tests.verify.verifying import patch
@@ -17,8 +20,12 @@ def is_text(raw: bytes) -> bool:
 
 
 def sound_records(store: Path, file_bytes: int) -> dict[int, int]:
-    """Physical offset and body CRC of each record that a repair must leave as it is, by the plain-Python walk."""
-    found = {}
+    """Physical offset and body CRC of each record that a repair must leave as it is."""
+    return {message.physical_offset: message.body_crc for message in sound_messages(store, file_bytes)}
+
+
+def sound_messages(store: Path, file_bytes: int) -> Iterator[StoredMessage]:
+    """The records that a repair must leave as they are, by the plain-Python walk."""
     for path in sorted((store / "commitlog").iterdir()):
         start = parse_segment_name(path.name)
         data = path.read_bytes()
@@ -31,8 +38,12 @@ def sound_records(store: Path, file_bytes: int) -> dict[int, int]:
                     topic_fault(message.topic.encode()) is None and "\N{REPLACEMENT CHARACTER}" not in message.topic
                 )
                 if has_topic and is_text(message.properties_bytes):
-                    found[message.physical_offset] = message.body_crc
-    return found
+                    yield message
+
+
+def is_written_by_repair(topic: str, sys_flag: int) -> bool:
+    """Whether a record is a filler or a placeholder."""
+    return TOPIC.startswith(topic) or sys_flag == 0x3C1
 
 
 def remove_claims(store: Path) -> None:

@@ -1,13 +1,16 @@
 """Fillers: records for everyone who walks the log, and for nobody else."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.commitlog import Blank, Frame, walk
+from rmq_formats.compression import decompress
 from rmq_formats.consumequeue import goes_to_consumequeue
 from rmq_formats.index import index_keys
-from rmq_formats.layout import BLANK_BYTES
+from rmq_formats.layout import BLANK_BYTES, FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
 from rmq_formats.message import verify_crc_property
 from rmq_formats.offline.repair_filler import (
     MAX_BYTES,
@@ -15,9 +18,12 @@ from rmq_formats.offline.repair_filler import (
     TOPIC,
     WHOLE_BYTES,
     Fill,
+    Place,
     Stretch,
     filler,
     filler_sizes,
+    placeholder,
+    placeholder_bytes,
 )
 
 
@@ -70,3 +76,29 @@ def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> Non
     assert isinstance(read[-1], Blank)
     # A file's first record says when the file was written; a BLANK does not.
     assert len(read) == (2 if position == 0 and room >= WHOLE_BYTES + BLANK_BYTES else 1)
+
+
+@pytest.mark.parametrize("topic", ["T", "Orders", "x" * 127, "x" * 128, "%RETRY%组"])
+@pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
+def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(topic: str, spare: int) -> None:
+    place = Place(123_456, placeholder_bytes(topic) + spare, topic, 3, 4711)
+    (frame,) = walk(placeholder(place, 1_700_000_000_000), 123_456)
+    assert isinstance(frame, Frame)
+    assert frame.size == place.size
+    record = frame.decode()
+    assert (record.topic, record.queue_id, record.queue_offset) == (topic, 3, 4711)
+    assert goes_to_consumequeue(record.sys_flag)
+    assert list(index_keys(record)) == []
+    assert decompress(record.body, record.sys_flag) == b""
+    assert record.sys_flag & FLAG_INNER_BATCH
+    assert record.sys_flag & FLAG_NEED_UNWRAP
+
+
+def test_between_placeholders_there_are_fillers() -> None:
+    places = (Place(10_100, 150, "T", 0, 5), Place(10_250, 150, "T", 0, 6), Place(10_600, 400, "U", 1, 7))
+    frames = list(walk(b"".join(replace(stretch(1200, Fill.FILLER), places=places).image()), 10_000))
+    told = [(frame.physical_offset, frame.size, frame.decode().topic) for frame in frames if isinstance(frame, Frame)]
+    assert told == [
+        (10_000, 100, TOPIC[:8]), (10_100, 150, "T"), (10_250, 150, "T"), (10_400, 200, TOPIC), (10_600, 400, "U"),
+        (11_000, 200, TOPIC),
+    ]  # fmt: skip
