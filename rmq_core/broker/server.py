@@ -138,7 +138,7 @@ class Broker:
             consumers=Consumers(),
             producers=Producers(),
             locks=QueueLocks(clock_ms),
-            stats=Stats(clock_ms()),
+            stats=Stats(clock_ms),
             clock_ms=clock_ms,
         )
         self._files = ThreadPoolExecutor(1, "rmq-broker-files")
@@ -209,7 +209,7 @@ class Broker:
         self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, lambda: state.offsets.save(run))
         self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, lambda: self._schedule.save(run))
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
-        self._every("stats", SAMPLE_S, lambda: state.stats.sample(self._clock_ms()))
+        self._every("stats", SAMPLE_S, state.stats.sample)
 
     def _stop_clocks(self) -> None:
         for timer in self._timers.values():

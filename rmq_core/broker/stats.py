@@ -4,6 +4,7 @@ Source: ``BrokerStatsManager``, ``StatsItem``.
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import Final
 
 from rmq_core.remoting.bodies import BrokerStats, BrokerStatsItem
@@ -28,21 +29,27 @@ class Stats:
         times: how often they were counted.
     """
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        """Begin at nothing.
+
+        Args:
+            clock_ms: the time, ms since 1970.
+        """
+        self._clock_ms = clock_ms
         self.sums: Counter[Key] = Counter()
         self.times: Counter[Key] = Counter()
         self._kept: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
         self._count = 0
-        self.sample(now_ms)
+        self.sample()
 
     def count(self, name: str, key: str, number: int) -> None:
         """Add to a counter."""
         self.sums[name, key] += number
         self.times[name, key] += 1
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self) -> None:
         """Keep what the counters are now; call it every ``SAMPLE_S``."""
-        taken = now_ms, dict(self.sums), dict(self.times)
+        taken = self._clock_ms(), dict(self.sums), dict(self.times)
         for name, (every, _) in _SAMPLES.items():
             if self._count % every == 0:
                 self._kept[name].append(taken)
@@ -56,13 +63,11 @@ class Stats:
         return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def _item(self, period: str, key: Key) -> BrokerStatsItem:
-        kept = self._kept[period]
-        (first_ms, sums, times), (last_ms, last_sums, last_times) = kept[0], kept[-1]
-        total = last_sums.get(key, 0) - sums.get(key, 0)
-        count = last_times.get(key, 0) - times.get(key, 0)
-        seconds = (last_ms - first_ms) / 1000
+        first_ms, sums, times = self._kept[period][0]
+        total, count = self.sums[key] - sums.get(key, 0), self.times[key] - times.get(key, 0)
+        seconds = (self._clock_ms() - first_ms) / 1000
         return BrokerStatsItem(
-            sum=total, tps=total / seconds if seconds else 0.0, avgpt=total / count if count else 0.0
+            sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / count if count else 0.0
         )
 
     def rate(self, name: str, key: str) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rmq_core.broker.stats import Stats
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicConfig, decode_body, queue_key
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
@@ -222,7 +223,6 @@ async def test_how_the_broker_does_is_told(asker: Asker) -> None:
     assert all(isinstance(value, str) for value in info.values())
     assert info["brokerVersionDesc"] == "V5_3_3"
     assert (info["msgPutTotalTodayNow"], info["dispatchBehindBytes"]) == ("1", "0")
-    asker.broker.state.stats.sample(asker.broker.state.clock_ms() + 10_000)
     counted = told(await asker.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}))
     assert isinstance(counted, dict)
     assert counted["statsMinute"]["sum"] == 1
@@ -238,3 +238,37 @@ async def test_consumers_are_asked_through_the_broker(asker: Asker) -> None:
     assert bytes(answer.body) == b'{"jstack":"x"}'
     offline = await asker.ask(307, {"consumerGroup": "cg", "clientId": "c2"})
     assert (offline.code, offline.remark) == (1, "The Consumer <cg> <c2> not online")
+
+
+async def test_a_message_is_consumed_on_demand(asker: Asker) -> None:
+    sent = await asker.send("T", b"try me")
+    await asker.heartbeat("cg")
+    given: list[tuple[str, list[bytes]]] = []
+
+    def consume(command: RemotingCommand, _: object) -> RemotingCommand:
+        given.append((command.ext_fields["brokerName"], [one.body for one in messages(command)]))
+        return command.response(body=b'{"consumeResult":"CR_SUCCESS"}')
+
+    asker.handlers[309] = consume
+    fields: dict[str, object] = {"consumerGroup": "cg", "clientId": "c1", "topic": "T"}
+    answer = await asker.ask(309, fields | {"msgId": sent.ext_fields["msgId"]})
+    assert b"CR_SUCCESS" in bytes(answer.body)
+    assert given == [("broker-a", [b"try me"])]
+    for wrong in ("nonsense", sent.ext_fields["msgId"][:-1] + "1"):
+        assert (await asker.ask(309, fields | {"msgId": wrong})).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_rates_are_those_of_their_time() -> None:
+    now_ms = [0]
+    counted = Stats(lambda: now_ms[0])
+    counted.count("N", "k", 20)
+    for _ in range(13):
+        now_ms[0] += 10_000
+        counted.sample()
+    counted.count("N", "k", 6)
+    found = counted.body("N", "k")
+    assert found is not None
+    assert (found.stats_minute.sum, found.stats_minute.tps) == (6, 0.1)
+    assert (found.stats_hour.sum, found.stats_hour.avgpt) == (26, 13)
+    assert counted.body("N", "other") is None
+    assert counted.rate("N", "other") == 0
