@@ -8,6 +8,9 @@ import pytest
 
 from rmq_core.cli.record_json import message_line
 from rmq_core.store.config import FlushDiskType, StoreConfig
+from rmq_formats.checkpoint import Checkpoint
+from rmq_formats.hashing import index_key_hash
+from rmq_formats.index import find_key, index_keys
 from rmq_formats.message import decode_record
 from tests.interop import peer
 from tests.store.checking import check_derived, found
@@ -85,6 +88,26 @@ def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: P
     ours = opened(config)
     assert ours.shutdown()
     check_untouched(java, config)
+
+
+def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path / "store", flush_consumequeue_interval_ms=20, flush_index_interval_ms=20, flush_interval_ms=20
+    )
+    write_until_killed(config, 4, after_s=1.0)
+    before = log_records(config)
+    checkpoint = Checkpoint.decode((Path(config.root) / "checkpoint").read_bytes())
+    assert checkpoint.index_msg_timestamp_ms > 0, "an IndexFile was full, and forced"
+    open_with_java(tmp_path / "store")
+    assert log_records(config) == before
+    check_derived(config, index=False)
+    _, index = found(config)
+    for offset, record in before:
+        message = decode_record(record, physical_offset=offset)
+        for key in index_keys(message):
+            key_hash = index_key_hash(message.topic, key)
+            offsets = [find_key(image, config.index_slots, config.index_entries, key_hash) for image in index]
+            assert any(offset in own for own in offsets), (offset, key)
 
 
 def test_both_work_on_a_store_in_turn(tmp_path: Path) -> None:
