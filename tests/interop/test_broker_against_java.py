@@ -107,6 +107,7 @@ def test_mqadmin_finds_messages(written: Written) -> None:
     assert "Ordered" in written.mqadmin("queryMsgByUniqueKey", "-t", "Ordered", "-i", uniq_key)
     by_place = ("-t", "Ordered", "-b", "ours", "-i", str(message["queue_id"]), "-o", str(message["queue_offset"]))
     assert uniq_key in written.mqadmin("queryMsgByOffset", *by_place)
+    assert uniq_key in written.mqadmin("queryMsgById", "-t", "Ordered", "-i", message["msg_id"])
     printed = written.mqadmin("printMsg", "-t", "Ordered", "-d", "true")
     assert printed.count("MSGID:") == 40
 
@@ -137,6 +138,8 @@ def test_mqadmin_makes_uses_and_deletes_topics_and_groups(written: Written) -> N
     assert "SEND_OK" in written.mqadmin("sendMessage", *queue, "-p", "hello", "-k", "key1")
     assert "hello" in written.mqadmin("consumeMessage", *queue, "-o", "0", "-c", "1")
     assert "success" in written.mqadmin("updateSubGroup", "-b", broker, "-g", "made_group")
+    cloned = written.mqadmin("cloneGroupOffset", "-s", "golden_cg", "-d", "made_group", "-t", "Ordered", "-o", "true")
+    assert "clone group offset success" in cloned
     written.mqadmin("deleteSubGroup", "-b", broker, "-g", "made_group", "-c", "DefaultCluster")
     assert "success" in written.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "Made")
     assert "Made" not in written.mqadmin("topicList").split()
