@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_WORKERS ?= 2
 
-.PHONY: help install demo test lint bench format clean
+.PHONY: help install demo test torture-jobs lint bench format clean
 
 help: ## list the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv with everything in it
 
@@ -34,6 +34,12 @@ demo: install ## a broker, then the main job on its store, or on yours: make dem
 
 test: install ## all tests, against the real Apache RocketMQ too
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup
+
+# What CI runs short (RMQ_TORTURE=1). A JDK is not needed.
+torture-jobs: install ## kills, damage and flips at random, RMQ_TORTURE=20 times as many as in the tests
+	RMQ_TORTURE=$(or $(RMQ_TORTURE),20) $(BIN)/pytest -n $(PYTEST_WORKERS) \
+	  tests/offline/test_resume.py tests/offline/test_random_damage.py tests/repair tests/verify/test_hostile_stores.py \
+	  tests/verify/test_every_byte_of_derived_files.py tests/verify/test_header_coverage.py
 
 lint: install ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ from tests.offline.rebuilding import (
     stored_messages,
 )
 from tests.stores import tree
+from tests.torture import TIMES, rounds
 
 OLD = {"consumequeue/Old/3/" + "0" * 20: b"q" * 400, "index/20200101000000000": b"i" * 640}
 RUNNER = Splits(4)
@@ -106,7 +107,7 @@ def test_killed_before_any_change_it_leaves_old_or_new_and_the_next_run_ends_it(
     store: Path, tmp_path: Path, changes: Changes
 ) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
-    for at in moments(changes.count, changes.begin - 4, 14):
+    for at in moments(changes.count, changes.begin - 4, max(1, 14 // TIMES)):
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), at)
         check_old_or_new(store, new)
         rebuild(store, None, SMALL, RUNNER)
@@ -127,7 +128,7 @@ def remove_both(store: Path) -> None:
 def test_killed_again_and_again_it_gets_there(store: Path, tmp_path: Path) -> None:
     new = new_trees(store, tmp_path / "undisturbed")
     chance = random.Random(11)
-    for _ in range(4):
+    for _ in rounds(4):
         for _ in range(6):
             run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), chance.randrange(1, 60))
             check_old_or_new(store, new)
@@ -195,7 +196,7 @@ def test_killed_at_random_moments_it_leaves_old_or_new_and_the_next_run_ends_it(
     rebuild_in_two_processes(store)
     seconds = time.monotonic() - began
     chance = random.Random(5)
-    for _ in range(10):
+    for _ in rounds(10):
         restore_old(store)
         process = get_context("fork").Process(target=rebuild_in_two_processes, args=(store,))
         process.start()

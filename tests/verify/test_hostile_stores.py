@@ -17,6 +17,7 @@ from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_store import verify_store
 from tests.offline.rebuilding import Splits
 from tests.stores import tree
+from tests.torture import TIMES
 from tests.verify.verifying import codes, copied, message, patch, sound_store, verify, verify_with
 
 MIB = 1 << 20
@@ -90,7 +91,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_stretch_of_any_file_overwritten_is_found_and_ends(
     small: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
