@@ -25,7 +25,7 @@ from rmq_core.remoting.requests import ConsumerGroup
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
-_UNBALANCED_S: Final = 1.0  # until the next try when not all queues could be had
+_UNBALANCED_S: Final = 0.5  # until the next try when not all queues could be had, as where another has the locks
 MakeWork = Callable[[MessageQueue, SubscriptionData], QueueWork]
 
 

@@ -509,3 +509,45 @@ def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str
             assert offline.value.code == 206
 
     run(main())
+
+
+def test_order_holds_while_queues_move_between_consumers(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Moving"), fresh("group")
+        seen: dict[int, list[int]] = {}
+        running: set[int] = set()
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            (message,) = messages
+            assert message.queue_id not in running, "two calls for a queue at a time"
+            running.add(message.queue_id)
+            await asyncio.sleep(0.02)
+            running.discard(message.queue_id)
+            seen.setdefault(message.queue_id, []).append(int(message.body))
+
+        await send_all(namesrv, topic, [b"%d" % number for number in range(400)])
+        options = replaced(FIRST, in_order=True)
+        first, second = (PushConsumer(namesrv, group, listener, options) for _ in range(2))
+        for consumer in (first, second):
+            consumer.subscribe(topic)
+        async with first:
+            await until_count(seen, 40)
+            async with second:
+                async with asyncio.timeout(20):
+                    while len(topic_queues(second, topic)) < 2:
+                        await asyncio.sleep(0.02)
+                moved_at = sum(map(len, seen.values()))
+                assert moved_at < 300, "the queues were done before they moved"
+                await until_count(seen, moved_at + 40)
+            await until_count(seen, 400)
+        for numbers in seen.values():
+            assert numbers == sorted(numbers)
+        assert sorted(number for numbers in seen.values() for number in numbers) == list(range(400))
+
+    run(main())
+
+
+async def until_count(seen: dict[int, list[int]], count: int, seconds: float = 40) -> None:
+    async with asyncio.timeout(seconds):
+        while sum(map(len, seen.values())) < count:
+            await asyncio.sleep(0.02)

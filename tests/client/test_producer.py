@@ -7,6 +7,7 @@ import pytest
 
 from rmq_core.client import (
     BrokerError,
+    Credentials,
     Message,
     MessageError,
     NoRouteError,
@@ -15,6 +16,7 @@ from rmq_core.client import (
     SendFailedError,
     SendStatus,
 )
+from rmq_core.remoting.acl import is_signed_by
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import RemotingCommand
@@ -210,3 +212,15 @@ def test_bad_settings_are_refused() -> None:
         ProducerOptions(retries=-1)
     with pytest.raises(OptionError):
         ProducerOptions(compression_level=10)
+
+
+async def test_each_attempt_is_signed(fakes: FakeCluster) -> None:
+    credentials = Credentials("me", "secret")
+    fakes.brokers["a"].answer = refusing(1)
+    async with Producer(fakes.namesrv, credentials=credentials) as producer:
+        for _ in range(4):
+            await producer.send(MESSAGE)
+    requests = [one for broker in fakes.brokers.values() for one in broker.requests]
+    assert len(requests) > 4
+    assert all(is_signed_by(one, credentials) for one in requests)
+    assert not any("secret" in str(one.ext_fields) for one in requests)

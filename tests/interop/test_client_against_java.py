@@ -1,15 +1,20 @@
 """Our producer and consumers at the real Java broker, with our name server between them."""
 
 import asyncio
+import os
+import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
-from rmq_core.client import Message, Producer, PushConsumer
+from rmq_core.client import Admin, BrokerError, Message, Producer, PushConsumer
+from rmq_core.client.allocation import Allocation, ConsistentHash, averagely
 from rmq_core.remoting.loop import run
 from tests.client.scenarios import *  # noqa: F403 # the tests themselves
-from tests.client.scenarios import BROKER, FIRST, SETTINGS, Seen, bodies_of, fresh, replaced, send_all
+from tests.client.scenarios import BROKER, FIRST, SETTINGS, Seen, bodies_of, fresh, known, replaced, send_all
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import (
     QUICK_START,
@@ -101,3 +106,78 @@ def test_java_shows_what_we_sent(namesrv: str) -> None:
             assert body in shown
 
     run(main())
+
+
+@contextmanager
+def java_member(*arguments: str) -> Iterator[list[str]]:
+    """A consumer of the original's; the lines of what it gets, as they come."""
+    home = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer")
+    source = Path(__file__).parents[1] / "client" / "JavaMember.java"
+    process = subprocess.Popen(
+        ["java", QUICK_START, "-cp", f"{home}/lib/*", str(source), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    lines: list[str] = []
+
+    def read_each() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(("GOT ", "STARTED")):
+                lines.append(line.strip())
+
+    reader = threading.Thread(target=read_each)
+    reader.start()
+    try:
+        yield lines
+    finally:
+        process.kill()
+        process.wait(timeout=20)
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "allocation", "in_order"),
+    [("averagely", averagely, False), ("hash", ConsistentHash(), False), ("averagely", averagely, True)],
+)
+def test_a_group_has_members_of_ours_and_of_javas(
+    namesrv: str, strategy: str, allocation: Allocation, in_order: bool
+) -> None:
+    async def main() -> None:
+        topic, group, seen = fresh("Mixed"), fresh("group"), Seen()
+        async with Admin(namesrv) as admin, Producer(namesrv, "senders") as producer:
+            await admin.create_topic(topic, queues=8)
+            await known(namesrv, topic)
+            consumer = PushConsumer(namesrv, group, seen, replaced(FIRST, allocation=allocation, in_order=in_order))
+            consumer.subscribe(topic)
+            order = "orderly" if in_order else "concurrently"
+            with java_member(namesrv, group, topic, strategy, order) as lines:
+                async with consumer:
+                    await both_there(admin, group)
+                    await asyncio.sleep(3)  # Java's share is not told: it has its round when it is told of ours
+                    ours = {queue.queue_id for queue in consumer.assignment if queue.topic == topic}
+                    for body in bodies_of(200):
+                        await producer.send(Message(topic, body))
+                    async with asyncio.timeout(30):
+                        while len(seen.messages) + len(lines) - 1 < 200:
+                            await asyncio.sleep(0.1)
+                javas = [line.split(" ", 2) for line in lines[1:201]]
+                assert sorted([*seen.bodies, *(body.encode() for _, _, body in javas)]) == bodies_of(200)
+                assert {message.queue_id for message in seen.messages} == ours
+                assert {int(queue_id) for _, queue_id, _ in javas} == set(range(8)) - ours
+                if strategy == "averagely":
+                    assert len(ours) == 4
+
+    run(main())
+
+
+async def both_there(admin: Admin, group: str) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                if len((await admin.consumer_connections(group)).connection_set) == 2:
+                    return
+            except BrokerError:
+                pass
+            await asyncio.sleep(0.1)
