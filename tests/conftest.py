@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,12 @@ import zstandard
 ARCHIVES = Path(__file__).parent / "golden"
 MIXED_DELAY_LEVELS = " ".join(f"{second}s" for second in range(1, 19))
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+def pytest_configure() -> None:
+    """Take SIGINT as a terminal's programs do, for the programs that tests start: one in the background ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,10 @@ def settings(directory: Path) -> str:
 def told(answer: RemotingCommand) -> tuple[Any, ...]:
     """What an answer says, without order where there is none."""
     fields = {name: value for name, value in answer.ext_fields.items() if value}
-    return answer.code, answer.remark, fields, _sorted(config_json.loads(str(answer.body, "utf-8") or "null"))
+    body = _sorted(config_json.loads(str(answer.body, "utf-8") or "null"))
+    if isinstance(body, dict) and body.get("brokerAddr"):  # of any broker: the first in Java's hash table
+        body["brokerAddr"] = "some"
+    return answer.code, answer.remark, fields, body
 
 
 def _sorted(value: object) -> object:

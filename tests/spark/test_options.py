@@ -29,7 +29,7 @@ def test_without_options_all_is_read() -> None:
     assert options.read.verify_crc
     assert not options.read.decompress
     assert options.access_path is AccessPath.AUTO
-    assert options.split_bytes == 128 << 20
+    assert options.split_bytes == 256 << 20
     assert not options.pushdown
     assert not options.query.reads_queues
     assert options.query.takes_damage
