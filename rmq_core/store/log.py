@@ -74,11 +74,6 @@ class LogFile:
         array: NDArray[Any] = np.frombuffer(self.map, dtype=np.uint8)
         return array
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether it takes address space."""
-        return self._map is not None
-
     def release(self) -> None:
         """Give the map and the descriptor up until the file is used again."""
         self._view = self._map = None
@@ -145,11 +140,6 @@ class CommitLog:
     def start(self) -> int:
         """Physical offset of the last file."""
         return self._last_start
-
-    @property
-    def next_path(self) -> str:
-        """Path of the file after the last."""
-        return self.path_of(self._last_start + self.file_bytes)
 
     def path_of(self, start: int) -> str:
         """Path of the file that begins at a physical offset."""
