@@ -112,8 +112,8 @@ class _Repair:
             else:
                 directory, plan = left_over
             journal.change(root, directory, plan)
-        if plan.rebuild:
-            rebuild_store(self.root, None, _rebuild_options(plan), self.runner, self.on_progress)
+        for rebuild in _rebuilds(plan):
+            rebuild_store(self.root, None, rebuild, self.runner, self.on_progress)
         with store_lock(self.root):
             if plan.checkpoint:
                 write_checkpoint(root)
@@ -157,10 +157,16 @@ def _faults(report: VerifyReport) -> list[Finding]:
     return [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
 
 
-def _rebuild_options(plan: RepairPlan) -> RebuildOptions:
+def _rebuilds(plan: RepairPlan) -> list[RebuildOptions]:
+    """One for queues and Index, or one for each: the original deletes a topic's queues, and never its Index entries."""
     layout = plan.layout
-    return RebuildOptions(
+    both = RebuildOptions(
         consumequeue=True, index=True, consumequeue_file_bytes=layout.consumequeue_file_bytes,
         consumequeue_ext_file_bytes=layout.consumequeue_ext_file_bytes, index_slots=layout.index_slots,
-        index_entries=layout.index_entries, delay_levels_ms=layout.delay_levels_ms, live_topics=plan.live_topics,
+        index_entries=layout.index_entries, delay_levels_ms=layout.delay_levels_ms,
     )  # fmt: skip
+    if not plan.rebuild:
+        return []
+    if plan.live_topics is None:
+        return [both]
+    return [replace(both, index=False, live_topics=plan.live_topics), replace(both, consumequeue=False)]

@@ -342,7 +342,7 @@ def test_a_topic_that_was_deleted_stays_deleted(store: Path) -> None:
     (store / "config" / "topics.json").write_text('{"topicConfigTable":{"Orders":{}}}')
     shutil.rmtree(store / "consumequeue" / "Clicks")
     flip(store)
-    repair(store)
+    assert repair(store).left == (), "its keys are in the Index all the same"
     assert [path.name for path in (store / "consumequeue").iterdir()] == ["Orders"]
 
 
