@@ -18,13 +18,14 @@ def figures(work: Path, messages: int) -> list[Figure]:
     """All figures of the offline part, on one generated store."""
     store = work / "store"
     return [
-        _generate(store, messages),
+        generate(store, messages),
         *_rebuild(store, work),
         *_scans(store, messages),
     ]
 
 
-def _generate(store: Path, messages: int) -> Figure:
+def generate(store: Path, messages: int) -> Figure:
+    """Make the store that all is measured on."""
     report = json.loads(
         run_rmq(
             "generate", str(store), "--messages", str(messages), "--body-bytes", "1024",

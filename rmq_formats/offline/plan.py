@@ -1,5 +1,6 @@
 """Cuts a CommitLog into splits: the unit of work of every job that reads a whole log."""
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,6 +9,8 @@ from rmq_formats.scan import scan_segment
 from rmq_formats.segment import Segment, Storage, opened
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
+_SETTLE_S: Final = 0.2  # a broker that lives has written more of a record by then
+_TAIL_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,16 @@ def plan_splits(
 ) -> list[Split]:
     """Splits of all segments in log order; zeros at the end of a file are left out.
 
+    Of a log that grows while this looks, no split reaches beyond ``frozen_end``: what is in flight is no
+    damage. Where nothing moves, bytes behind the last sound record are a torn tail, and looked at.
+
     Args:
         storage: where the segments are.
         segments: in log order.
         split_bytes: aimed size of a split.
         min_splits: make splits smaller until there are about this many.
     """
-    ends = []
-    for segment in segments:
-        with opened(storage, segment.path) as file:
-            ends.append(min(file.data_end(), segment.size_bytes))
+    ends = _frozen_ends(storage, segments)
     split_bytes = max(1, min(split_bytes, -(-sum(ends) // max(1, min_splits))))
     splits: list[Split] = []
     for segment, end in zip(segments, ends, strict=True):
@@ -64,7 +67,28 @@ def plan_splits(
     return splits
 
 
-_TAIL_BYTES: Final = 16 << 20
+def _data_ends(storage: Storage, segments: list[Segment]) -> list[int]:
+    """One past the last byte of each file that is not zero."""
+    ends = []
+    for segment in segments:
+        with opened(storage, segment.path) as file:
+            ends.append(min(file.data_end(), segment.size_bytes))
+    return ends
+
+
+def _frozen_ends(storage: Storage, segments: list[Segment]) -> list[int]:
+    """Where the data of each file ends, as it was at one moment if the log grows."""
+    ends = _data_ends(storage, segments)
+    last = max((number for number, end in enumerate(ends) if end), default=None)
+    if last is None or not storage.is_local:  # an object does not grow
+        return ends
+    bound = frozen_end(storage, segments[: last + 1])
+    if segments[last].start_offset + ends[last] <= bound:
+        return ends
+    time.sleep(_SETTLE_S)
+    if _data_ends(storage, segments[last:]) == ends[last:] and frozen_end(storage, segments) == bound:
+        return ends
+    return [max(0, min(end, bound - segment.start_offset)) for segment, end in zip(segments, ends, strict=True)]
 
 
 def frozen_end(storage: Storage, segments: list[Segment]) -> int:

@@ -34,6 +34,8 @@ from rmq_formats.segment import open_storage, opened
 WORK_DIRECTORY: Final = ".rmq-rebuild"  # below the root that is published under
 PARTITION_BYTES: Final = 512 << 20  # of log for each task that writes queues
 MAX_PARTITIONS: Final = 256
+EARLY_PARTITIONS: Final = 16
+_EARLY_BYTES: Final = 4 << 20
 MAX_REPORTED: Final = 1000  # findings that a report lists; all are counted
 
 
@@ -177,9 +179,12 @@ class Area(Protocol):
 
 
 def partition_count(splits: Sequence[Split]) -> int:
-    """How many tasks write the queues of a log of this size."""
+    """How many tasks write the queues of a log of this size: by its bytes, for its queues are not known.
+
+    A small log may have a hundred thousand queues, and a queue costs a file: so there are some tasks early.
+    """
     total = sum(split.size_bytes for split in splits)
-    return min(MAX_PARTITIONS, 1 + total // PARTITION_BYTES)
+    return min(MAX_PARTITIONS, max(1 + total // PARTITION_BYTES, min(EARLY_PARTITIONS, 1 + total // _EARLY_BYTES)))
 
 
 def write_whole(path: Path, work: Path, write: Callable[[Path], None]) -> None:

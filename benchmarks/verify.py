@@ -1,0 +1,83 @@
+"""Verification of a whole store, what checksums cost of it, and how a rebuild grows with its log."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from benchmarks import offline
+from benchmarks.measure import Figure, run_rmq, seconds, warm_page_cache
+from rmq_formats.offline.plan import plan_splits
+from rmq_formats.scan import scan_segment
+from rmq_formats.segment import commitlog_segments, open_storage, opened
+
+QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
+
+
+def figures(work: Path, messages: int) -> list[Figure]:
+    """All figures, on the store of the offline part, which is made where it is not there.
+
+    Args:
+        work: directory of the benchmarks' stores.
+        messages: records of the store.
+    """
+    store = work / "store"
+    if not store.exists():
+        offline.generate(store, messages)
+    warm_page_cache(store / "commitlog")
+    return [_growth(store, work), *_verify(store)]
+
+
+def _verify(store: Path) -> list[Figure]:
+    run_rmq("rebuild", str(store), "--json")
+    report = json.loads(run_rmq("verify", str(store), "--json").splitlines()[-1])
+    rate = report["bytes"] / report["seconds"]
+    phases = ", ".join(f"{phase} {taken:.2f} s" for phase, taken in report["phases"].items())
+    share = checksum_seconds(store) / (report["phases"]["scan"] + report["phases"]["compare"])
+    return [
+        Figure(
+            f"`rmq verify` of everything ({phases})", f"{rate / 1e6:,.0f} MB/s", "", None, "1,000 MB/s", rate >= 1e9
+        ),
+        Figure("share of checksums in it", f"{share:.0%}", "", None, "15 %", share < 0.15),
+    ]
+
+
+def checksum_seconds(store: Path) -> float:
+    """What the sums of one scan cost on two processors: a scan with them less one without, on one, halved."""
+    storage, root = open_storage(str(store))
+    splits = plan_splits(storage, commitlog_segments(storage, root))
+
+    def scan(verify_crc: bool) -> Callable[[], None]:
+        def work() -> None:
+            for split in splits:
+                with opened(storage, split.path) as file:
+                    for _ in scan_segment(
+                        file, split.file_offset, split.file_bytes, start=split.start, limit=split.limit,
+                        data_end=split.data_end, verify_crc=verify_crc,
+                    ):  # fmt: skip
+                        pass
+
+        return work
+
+    return max(0.0, (seconds(scan(True)) - seconds(scan(False))) / 2)
+
+
+def _growth(store: Path, work: Path) -> Figure:
+    """Seconds a byte of a whole log, by those of its first quarter."""
+    files = sorted((store / "commitlog").iterdir())
+    small = work / "quarter"
+    (small / "commitlog").mkdir(parents=True)
+    for path in files[: max(1, len(files) // QUARTER)]:
+        (small / "commitlog" / path.name).hardlink_to(path)
+    rates = []
+    for root in (small, store):
+        out = work / "growth"
+        report = json.loads(run_rmq("rebuild", str(root), "--out", str(out), "--json").splitlines()[-1])
+        shutil.rmtree(out)
+        rates.append((report["bytes"], report["seconds"] / report["bytes"]))
+    shutil.rmtree(small)
+    (small_bytes, small_cost), (whole_bytes, whole_cost) = rates
+    growth = whole_cost / small_cost - 1
+    name = f"`rmq rebuild`, time a byte, from {small_bytes / 1e9:.1f} to {whole_bytes / 1e9:.1f} GB"
+    return Figure(name, f"{growth:+.0%}", "", None, "at most +10 %", growth <= 0.10)
