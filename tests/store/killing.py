@@ -13,6 +13,7 @@ from rmq_core.store.store import MessageStore
 from tests.store.making import NOW_MS, opened, put_any
 
 _ANSWER_S = 60.0
+_LONGEST_S = 120
 _ROUND_MS = 1_000_000
 _NUMBER_BYTES = 8
 
@@ -94,12 +95,14 @@ def write_until_killed(config: StoreConfig, seed: int, *, after_s: float | None 
     with os.fdopen(reading, "rb") as pipe:
         told += pipe.read()
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the writer failed; see its traceback"
+    assert os.WIFSIGNALED(status), "the writer failed; see what it wrote to stderr"
+    assert os.WTERMSIG(status) == signal.SIGKILL
     whole = len(told) // _NUMBER_BYTES * _NUMBER_BYTES
     return int.from_bytes(told[whole - _NUMBER_BYTES : whole], "big")
 
 
 def _write(config: StoreConfig, seed: int, writing: int, at_change: int) -> None:
+    signal.alarm(_LONGEST_S)  # a writer that hangs must not have its test wait for good
     try:
         store = opened(config, NOW_MS, DeadlyDisk(at_change))
         source = random.Random(-seed)
