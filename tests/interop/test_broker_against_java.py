@@ -49,7 +49,7 @@ class Written:
     def mqadmin(self, command: str, *arguments: str) -> str:
         """Run a command at our name server."""
         done = peer.run("mqadmin", command, "-n", self.running.namesrv, *arguments, java_options=QUICK_START)
-        assert "Exception" not in done, done[-3000:]
+        assert "SubCommandException" not in done, done[-3000:]
         return done
 
 

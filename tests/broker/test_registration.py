@@ -1,0 +1,92 @@
+"""The broker and its name servers."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.server import Broker
+from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.server import NameServer
+from rmq_core.remoting.bodies import TopicRouteData, decode_body
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.header import request
+from rmq_core.store.config import StoreConfig
+from tests.broker.conftest import Asker, eventually
+
+
+@pytest.fixture
+async def namesrvs(tmp_path: Path) -> AsyncIterator[list[str]]:
+    """Addresses of two name servers."""
+
+    def config(number: int) -> NamesrvConfig:
+        return NamesrvConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / f"{number}.json"))
+
+    async with NameServer(config(0)) as first, NameServer(config(1)) as second:
+        yield [first.address, second.address]
+
+
+async def route(address: str, topic: str) -> TopicRouteData | None:
+    async with RemotingClient() as client:
+        answer = await client.invoke(address, request(105, {"topic": topic}))
+    return decode_body(answer.body, TopicRouteData) if answer.code == 0 else None
+
+
+async def test_all_name_servers_know_the_broker_and_its_topics(namesrvs: list[str], store_config: StoreConfig) -> None:
+    config = BrokerConfig(listen_port=0, namesrv_addr=";".join(namesrvs))
+    async with Broker(config, store_config) as broker, RemotingClient() as client:
+        asker = Asker(broker, client, {})
+        assert (await asker.send("T")).code == 0
+        for address in namesrvs:  # at once: who has made a topic asks for its route next
+            found = await route(address, "T")
+            assert found is not None
+            assert found.broker_datas[0].broker_addrs == {0: broker.address}
+            assert [(queue.broker_name, queue.read_queue_nums) for queue in found.queue_datas] == [("broker-a", 4)]
+        await asker.ask(25, {}, b"brokerPermission=4\n")
+
+        async def is_read_only() -> bool:
+            found = await route(namesrvs[0], "T")
+            return found is not None and found.queue_datas[0].perm == 4
+
+        await eventually(is_read_only)
+    for address in namesrvs:
+        assert await route(address, "T") is None
+
+
+async def test_ordered_topics_are_those_that_the_name_server_says(
+    namesrvs: list[str], store_config: StoreConfig
+) -> None:  # fmt: skip
+    fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
+    async with RemotingClient() as client:
+        assert (await client.invoke(namesrvs[0], request(100, fields))).code == 0
+        async with Broker(BrokerConfig(listen_port=0, namesrv_addr=namesrvs[0]), store_config) as broker:
+            asker = Asker(broker, client, {})
+            await asker.send("T")
+
+            async def is_ordered() -> bool:
+                return broker.state.topics.table["T"].order
+
+            await eventually(is_ordered)
+
+
+async def test_a_name_server_that_is_not_there_is_told_once_and_holds_nobody_up(
+    store_config: StoreConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        config = BrokerConfig(listen_port=0, namesrv_addr=address, register_broker_timeout_ms=200)
+        with caplog.at_level(logging.WARNING, "rmq.broker"):
+            async with (
+                Broker(replace(config, register_name_server_period_ms=1000), store_config) as broker,
+                RemotingClient() as client,
+            ):
+                answer = await asyncio.wait_for(Asker(broker, client, {}).send("T"), 3)
+                assert answer.code == 0
+    assert len([one for one in caplog.records if "cannot register" in one.message]) == 1
