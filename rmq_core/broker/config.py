@@ -18,8 +18,12 @@ FAST_PORT_DISTANCE: Final = 2  # the port for clients that must not wait behind 
 _MAX_PORT: Final = 65535
 # Keys whose "true" promises what this broker does not do: to pass over them would leave doors open.
 _NOT_TRUE: Final = (
-    "aclEnable", "authenticationEnabled", "authorizationEnabled", "enableControllerMode", "enableDLegerCommitLog",
-)  # fmt: skip
+    "aclEnable",
+    "authenticationEnabled",
+    "authorizationEnabled",
+    "enableControllerMode",
+    "enableDLegerCommitLog",
+)
 _MASTERS: Final = ("ASYNC_MASTER", "SYNC_MASTER")
 
 

@@ -141,9 +141,7 @@ class GroupAdmin:
     def get_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_TOPICS_BY_CONSUMER (343)."""
         topics = self._state.offsets.topics_of(read_fields(request, Group).group)
-        return request.response(
-            body=encode_body(TopicList(topic_list=sorted(topics), broker_addr=self._state.address))
-        )  # fmt: skip
+        return request.response(body=encode_body(TopicList(topic_list=sorted(topics), broker_addr=self._state.address)))
 
     def get_subscription(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """QUERY_SUBSCRIPTION_BY_CONSUMER (345)."""

@@ -53,5 +53,5 @@ class Lookups:
         if record is None:
             return request.response(
                 int(ResponseCode.SYSTEM_ERROR), f"can not find message by the offset, {asked.offset}"
-            )  # fmt: skip
+            )
         return request.response(body=record)

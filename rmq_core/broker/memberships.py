@@ -63,9 +63,7 @@ class Memberships:
             return
         topics = state.topics.table
         ordered = any(one.topic in topics and topics[one.topic].order for one in data.subscription_data_set)
-        state.topics.make(
-            names.retry_topic(data.group_name), group.retry_queue_nums, 2 * data.unit_mode, order=ordered
-        )  # fmt: skip
+        state.topics.make(names.retry_topic(data.group_name), group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
         if without_subscriptions:  # they are as they were in the heartbeat before
             known = state.consumers.groups.get(data.group_name)
             if known is None:
@@ -90,7 +88,7 @@ class Memberships:
         if members is None:
             return request.response(
                 int(ResponseCode.SYSTEM_ERROR), f"no consumer for this group, {asked.consumer_group}"
-            )  # fmt: skip
+            )
         ids = list(dict.fromkeys(client.client_id for client in members.clients.values()))
         return request.response(body=encode_body(ConsumerIdList(consumer_id_list=ids)))
 

@@ -137,9 +137,7 @@ class Pulls:
         state = self._state
         config = state.config
         if not config.broker_permission & names.PERM_READ:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pulling message is forbidden"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] pulling message is forbidden")
         group = state.groups.table.get(asked.consumer_group) or state.groups.find(
             asked.consumer_group, config.auto_create_subscription_group
         )
@@ -149,18 +147,14 @@ class Pulls:
                 f"subscription group [{asked.consumer_group}] does not exist, {_HELP}",
             )
         if not group.consume_enable:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"subscription group no permission, {asked.consumer_group}"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {asked.consumer_group}")
         topic = state.topics.table.get(asked.topic)
         if topic is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please! {_HELP}"
             )
         if not topic.perm & names.PERM_READ:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] pulling message is forbidden"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"the topic[{asked.topic}] pulling message is forbidden")
         if not 0 <= asked.queue_id < topic.read_queue_nums:
             raise ResponseError(
                 ResponseCode.INVALID_PARAMETER,
@@ -199,9 +193,7 @@ class Pulls:
         """What the group has subscribed by its heartbeats."""
         members = self._state.consumers.groups.get(asked.consumer_group)
         if members is None:
-            raise ResponseError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_HELP}"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_HELP}")
         if not group.consume_broadcast_enable and members.is_broadcasting:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
@@ -209,11 +201,7 @@ class Pulls:
             )
         one = members.subscriptions.get(asked.topic)
         if one is None:
-            raise ResponseError(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_HELP}"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_HELP}")
         if one.sub_version < asked.sub_version:
-            raise ResponseError(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return one

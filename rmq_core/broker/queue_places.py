@@ -39,7 +39,7 @@ class QueuePlaces:
         if offset == NONE:
             return request.response(
                 int(ResponseCode.QUERY_NOT_FOUND), "Not found, maybe this group consumer boot first"
-            )  # fmt: skip
+            )
         return request.response(ext_fields={"offset": str(offset)})
 
     def _is_young(self, topic: str, queue_id: int) -> bool:

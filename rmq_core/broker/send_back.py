@@ -48,9 +48,7 @@ class SendBacks:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {asked.group}"
             )
         if not state.config.broker_permission & names.PERM_WRITE:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"the broker[{state.address}] sending message is forbidden"
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] sending message is forbidden")
         if group.retry_queue_nums <= 0:
             return request.response()
         topic = state.topics.make(names.retry_topic(asked.group), group.retry_queue_nums, 2 * asked.unit_mode)

@@ -66,9 +66,7 @@ class Broker:
         address: ``host:port`` that clients are told; empty before it listens.
     """
 
-    def __init__(
-        self, config: BrokerConfig, store_config: StoreConfig, clock_ms: Callable[[], int] = now_ms
-    ) -> None:  # fmt: skip
+    def __init__(self, config: BrokerConfig, store_config: StoreConfig, clock_ms: Callable[[], int] = now_ms) -> None:
         """Prepare a broker.
 
         Args:

@@ -230,9 +230,7 @@ def _logic(combine: Callable[[Value, Callable[[], Value]], Value], left: _Node, 
 
 
 def _binary(compare: Callable[[Any, Any], Value], left: _Node, right: _Node) -> _Node:
-    return _Node(
-        lambda properties: compare(left.evaluate(properties), right.evaluate(properties)), is_truth=True
-    )  # fmt: skip
+    return _Node(lambda properties: compare(left.evaluate(properties), right.evaluate(properties)), is_truth=True)
 
 
 def _ordered(order: Callable[[Any, Any], bool], left: _Node, right: _Node) -> _Node:

@@ -132,9 +132,7 @@ class Storing:
         if fault is not None:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
         if asked.topic in names.NOT_FOR_CLIENTS:
-            raise ResponseError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{asked.topic}] is forbidden."
-            )  # fmt: skip
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{asked.topic}] is forbidden.")
         is_retry = asked.topic.startswith(names.RETRY_PREFIX)
         sys_flag = (2 if is_retry else 1) if asked.unit_mode else 0
         made = topics.make_for_send(
@@ -237,9 +235,7 @@ class Storing:
         if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
             return ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
         if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
-            return ResponseError(
-                ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
-            )  # fmt: skip
+            return ResponseError(ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.")
         if status is PutStatus.SERVICE_NOT_AVAILABLE:
             why = "; ".join(self._state.store.refusals.values()) or "not now"
             return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE.format(why))

@@ -77,9 +77,7 @@ class TopicAdmin:
         for topic in topics:
             self._check_name(topic.topic_name)
             if not (0 <= topic.read_queue_nums <= MAX_QUEUES and 0 <= topic.write_queue_nums <= MAX_QUEUES):
-                raise ResponseError(
-                    ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES} queues"
-                )  # fmt: skip
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES} queues")
             if not 0 <= topic.perm <= names.PERM_READ_WRITE | names.PERM_INHERIT:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, f"perm {topic.perm} is not within 0 and 7")
         if any(table.get(topic.topic_name) != topic for topic in topics):

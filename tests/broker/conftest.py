@@ -60,9 +60,7 @@ class Asker:
         command.version = version
         return await self.client.invoke(self.broker.address, command)
 
-    async def send(
-        self, topic: str, body: bytes = b"hello", queue_id: int = 0, **more: object
-    ) -> RemotingCommand:  # fmt: skip
+    async def send(self, topic: str, body: bytes = b"hello", queue_id: int = 0, **more: object) -> RemotingCommand:
         """Send a message; ``properties`` is a dictionary, other fields have their letters."""
         properties = more.pop("properties", {"UNIQ_KEY": "0A0B", "WAIT": "true"})
         assert isinstance(properties, dict)

@@ -37,9 +37,7 @@ class TestSyncFlush:
         monkeypatch.setattr(asker.broker.store, "dispatch", lambda: True)  # nobody asks for a flush
         assert (await asker.send("T", properties={"WAIT": "false"})).code == 0
 
-    async def test_a_disk_that_fails_acknowledges_nothing(
-        self, asker: Asker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:  # fmt: skip
+    async def test_a_disk_that_fails_acknowledges_nothing(self, asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await asker.send("T", b"kept")).code == 0
 
         def fail(_: int) -> None:
@@ -61,9 +59,7 @@ class TestSlowDisk:
     def store_config(self, tmp_path: Path) -> StoreConfig:
         return small_store(tmp_path / "store", FlushDiskType.SYNC)
 
-    async def test_a_send_that_waits_too_long_is_told_so(
-        self, asker: Asker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:  # fmt: skip
+    async def test_a_send_that_waits_too_long_is_told_so(self, asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(asker.broker.store, "dispatch", lambda: True)  # nobody asks for a flush
         answer = await asker.send("T")
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT

@@ -60,7 +60,7 @@ async def test_all_name_servers_know_the_broker_and_its_topics(namesrvs: list[st
 
 async def test_ordered_topics_are_those_that_the_name_server_says(
     namesrvs: list[str], store_config: StoreConfig
-) -> None:  # fmt: skip
+) -> None:
     fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
     async with RemotingClient() as client:
         assert (await client.invoke(namesrvs[0], request(100, fields))).code == 0
