@@ -1,5 +1,8 @@
 """The work of ``rmq repair``: runs it in processes of this machine, and shows what it does or did."""
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
@@ -8,6 +11,7 @@ from rich.text import Text
 from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_core.cli.rebuilding import interruptible_workers
+from rmq_formats.offline.rebuild_store import Progress
 from rmq_formats.offline.repair_report import RepairReport
 from rmq_formats.offline.repair_store import repair_store
 from rmq_formats.offline.runner import ProcessRunner
@@ -20,13 +24,28 @@ def run(
     store: str, options: VerifyOptions, *, apply: bool, work: str | None, workers: int | None, as_json: bool
 ) -> int:
     """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
-    with interruptible_workers():
-        report = repair_store(store, options, ProcessRunner(workers), apply=apply, work=work)
+    with interruptible_workers(), _status() as on_progress:
+        report = repair_store(store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress)
     if as_json:
         output.print_json(report.to_dict())
     else:
         show(report, output.console())
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+@contextmanager
+def _status() -> Iterator[Callable[[Progress], None]]:
+    """What is being done, on stderr if that is a terminal: a repair goes through the same phases more than once."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    titles = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index", "write": "Writing them anew"}
+    with Console(stderr=True).status("Looking at the store") as status:
+
+        def tell(progress: Progress) -> None:
+            status.update(f"{titles[progress.phase]}: {progress.done / max(1, progress.total):.0%}")
+
+        yield tell
 
 
 def show(report: RepairReport, console: Console) -> None:
