@@ -16,6 +16,7 @@ an inner batch of no messages, compressed: clients unwrap it to nothing (``PullA
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -179,6 +180,7 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def placeholder_bytes(topic: str) -> int:
     """Size of the smallest placeholder for a topic's message."""
     return record_bytes(_placeholder_message(Place(0, 0, topic, 0, 0), 0, 0))
