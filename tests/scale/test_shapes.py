@@ -1,0 +1,103 @@
+"""Stores of unusual shapes: tasks do not follow from queues, and memory is bounded."""
+
+import resource
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmq_formats.consumequeue import delay_levels_ms
+from rmq_formats.generate import generate_store
+from rmq_formats.layout import DEFAULT_DELAY_LEVELS, UNIT_BYTES
+from rmq_formats.offline.rebuild_store import rebuild_store
+from rmq_formats.offline.runner import ProcessRunner
+from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.offline.verify_store import verify_store
+from tests.offline.rebuilding import SMALL, built, by_codecs
+
+OPTIONS = replace(
+    SMALL, consumequeue_file_bytes=6_000_000, index_slots=1000, index_entries=300_000,
+    delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS),
+)  # fmt: skip
+SOUND = {"checkpoint.missing", "store.layout"}
+
+
+class Counting(ProcessRunner):
+    """Counts tasks."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.waves: list[int] = []
+
+    def map(self, function: Any, arguments: Sequence[Any], on_done: Any = None) -> list[Any]:
+        self.waves.append(len(arguments))
+        return super().map(function, arguments, on_done)
+
+
+def work(store: str, answer: Connection) -> None:
+    """Rebuild and verify in one process; its tasks, its counts and its memory."""
+    runner = Counting()
+    rebuilt = rebuild_store(store, None, OPTIONS, runner)
+    verified = verify_store(store, VerifyOptions(), runner)
+    answer.send({
+        "waves": runner.waves,
+        "messages": (rebuilt.messages, verified.messages),
+        "queues": (rebuilt.queues, verified.queues),
+        "findings": {kind.code for kind in verified.counts} | set(rebuilt.finding_counts),
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+    })  # fmt: skip
+
+
+def worked(store: Path) -> dict[str, Any]:
+    """``work`` in a process of its own, whose memory is none of the tests'."""
+    ours, theirs = get_context("spawn").Pipe()
+    process = get_context("spawn").Process(target=work, args=(str(store), theirs))
+    process.start()
+    theirs.close()
+    answer: dict[str, Any] = ours.recv()
+    process.join()
+    return answer
+
+
+def test_twenty_thousand_queues_are_few_tasks(tmp_path: Path) -> None:
+    names = [f"Topic{number}" for number in range(200)]
+    generate_store(str(tmp_path), messages=20_000, body_bytes=200, topics=names, queues=100, keys=False, tags=True)
+    seen = worked(tmp_path)
+    assert seen["queues"] == (20_000, 20_000)
+    assert max(seen["waves"]) <= 32
+    assert seen["findings"] <= SOUND
+    assert seen["peak_bytes"] < 512 << 20
+
+
+def test_a_million_tiny_records_in_one_hot_queue(tmp_path: Path) -> None:
+    generate_store(str(tmp_path), messages=1_000_000, body_bytes=1, topics=["Hot"], queues=1, keys=False, tags=False)
+    seen = worked(tmp_path)
+    assert seen["messages"] == (1_000_000, 1_000_000)
+    assert seen["findings"] <= SOUND
+    assert seen["peak_bytes"] < 1 << 30
+    files = sorted((tmp_path / "consumequeue" / "Hot" / "0").iterdir())
+    units = np.frombuffer(
+        b"".join(path.read_bytes() for path in files), dtype=[("at", ">i8"), ("size", ">i4"), ("t", ">i8")]
+    )
+    written = units["size"] > 0
+    assert units.itemsize == UNIT_BYTES
+    assert written[:1_000_000].all()
+    assert not written[1_000_000:].any()
+    assert (np.diff(units["at"][:1_000_000]) == units["size"][: 1_000_000 - 1]).all()
+
+
+def test_a_record_of_four_mebibytes(tmp_path: Path) -> None:
+    size = (4 << 20) - 1000
+    generate_store(
+        str(tmp_path), messages=7, body_bytes=size, topics=["Large"], queues=2, keys=True, tags=True,
+        commitlog_file_bytes=16 << 20,
+    )  # fmt: skip
+    seen = worked(tmp_path)
+    assert seen["messages"] == (7, 7)
+    assert seen["findings"] <= SOUND
+    assert seen["peak_bytes"] < 512 << 20
+    assert built(tmp_path) == by_codecs(tmp_path, OPTIONS)
