@@ -11,6 +11,7 @@ import pytest
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.header import request
 from rmq_formats.layout import MAX_BODY_BYTES
 from tests.broker.conftest import Asker, messages
 
@@ -193,3 +194,41 @@ class TestFullDisk:
         assert messages(await asker.pull("T"))[0].body == b"x" * 900_000
         no_room.clear()
         assert (await asker.send("T", b"z")).code == 0
+
+
+ALL_CODES = sorted(
+    {10, 11, 12, 14, 15, 17, 18, 21, 25, 26, 28, 29, 30, 31, 32, 33, 34, 35, 36, 38, 41, 42, 43, 45, 46, 200, 201, 202}
+    | {203, 204, 207, 208, 215, 222, 225, 300, 303, 305, 306, 307, 309, 310, 314, 315, 316, 317, 320, 324, 325, 328}
+    | {329, 343, 345, 351, 352, 361, 907}
+)
+GARBAGE: dict[str, object] = {
+    "topic": "\x00/../", "consumerGroup": "\x01", "group": "\x01", "queueId": -5, "offset": 1 << 62,
+    "queueOffset": -(1 << 62), "maxMsgNums": -1, "sysFlag": -1, "commitOffset": -9, "suspendTimeoutMillis": -9,
+    "subVersion": 0, "subscription": "||", "timestamp": -(1 << 62), "isForce": "true", "key": "\x01", "maxNum": -3,
+    "beginTimestamp": -9, "endTimestamp": -99, "clientID": "", "clientId": "", "msgId": "", "delayLevel": 1 << 30,
+    "producerGroup": "", "defaultTopic": "", "defaultTopicQueueNums": -1, "bornTimestamp": -1, "flag": -1,
+    "properties": "\x01\x02\x01DELAY\x01-", "a": "", "b": "%RETRY%", "c": "", "d": -1, "e": -1, "f": -1, "g": -1,
+    "h": -1, "i": "\x02DELAY\x01\x02", "m": "true", "readQueueNums": -1, "writeQueueNums": 1 << 30, "perm": 99,
+    "topicFilterType": "", "order": "true", "attributes": ",=,+,-", "isOrder": "true", "srcGroup": "", "destGroup": "",
+    "statsName": "", "statsKey": "", "groupName": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{}, GARBAGE], ids=["nothing", "garbage"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"groupName":7,"mqSet":[{}]}', b"\xff\xfe"])
+async def test_every_code_answers_garbage(
+    asker: Asker, fields: dict[str, object], body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    for code in ALL_CODES:
+        answer = await asker.ask(code, fields, body)
+        assert answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED, code
+    assert [record.getMessage() for record in caplog.records if "failed" in record.message] == []
+    assert (await asker.send("T")).code == 0
+    assert len(messages(await asker.pull("T"))) == 1
+
+
+async def test_a_oneway_send_is_stored_and_not_answered(asker: Asker) -> None:
+    fields = dict(zip("abcdefghm", ["pg", "T", "TBW102", "4", "0", "0", "1", "0", "false"], strict=True))
+    await asker.client.invoke_oneway(asker.broker.address, request(310, fields, b"oneway"))
+    answer = await asker.pull("T", sysFlag=6, suspendTimeoutMillis=5000)
+    assert [one.body for one in messages(answer)] == [b"oneway"]
