@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from rmq_core.cli import (
+    admin,
     broker,
     consume,
     dump,
@@ -137,6 +138,7 @@ app = typer.Typer(
 )
 for _name, _command in COMMANDS.items():
     app.command(_name, cls=RmqCommand)(_command)
+app.add_typer(admin.app, name="admin")
 
 
 def _print_version(wanted: bool) -> None:

@@ -10,8 +10,10 @@ Source: ``MQAdminImpl``, ``DefaultMQAdminExtImpl``.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Final
 
+from rmq_core.client.admin_inquiries import BrokerInquiries
 from rmq_core.client.cluster import Cluster
 from rmq_core.client.decode import decode_records
 from rmq_core.client.errors import BrokerError, NoRouteError
@@ -68,6 +70,7 @@ class Admin:
     is not known, and TransportError where a server cannot be asked.
 
     Attributes:
+        brokers: asks one of them.
         offsets: what brokers know of queues' offsets.
     """
 
@@ -86,6 +89,7 @@ class Admin:
         """
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
+        self.brokers = BrokerInquiries(self._cluster)
         self.offsets = QueueOffsets(self._cluster)
 
     async def __aenter__(self) -> "Admin":
@@ -103,12 +107,37 @@ class Admin:
         """End."""
         await self._cluster.close()
 
+    @property
+    def namesrv(self) -> str:
+        """The name servers' addresses, separated by semicolons."""
+        return self._cluster.namesrv
+
     # What there is.
 
     async def cluster(self) -> ClusterInfo:
         """All brokers and clusters."""
         answer = await self._cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
         return decode_body(answer.body, ClusterInfo)
+
+    async def masters(self, cluster: str | None = None) -> list[str]:
+        """The addresses of all masters, sorted by the brokers' names.
+
+        Args:
+            cluster: of that one only.
+
+        Raises:
+            NoRouteError: there is none.
+        """
+        table = (await self.cluster()).broker_addr_table
+        brokers = [table[name] for name in sorted(table) if cluster in (None, table[name].cluster)]
+        found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+        if not found:
+            raise NoRouteError(cluster or "the cluster", "no master is there")
+        return found
+
+    async def masters_of(self, topic: str) -> list[str]:
+        """The addresses of the masters that have a topic; raises NoRouteError if there is no such topic."""
+        return [self._cluster.address(name) for name in (await self._cluster.route(topic)).brokers]
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -139,6 +168,7 @@ class Admin:
         topic: str,
         *,
         queues: int = 8,
+        write_queues: int | None = None,
         perm: int = _READ_AND_WRITE,
         order: bool = False,
         broker: str | None = None,
@@ -148,6 +178,7 @@ class Admin:
         Args:
             topic: its name.
             queues: on each broker.
+            write_queues: those of them that are sent to; all if it is not given.
             perm: 4 read, 2 write, together 6.
             order: whether it is an ordered one.
             broker: the address of the only broker that is to have it; all masters if it is not given.
@@ -160,39 +191,44 @@ class Admin:
             topic=topic,
             default_topic=_TEMPLATE,
             read_queue_nums=queues,
-            write_queue_nums=queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
             topic_filter_type="SINGLE_TAG",
             order=order,
         )
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, broker=broker)
 
-    async def delete_topic(self, topic: str) -> None:
-        """Delete a topic everywhere."""
-        await self._at_masters(RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
-        await self._cluster.ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicInNamesrv(topic=topic))
+    async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Delete a topic, everywhere or in one cluster."""
+        for address in await self.masters(cluster):
+            await self._cluster.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
+        fields = DeleteTopicInNamesrv(topic=topic, cluster_name=cluster)
+        await self._cluster.ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
-    async def create_group(self, config: SubscriptionGroupConfig) -> None:
+    async def create_group(self, config: SubscriptionGroupConfig, *, broker: str | None = None) -> None:
         """Make a consumer group, or change it.
 
         Args:
             config: its name and settings.
+            broker: the address of the only broker that is to have it; all masters if it is not given.
 
         Raises:
             MessageError: a bad name.
         """
         check_name("group", config.group_name, MAX_GROUP_CHARACTERS)
-        await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, encode_body(config))
+        body = encode_body(config)
+        await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body, broker=broker)
 
-    async def delete_group(self, group: str, *, clean_offsets: bool = False) -> None:
+    async def delete_group(self, group: str, *, clean_offsets: bool = False, broker: str | None = None) -> None:
         """Delete a consumer group.
 
         Args:
             group: its name.
             clean_offsets: whether its offsets go too.
+            broker: at that one only.
         """
         fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
-        await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)
+        await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, broker=broker)
 
     # Offsets.
 
@@ -227,7 +263,7 @@ class Admin:
             BrokerError: code 206: none is there.
         """
         fields, failed = ConsumerGroup(consumer_group=group), None
-        for address in await self._masters():
+        for address in await self.masters():
             answer = await self._cluster.ask(
                 address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=(ResponseCode.CONSUMER_NOT_ONLINE,)
             )
@@ -274,6 +310,31 @@ class Admin:
         pulled = await self._puller.pull(queue, offset, subscription(queue.topic), waits=False, max_messages=1)
         return next((message for message in pulled.messages if message.queue_offset == offset), None)
 
+    async def read(
+        self, queue: MessageQueue, begin: int, end: int, tags: str = "*"
+    ) -> AsyncIterator[list[ReceivedMessage]]:
+        """Messages of a queue, some at a time; nothing is committed.
+
+        Args:
+            queue: which.
+            begin: the first queue offset.
+            end: the one behind the last.
+            tags: only those with them.
+
+        Raises:
+            OptionError: ``tags`` without a tag.
+        """
+        await self._cluster.master_of(queue)
+        wanted = subscription(queue.topic, tags)
+        while begin < end:
+            pulled = await self._puller.pull(queue, begin, wanted, waits=False)
+            found = [message for message in pulled.messages if message.queue_offset < end]
+            if found:
+                yield found
+            if pulled.next_offset <= begin:  # nothing is there any more
+                return
+            begin = pulled.next_offset
+
     async def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[ReceivedMessage]:
         """Messages of a topic that have a key, in the order of their store times."""
         found = await self._query(topic, key, max_messages, by_uniq_key=False)
@@ -301,19 +362,12 @@ class Admin:
 
     # How it asks.
 
-    async def _masters(self) -> list[str]:
-        brokers = (await self.cluster()).broker_addr_table.values()
-        return [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
-
     async def _at_masters(
         self, code: RequestCode, fields: Fields | None, body: bytes = b"", *, broker: str | None = None
     ) -> list[RemotingCommand]:
-        addresses = await self._masters() if broker is None else [broker]
-        if not addresses:
-            raise NoRouteError("the cluster", "no master is there")
+        addresses = await self.masters() if broker is None else [broker]
         return list(await asyncio.gather(*(self._cluster.ask(address, code, fields, body) for address in addresses)))
 
     async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
-        route = await self._cluster.route(topic)
-        addresses = [self._cluster.address(name) for name in route.brokers]
+        addresses = await self.masters_of(topic)
         return list(await asyncio.gather(*(self._cluster.ask(address, code, fields) for address in addresses)))

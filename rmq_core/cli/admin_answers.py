@@ -1,0 +1,114 @@
+"""What commands of ``rmq admin`` answer with, and how that is printed: a table, or an object a line.
+
+A column's name is its key in JSON; in a table it stands without underscores. Columns in ``_ms`` are times, and
+numbers stand on the right.
+"""
+
+from collections.abc import AsyncIterable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmq_core.cli import output
+
+if TYPE_CHECKING:
+    from rmq_core.client import ReceivedMessage
+
+_MESSAGE_COLUMNS: Final = (
+    "topic", "queue_id", "queue_offset", "store_timestamp_ms", "tags", "keys", "msg_id", "body",
+)  # fmt: skip
+_TIME: Final = "_ms"
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Rows of values.
+
+    Attributes:
+        columns: their names.
+        rows: as long as ``columns`` each.
+        lines: what is printed for programs instead of the rows, an object each.
+        note: a line under the table, for people.
+        code: the command's exit code.
+    """
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Value]]
+    lines: Sequence[bytes] | None = None
+    note: str = ""
+    code: int = output.EXIT_CLEAN
+
+
+def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True) -> Answer:
+    """Messages; for programs as ``rmq consume --json`` prints them. The exit code is 1 if there are none."""
+    from rmq_core.client.lines import line_of_message  # noqa: PLC0415 # --help does not need it
+
+    found = list(messages)
+    rows = [
+        (
+            one.topic,
+            one.queue_id,
+            one.queue_offset,
+            one.store_timestamp_ms,
+            one.tags,
+            " ".join(one.keys),
+            one.msg_id,
+            one.body.decode("utf-8", "replace") if with_body else f"{len(one.body)} bytes",
+        )
+        for one in found
+    ]
+    code = output.EXIT_CLEAN if found else output.EXIT_FINDINGS
+    return Answer(_MESSAGE_COLUMNS, rows, lines=[line_of_message(one) for one in found], code=code)
+
+
+async def show_all(answers: AsyncIterable[Answer], *, as_json: bool) -> int:
+    """Print answers as they come; the exit code is 0."""
+    async for answer in answers:
+        show(answer, as_json=as_json)
+    return output.EXIT_CLEAN
+
+
+def show(answer: Answer, *, as_json: bool) -> int:
+    """Print an answer; gives the exit code."""
+    if as_json:
+        _print_lines(answer)
+    elif answer.rows:
+        _print_table(answer)
+    elif answer.code != output.EXIT_CLEAN:
+        output.warn("nothing found")
+    return answer.code
+
+
+def _print_lines(answer: Answer) -> None:
+    if answer.lines is None:
+        for row in answer.rows:
+            output.print_json(dict(zip(answer.columns, row, strict=True)))
+        return
+    with output.Lines() as lines:
+        for line in answer.lines:
+            lines.write(line)
+
+
+def _print_table(answer: Answer) -> None:
+    columns = []
+    for column, value in zip(answer.columns, answer.rows[0], strict=True):
+        is_time = column.endswith(_TIME)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and not is_time
+        columns.append((">" if is_number else "") + column.removesuffix(_TIME).replace("_", " "))
+    table = output.table(*columns)
+    for row in answer.rows:
+        table.add_row(*(_cell(column, value) for column, value in zip(answer.columns, row, strict=True)))
+    console = output.console()
+    console.print(table)
+    if answer.note:
+        console.print(answer.note)
+
+
+def _cell(column: str, value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if column.endswith(_TIME) and isinstance(value, int):
+        return output.time_text(value) if value > 0 else "-"
+    return f"{value:.2f}" if isinstance(value, float) else output.printable(str(value))

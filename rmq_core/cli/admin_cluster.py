@@ -1,0 +1,55 @@
+"""Clusters and brokers: ``rmq admin clusterList, brokerStatus, getBrokerConfig``."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_core.cli.admin_answers import Answer, Value
+from rmq_core.cli.admin_options import Broker, ClusterName, addresses
+
+if TYPE_CHECKING:
+    from rmq_core.client import Admin
+
+
+async def cluster_list(
+    admin: "Admin",
+    *,
+    cluster: ClusterName = None,
+    more: Annotated[bool, typer.Option("-m", "--moreStats", help="Messages of today instead of rates.")] = False,
+) -> Answer:
+    """List clusters and their brokers, and how they do."""
+    names = ("msgPutTotalTodayNow", "msgGetTotalTodayNow") if more else ("putTps", "getTransferredTps")
+    columns = ("in_total", "out_total") if more else ("in_tps", "out_tps")
+    rows: list[tuple[Value, ...]] = []
+    for name, broker in sorted((await admin.cluster()).broker_addr_table.items()):
+        for broker_id, address in sorted(broker.broker_addrs.items()):
+            if cluster in (None, broker.cluster):
+                info = await admin.broker_info(address)
+                numbers = [_first_number(info.get(one, "")) for one in names]
+                disk = _first_number(info.get("commitLogDiskRatio", ""))
+                rows.append((broker.cluster, name, broker_id, address, info.get("brokerVersionDesc"), *numbers, disk))
+    return Answer(("cluster", "broker_name", "broker_id", "address", "version", *columns, "disk_ratio"), rows)
+
+
+def _first_number(text: str) -> float | None:
+    """The first of some numbers with blanks between: the rate of the last ten seconds."""
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (IndexError, ValueError):
+        return None
+
+
+async def broker_status(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+    """Tell all that brokers say of themselves: rates, sizes, times."""
+    rows: list[tuple[Value, ...]] = []
+    for address in await addresses(admin, broker, cluster):
+        rows += [(address, name, value) for name, value in sorted((await admin.broker_info(address)).items())]
+    return Answer(("broker", "name", "value"), rows)
+
+
+async def get_broker_config(admin: "Admin", *, broker: Broker = None, cluster: ClusterName = None) -> Answer:
+    """Tell the settings of brokers."""
+    rows: list[tuple[Value, ...]] = []
+    for address in await addresses(admin, broker, cluster):
+        rows += [(address, name, value) for name, value in sorted((await admin.brokers.config(address)).items())]
+    return Answer(("broker", "name", "value"), rows)

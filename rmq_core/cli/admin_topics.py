@@ -1,0 +1,103 @@
+"""Topics: ``rmq admin topicList, topicRoute, topicStatus, updateTopic, deleteTopic``."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_core.cli.admin_answers import Answer
+from rmq_core.cli.admin_options import Broker, ClusterName, Switch, Topic, addresses
+
+if TYPE_CHECKING:
+    from rmq_core.client import Admin
+
+
+async def topic_list(
+    admin: "Admin",
+    *,
+    with_clusters: Annotated[
+        bool, typer.Option("-c", "--clusterModel", help="With their clusters and groups.")
+    ] = False,
+) -> Answer:
+    """List the topics that the name servers know."""
+    topics = await admin.topics()
+    if not with_clusters:
+        return Answer(("topic",), [(topic,) for topic in topics])
+    rows = []
+    for topic in topics:
+        clusters = sorted({broker.cluster for broker in (await admin.route(topic)).broker_datas})
+        groups: set[str] = set()
+        for address in await admin.masters_of(topic):
+            groups.update(await admin.brokers.groups_of(address, topic))
+        rows.append((topic, " ".join(clusters), " ".join(sorted(groups))))
+    return Answer(("topic", "clusters", "groups"), rows)
+
+
+async def topic_route(admin: "Admin", *, topic: Topic) -> Answer:
+    """Tell which brokers have a topic, and how many queues."""
+    route = await admin.route(topic)
+    brokers = {broker.broker_name: broker for broker in route.broker_datas}
+    rows = []
+    for queues in sorted(route.queue_datas, key=lambda one: one.broker_name):
+        broker = brokers.get(queues.broker_name)
+        places = sorted(broker.broker_addrs.items()) if broker else []
+        rows.append(
+            (
+                queues.broker_name,
+                broker.cluster if broker else None,
+                " ".join(f"{broker_id}={address}" for broker_id, address in places),
+                queues.read_queue_nums,
+                queues.write_queue_nums,
+                queues.perm,
+            )
+        )
+    return Answer(("broker_name", "cluster", "addresses", "read_queues", "write_queues", "perm"), rows)
+
+
+async def topic_status(admin: "Admin", *, topic: Topic) -> Answer:
+    """Tell the offsets of a topic's queues, and when each had its last message."""
+    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+
+    rows = []
+    for address in await admin.masters_of(topic):
+        for key, queue in (await admin.brokers.topic_stats(address, topic)).offset_table.items():
+            place = parse_queue_key(key)
+            last_ms = queue.last_update_timestamp
+            rows.append((place.broker_name, place.queue_id, queue.min_offset, queue.max_offset, last_ms))
+    return Answer(("broker_name", "queue_id", "min_offset", "max_offset", "last_update_timestamp_ms"), sorted(rows))
+
+
+async def update_topic(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    broker: Broker = None,
+    cluster: ClusterName = None,
+    read_queues: Annotated[
+        int, typer.Option("-r", "--readQueueNums", min=1, metavar="N", help="Queues that are read, on each broker.")
+    ] = 8,
+    write_queues: Annotated[
+        int, typer.Option("-w", "--writeQueueNums", min=0, metavar="N", help="Queues that are sent to.")
+    ] = 8,
+    perm: Annotated[int, typer.Option("-p", "--perm", min=0, max=7, metavar="N", help="4 read, 2 write.")] = 6,
+    order: Annotated[Switch, typer.Option("-o", "--order", help="Whether it is an ordered one.")] = "false",
+) -> Answer:
+    """Make a topic, or change it; at all masters unless -b or -c says where."""
+    found = await addresses(admin, broker, cluster)
+    for address in found:
+        await admin.create_topic(
+            topic,
+            queues=read_queues,
+            write_queues=write_queues,
+            perm=perm,
+            order=order == "true",
+            broker=address,
+        )
+    columns = ("broker", "topic", "read_queues", "write_queues", "perm", "order")
+    return Answer(columns, [(one, topic, read_queues, write_queues, perm, order == "true") for one in found])
+
+
+async def delete_topic(admin: "Admin", *, topic: Topic, cluster: ClusterName = None) -> Answer:
+    """Delete a topic at all brokers, or in one cluster, and at the name servers."""
+    found = await admin.masters(cluster)
+    await admin.delete_topic(topic, cluster)
+    return Answer(("broker", "deleted_topic"), [(address, topic) for address in found])

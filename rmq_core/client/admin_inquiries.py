@@ -1,0 +1,169 @@
+"""What an administrator asks one broker, by its address.
+
+Source: ``MQClientAPIImpl``.
+"""
+
+from rmq_core.client.cluster import Cluster
+from rmq_core.remoting.bodies import (
+    BrokerConsumeStats,
+    BrokerStats,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    ProducerConnection,
+    QueueOffsets,
+    SubscriptionGroups,
+    TopicConfigs,
+    TopicList,
+    TopicStats,
+    decode_body,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.fields import Fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.java_properties import parse_properties
+from rmq_core.remoting.requests import (
+    CloneGroupOffset,
+    ConsumerGroup,
+    ConsumeStatsInBroker,
+    ConsumeStatsOf,
+    ProducerGroup,
+    ResetOffset,
+    Topic,
+    ViewStats,
+)
+
+
+class BrokerInquiries:
+    """Asks brokers; each method takes ``host:port`` first, and raises BrokerError or TransportError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def config(self, address: str) -> dict[str, str]:
+        """The broker's settings, by their names in ``broker.conf``."""
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
+        return parse_properties(str(answer.body, "utf-8", "replace"))
+
+    async def topics(self, address: str) -> TopicConfigs:
+        """The broker's topics."""
+        return decode_body((await self._cluster.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body, TopicConfigs)
+
+    async def system_topics(self, address: str) -> list[str]:
+        """Names of the topics that a broker has of itself."""
+        answer = await self._cluster.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        return decode_body(answer.body, TopicList).topic_list
+
+    async def groups(self, address: str) -> SubscriptionGroups:
+        """The broker's consumer groups."""
+        answer = await self._cluster.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return decode_body(answer.body, SubscriptionGroups)
+
+    async def topic_stats(self, address: str, topic: str) -> TopicStats:
+        """The bounds of a topic's queues there, and when each had its last message."""
+        answer = await self._cluster.ask(address, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        return decode_body(answer.body, TopicStats)
+
+    async def groups_of(self, address: str, topic: str) -> list[str]:
+        """The groups that consume a topic."""
+        answer = await self._cluster.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, Topic(topic=topic))
+        return decode_body(answer.body, GroupList).group_list
+
+    async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
+        """How far a group is in the broker's queues, and how fast it consumes.
+
+        Args:
+            address: of the broker.
+            group: whose.
+            topic: only that one's queues.
+        """
+        fields = ConsumeStatsOf(consumer_group=group, topic=topic)
+        answer = await self._cluster.ask(address, RequestCode.GET_CONSUME_STATS, fields)
+        return decode_body(answer.body, ConsumeStats)
+
+    async def all_consume_stats(self, address: str, *, in_order: bool = False) -> BrokerConsumeStats:
+        """How far all groups are.
+
+        Args:
+            address: of the broker.
+            in_order: in ordered topics only.
+        """
+        fields = ConsumeStatsInBroker(is_order=in_order)
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, fields)
+        return decode_body(answer.body, BrokerConsumeStats)
+
+    async def consumers(self, address: str, group: str) -> ConsumerConnection | None:
+        """The clients of a consumer group; None if there is none."""
+        fields = ConsumerGroup(consumer_group=group)
+        answer = await self._or_none(
+            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, ResponseCode.CONSUMER_NOT_ONLINE
+        )
+        return None if answer is None else decode_body(answer.body, ConsumerConnection)
+
+    async def producers(self, address: str, group: str) -> ProducerConnection | None:
+        """The clients of a producer group; None if there is none."""
+        fields = ProducerGroup(producer_group=group)
+        answer = await self._or_none(
+            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields, ResponseCode.SYSTEM_ERROR
+        )
+        return None if answer is None else decode_body(answer.body, ProducerConnection)
+
+    async def stats(self, address: str, name: str, key: str) -> BrokerStats | None:
+        """A counter of the broker's; None if nothing was counted.
+
+        Args:
+            address: of the broker.
+            name: TOPIC_PUT_NUMS, GROUP_GET_NUMS, …
+            key: ``topic``, or ``topic@group``.
+        """
+        fields = ViewStats(stats_name=name, stats_key=key)
+        answer = await self._or_none(address, RequestCode.VIEW_BROKER_STATS_DATA, fields, ResponseCode.SYSTEM_ERROR)
+        return None if answer is None else decode_body(answer.body, BrokerStats)
+
+    async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
+        """Have a group be as far as another one.
+
+        Args:
+            address: of the broker.
+            source: the other one.
+            target: the group.
+            topic: in which topic.
+            offline: also if the other one has no member that subscribes it.
+        """
+        fields = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
+        await self._cluster.ask(address, RequestCode.CLONE_GROUP_OFFSET, fields)
+
+    async def reset_offsets(
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        *,
+        timestamp_ms: int = -1,
+        queue_id: int = -1,
+        offset: int | None = None,
+    ) -> dict[str, int]:
+        """Set a group's offsets; its consumers go there too.
+
+        Args:
+            address: of the broker.
+            group: whose.
+            topic: of which topic.
+            timestamp_ms: to what was stored then; -1 is the end.
+            queue_id: of one queue; -1 are all.
+            offset: that one's, instead of the time.
+
+        Returns:
+            The offsets, by ``queue_key``.
+        """
+        fields = ResetOffset(
+            group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=True
+        )
+        answer = await self._cluster.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        return decode_body(answer.body, QueueOffsets).offset_table
+
+    async def _or_none(
+        self, address: str, code: RequestCode, fields: Fields, none: ResponseCode
+    ) -> RemotingCommand | None:
+        answer = await self._cluster.ask(address, code, fields, also=(none,))
+        return None if answer.code == none else answer

@@ -1,0 +1,58 @@
+"""A running ``rmq standalone``, and ``rmq admin`` on it."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rmq_core.cli.main import app
+from tests.broker.processes import standalone
+from tests.cli.conftest import one_line
+
+SETTINGS = "brokerName=admin-a\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, and commands on it.
+
+    Attributes:
+        namesrv: its name server's address.
+        broker: its broker's.
+    """
+
+    namesrv: str
+    broker: str
+
+    def text(self, *arguments: str, code: int = 0) -> str:
+        """What a command prints for people."""
+        return self._run(*arguments, code=code).stdout
+
+    def rows(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        """What a command prints for programs."""
+        done = self._run(*arguments, "--json", code=code)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def error(self, *arguments: str) -> str:
+        """The one line of a command that cannot run."""
+        done = self._run(*arguments, code=2)
+        assert done.stdout == ""
+        return one_line(done.stderr)
+
+    def _run(self, command: str, *arguments: str, code: int) -> Result:
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["admin", command, "-n", self.namesrv, *arguments])
+        assert done.exit_code == code, done.output
+        return done
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A name server and a broker, without a topic of a user's."""
+    directory = tmp_path_factory.mktemp("admin")
+    conf = directory / "broker.conf"
+    conf.write_text(SETTINGS)
+    with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+        yield Cluster(running.namesrv, running.broker)
