@@ -6,7 +6,8 @@ import sys
 
 from tests.store.making import NOW_MS, config_of, opened, put_any
 
-PAUSE_S = 0.002  # between bursts: some thousand messages a second
+FIRST = 2000  # messages that are there at once
+PAUSE_S = 0.02  # between bursts then: some hundred messages a second
 
 
 def main(root: str) -> None:
@@ -14,13 +15,13 @@ def main(root: str) -> None:
     source = random.Random(3)
     store = opened(config_of(root, commitlog_file_bytes=1 << 20, consumequeue_file_bytes=20_000, index_entries=4000))
     number = 0
-    while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
+    while not select.select([sys.stdin], [], [], PAUSE_S if number > FIRST else 0)[0]:
         for _ in range(source.randrange(1, 12)):
             put_any(store, source, number, NOW_MS + number)
             number += 1
         if source.randrange(3):
             store.dispatch()
-        if number > 2000:
+        if number > FIRST:
             sys.stdout.write("x")
             sys.stdout.flush()
     store.dispatch()
