@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from rmq_core.cli import admin_cluster, admin_topics
+from rmq_core.cli import admin_cluster, admin_groups, admin_messages, admin_progress, admin_stats, admin_topics
 from rmq_core.cli.admin_answers import Answer, show, show_all
 from rmq_core.cli.admin_options import Json, Namesrv
 from rmq_core.cli.produce import DEFAULT_NAMESRV, credentials
@@ -24,8 +24,26 @@ COMMANDS: Final[dict[str, Command]] = {
     "topicStatus": admin_topics.topic_status,
     "updateTopic": admin_topics.update_topic,
     "deleteTopic": admin_topics.delete_topic,
+    "updateSubGroup": admin_groups.update_group,
+    "deleteSubGroup": admin_groups.delete_group,
+    "consumerProgress": admin_progress.consumer_progress,
+    "consumerConnection": admin_groups.consumer_connection,
+    "producerConnection": admin_groups.producer_connection,
     "brokerStatus": admin_cluster.broker_status,
     "getBrokerConfig": admin_cluster.get_broker_config,
+    "queryMsgById": admin_messages.by_id,
+    "queryMsgByKey": admin_messages.by_key,
+    "queryMsgByUniqueKey": admin_messages.by_unique_key,
+    "queryMsgByOffset": admin_messages.by_offset,
+    "printMsg": admin_messages.print_messages,
+    "sendMessage": admin_messages.send,
+    "consumeMessage": admin_messages.consume_messages,
+    "resetOffsetByTime": admin_progress.reset_offset,
+    "skipAccumulatedMessage": admin_progress.skip_accumulated,
+    "cloneGroupOffset": admin_progress.clone_offset,
+    "statsAll": admin_stats.stats_all,
+    "brokerConsumeStats": admin_progress.broker_consume_stats,
+    "exportMetadata": admin_stats.export_metadata,
 }
 
 

@@ -28,6 +28,7 @@ class Answer:
         columns: their names.
         rows: as long as ``columns`` each.
         lines: what is printed for programs instead of the rows, an object each.
+        always_lines: whether people get the lines too.
         note: a line under the table, for people.
         code: the command's exit code.
     """
@@ -35,6 +36,7 @@ class Answer:
     columns: tuple[str, ...]
     rows: Sequence[Sequence[Value]]
     lines: Sequence[bytes] | None = None
+    always_lines: bool = False
     note: str = ""
     code: int = output.EXIT_CLEAN
 
@@ -70,7 +72,7 @@ async def show_all(answers: AsyncIterable[Answer], *, as_json: bool) -> int:
 
 def show(answer: Answer, *, as_json: bool) -> int:
     """Print an answer; gives the exit code."""
-    if as_json:
+    if as_json or answer.always_lines:
         _print_lines(answer)
     elif answer.rows:
         _print_table(answer)

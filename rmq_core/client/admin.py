@@ -311,7 +311,7 @@ class Admin:
         return next((message for message in pulled.messages if message.queue_offset == offset), None)
 
     async def read(
-        self, queue: MessageQueue, begin: int, end: int, tags: str = "*"
+        self, queue: MessageQueue, begin: int, end: int, tags: str = "*", *, group: str = _GROUP
     ) -> AsyncIterator[list[ReceivedMessage]]:
         """Messages of a queue, some at a time; nothing is committed.
 
@@ -320,14 +320,16 @@ class Admin:
             begin: the first queue offset.
             end: the one behind the last.
             tags: only those with them.
+            group: in whose name; the brokers have to know it.
 
         Raises:
             OptionError: ``tags`` without a tag.
         """
         await self._cluster.master_of(queue)
         wanted = subscription(queue.topic, tags)
+        puller = Puller(self._cluster, group, ConsumerOptions(), sends_subscription=True)
         while begin < end:
-            pulled = await self._puller.pull(queue, begin, wanted, waits=False)
+            pulled = await puller.pull(queue, begin, wanted, waits=False)
             found = [message for message in pulled.messages if message.queue_offset < end]
             if found:
                 yield found
@@ -335,19 +337,32 @@ class Admin:
                 return
             begin = pulled.next_offset
 
-    async def query_by_key(self, topic: str, key: str, max_messages: int = 32) -> list[ReceivedMessage]:
-        """Messages of a topic that have a key, in the order of their store times."""
-        found = await self._query(topic, key, max_messages, by_uniq_key=False)
+    async def query_by_key(
+        self, topic: str, key: str, max_messages: int = 32, *, begin_ms: int = 0, end_ms: int = _END_OF_TIME_MS
+    ) -> list[ReceivedMessage]:
+        """Messages of a topic that have a key, in the order of their store times.
+
+        Args:
+            topic: which.
+            key: one of their keys.
+            max_messages: at most so many.
+            begin_ms: stored at that time or later.
+            end_ms: stored at that time or earlier.
+        """
+        found = await self._query(topic, key, max_messages, (begin_ms, end_ms))
         return [message for message in found if key in message.keys][:max_messages]
 
     async def query_by_uniq_key(self, topic: str, uniq_key: str) -> list[ReceivedMessage]:
         """Messages of a topic that have a unique key: one, or more where a producer had to try again."""
-        found = await self._query(topic, uniq_key, 32, by_uniq_key=True)
+        found = await self._query(topic, uniq_key, 32, (0, _END_OF_TIME_MS), by_uniq_key=True)
         return [message for message in found if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
 
-    async def _query(self, topic: str, key: str, max_messages: int, *, by_uniq_key: bool) -> list[ReceivedMessage]:
+    async def _query(
+        self, topic: str, key: str, max_messages: int, times_ms: tuple[int, int], *, by_uniq_key: bool = False
+    ) -> list[ReceivedMessage]:
+        begin_ms, end_ms = times_ms
         query = QueryMessage(
-            topic=topic, key=key, max_num=max_messages, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
         )
         fields = write_fields(query) | {"_UNIQUE_KEY_QUERY": str(by_uniq_key).lower()}
         route = await self._cluster.route(topic)

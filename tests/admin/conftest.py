@@ -12,7 +12,8 @@ from rmq_core.cli.main import app
 from tests.broker.processes import standalone
 from tests.cli.conftest import one_line
 
-SETTINGS = "brokerName=admin-a\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
+BROKER = "admin-a"
+SETTINGS = f"brokerName={BROKER}\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,18 @@ class Cluster:
         done = self._run(*arguments, code=2)
         assert done.stdout == ""
         return one_line(done.stderr)
+
+    def send(self, topic: str, *bodies: str, tags: str = "A", keys: str = "k") -> list[dict[str, Any]]:
+        """Send messages to a topic's first queue, which is made here if need be; what came of each."""
+        self.rows("updateTopic", "-t", topic, "-r", "2", "-w", "2")
+        place = "-t", topic, "-b", BROKER, "-i", "0", "-c", tags, "-k", keys
+        return [one for body in bodies for one in self.rows("sendMessage", *place, "-p", body)]
+
+    def consume(self, topic: str, group: str, count: int) -> None:
+        """Consume so many messages as a member of a group, which then leaves."""
+        command = ["consume", "--namesrv", self.namesrv, "--topic", topic, "--group", group, "--from", "first"]
+        done = CliRunner().invoke(app, [*command, "--limit", str(count)])
+        assert done.exit_code == 0, done.output
 
     def _run(self, command: str, *arguments: str, code: int) -> Result:
         done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["admin", command, "-n", self.namesrv, *arguments])

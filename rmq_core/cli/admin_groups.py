@@ -1,0 +1,109 @@
+"""Groups and who is connected: ``rmq admin updateSubGroup, deleteSubGroup, consumerConnection, producerConnection``."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_core.cli.admin_answers import Answer
+from rmq_core.cli.admin_options import Broker, ClusterName, Group, Switch, Topic, addresses
+from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
+
+if TYPE_CHECKING:
+    from rmq_core.client import Admin
+    from rmq_core.remoting.bodies import Connection
+
+
+async def update_group(
+    admin: "Admin",
+    *,
+    group: Group,
+    broker: Broker = None,
+    cluster: ClusterName = None,
+    enable: Annotated[Switch, typer.Option("-s", "--consumeEnable", help="Whether it may consume.")] = "true",
+    from_min: Annotated[
+        Switch, typer.Option("-m", "--consumeFromMinEnable", help="Whether it may begin at the first message.")
+    ] = "false",
+    broadcast: Annotated[
+        Switch, typer.Option("-d", "--consumeBroadcastEnable", help="Whether it may be broadcast to.")
+    ] = "false",
+    in_order: Annotated[Switch, typer.Option("-o", "--consumeMessageOrderly", help="Whether in order.")] = "false",
+    retry_queues: Annotated[
+        int, typer.Option("-q", "--retryQueueNums", min=0, metavar="N", help="Queues of its retry topic.")
+    ] = 1,
+    retries: Annotated[
+        int, typer.Option("-r", "--retryMaxTimes", min=-1, metavar="N", help="Retries before a dead letter.")
+    ] = 16,
+    broker_id: Annotated[
+        int, typer.Option("-i", "--brokerId", min=0, metavar="N", help="Which of a master and its slaves.")
+    ] = 0,
+    slow_broker_id: Annotated[
+        int, typer.Option("-w", "--whichBrokerWhenConsumeSlowly", min=0, metavar="N", help="Which when far behind.")
+    ] = 1,
+    notify: Annotated[
+        Switch, typer.Option("-a", "--notifyConsumerIdsChanged", help="Whether members are told of each other.")
+    ] = "true",
+) -> Answer:
+    """Make a consumer group, or change it; at all masters unless -b or -c says where."""
+    from rmq_core.remoting.bodies import SubscriptionGroupConfig  # noqa: PLC0415 # --help does not need it
+
+    config = SubscriptionGroupConfig(
+        group_name=group,
+        consume_enable=enable == "true",
+        consume_from_min_enable=from_min == "true",
+        consume_broadcast_enable=broadcast == "true",
+        consume_message_orderly=in_order == "true",
+        retry_queue_nums=retry_queues,
+        retry_max_times=retries,
+        broker_id=broker_id,
+        which_broker_when_consume_slowly=slow_broker_id,
+        notify_consumer_ids_changed_enable=notify == "true",
+    )
+    found = await addresses(admin, broker, cluster)
+    for address in found:
+        await admin.create_group(config, broker=address)
+    return Answer(("broker", "group", "retry_max_times"), [(address, group, retries) for address in found])
+
+
+async def delete_group(
+    admin: "Admin",
+    *,
+    group: Group,
+    broker: Broker = None,
+    cluster: ClusterName = None,
+    offsets_too: Annotated[Switch, typer.Option("-r", "--removeOffset", help="Whether its offsets go too.")] = "false",
+) -> Answer:
+    """Delete a consumer group; at all masters unless -b or -c says where."""
+    found = await addresses(admin, broker, cluster)
+    for address in found:
+        await admin.delete_group(group, clean_offsets=offsets_too == "true", broker=address)
+    return Answer(("broker", "deleted_group"), [(address, group) for address in found])
+
+
+async def consumer_connection(admin: "Admin", *, group: Group, broker: Broker = None) -> Answer:
+    """List the members of a consumer group, and what they subscribe."""
+    members: dict[str, Connection] = {}
+    subscribed: set[str] = set()
+    kinds: set[str] = set()
+    for address in await addresses(admin, broker, None):
+        found = await admin.brokers.consumers(address, group)
+        if found is not None:
+            members |= {one.client_id: one for one in found.connection_set}
+            subscribed |= {f"{one.topic}: {one.sub_string}" for one in found.subscription_table.values()}
+            kinds.add(f"{found.consume_type}, {found.message_model}, {found.consume_from_where}")
+    return _connections(members, "; ".join((*sorted(kinds), *sorted(subscribed))))
+
+
+async def producer_connection(admin: "Admin", *, group: Group, topic: Topic) -> Answer:
+    """List the members of a producer group at the brokers of a topic."""
+    members: dict[str, Connection] = {}
+    for address in await admin.masters_of(topic):
+        found = await admin.brokers.producers(address, group)
+        if found is not None:
+            members |= {one.client_id: one for one in found.connection_set}
+    return _connections(members, "")
+
+
+def _connections(members: "dict[str, Connection]", note: str) -> Answer:
+    rows = [(client_id, one.client_addr, str(one.language), one.version) for client_id, one in sorted(members.items())]
+    code = EXIT_CLEAN if rows else EXIT_FINDINGS
+    return Answer(("client_id", "address", "language", "version"), rows, note=note, code=code)

@@ -1,0 +1,192 @@
+"""Messages, found, printed, sent and consumed.
+
+``rmq admin queryMsgById, queryMsgByKey, queryMsgByUniqueKey, queryMsgByOffset, printMsg, sendMessage, consumeMessage``.
+"""
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rmq_core.cli.admin_answers import Answer, of_messages
+from rmq_core.cli.admin_options import Switch, Topic, time_ms
+from rmq_core.cli.produce import credentials
+from rmq_formats.errors import DecodeError, OptionError
+from rmq_formats.message_id import decode_message_id
+
+if TYPE_CHECKING:
+    from rmq_core.client import Admin, MessageQueue
+
+_END_OF_TIME_MS = (1 << 63) - 1
+
+BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", metavar="NAME", help="The broker's name.")]
+QueueId = Annotated[
+    int | None, typer.Option("-i", "--queueId", "--qid", min=0, metavar="N", help="The queue; with -b.")
+]
+
+
+async def by_id(
+    admin: "Admin",
+    *,
+    msg_id: Annotated[str, typer.Option("-i", "--msgId", metavar="ID", help="Its offset message id.")],
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topic", metavar="T", help="With a topic the id may be a unique key too.")
+    ] = None,
+) -> Answer:
+    """Find a message by its id."""
+    if topic is not None and not await _is_place(admin, msg_id):
+        return of_messages(await admin.query_by_uniq_key(topic, msg_id))
+    return of_messages([await admin.view_message(msg_id)])
+
+
+async def _is_place(admin: "Admin", msg_id: str) -> bool:
+    """Whether an id tells a place at a broker of the cluster; unique keys may be as long as such ids."""
+    try:
+        host, _ = decode_message_id(msg_id)
+    except DecodeError:
+        return False
+    brokers = (await admin.cluster()).broker_addr_table.values()
+    return any(host.text in broker.broker_addrs.values() for broker in brokers)
+
+
+async def by_key(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    key: Annotated[str, typer.Option("-k", "--msgKey", metavar="K", help="One of its keys.")],
+    begin: Annotated[
+        str, typer.Option("-b", "--beginTimestamp", metavar="TIME", help="Stored then or later: ms, or ISO.")
+    ] = "0",
+    end: Annotated[
+        str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored then or earlier.")
+    ] = None,
+    limit: Annotated[int, typer.Option("-m", "--maxNum", min=1, metavar="N", help="At most so many, the newest.")] = 64,
+) -> Answer:
+    """Find messages by a key."""
+    end_ms = _END_OF_TIME_MS if end is None else time_ms("-e", end)
+    return of_messages(await admin.query_by_key(topic, key, limit, begin_ms=time_ms("-b", begin), end_ms=end_ms))
+
+
+async def by_unique_key(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    key: Annotated[str, typer.Option("-i", "--msgId", metavar="U", help="Its unique key, the id that a send gives.")],
+    show_all: Annotated[bool, typer.Option("-a", "--showAll", help="All of them, if it was sent again.")] = False,
+) -> Answer:
+    """Find a message by its unique key."""
+    found = await admin.query_by_uniq_key(topic, key)
+    return of_messages(found if show_all else found[:1])
+
+
+async def by_offset(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    broker: Annotated[str, typer.Option("-b", "--brokerName", metavar="NAME", help="The broker's name.")],
+    queue: Annotated[int, typer.Option("-i", "--queueId", min=0, metavar="N", help="The queue.")],
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, metavar="N", help="Its queue offset.")],
+) -> Answer:
+    """Find a message by its place in a queue."""
+    (place,) = await _queues(admin, topic, broker, queue)
+    message = await admin.message_at(place, offset)
+    return of_messages([] if message is None else [message])
+
+
+async def print_messages(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    tags: Annotated[str, typer.Option("-s", "--subExpression", metavar="TAGS", help="Tags, || between them.")] = "*",
+    begin: Annotated[
+        str | None, typer.Option("-b", "--beginTimestamp", metavar="TIME", help="Stored then or later.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored earlier.")] = None,
+    body: Annotated[Switch, typer.Option("-d", "--printBody", help="Whether tables have bodies.")] = "true",
+) -> AsyncIterator[Answer]:
+    """Print a topic's messages, queue by queue; nothing is committed."""
+    begin_ms, end_ms = _time_ms("-b", begin), _time_ms("-e", end)
+    for queue in await _queues(admin, topic, None, None):
+        low, high = await _bounds(admin, queue, begin_ms, end_ms)
+        async for messages in admin.read(queue, low, high, tags):
+            yield of_messages(messages, with_body=body == "true")
+
+
+async def consume_messages(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    broker: BrokerName = None,
+    queue: QueueId = None,
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, metavar="N", help="From this offset; with -i.")] = 0,
+    group: Annotated[
+        str, typer.Option("-g", "--consumerGroup", metavar="G", help="In whose name; nothing is committed.")
+    ] = "TOOLS_CONSUMER",
+    begin: Annotated[
+        str | None, typer.Option("-s", "--beginTimestamp", metavar="TIME", help="Stored then or later.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored earlier.")] = None,
+    limit: Annotated[int, typer.Option("-c", "--MessageNumber", min=1, metavar="N", help="At most so many.")] = 128,
+) -> AsyncIterator[Answer]:
+    """Consume some messages of a topic, the oldest of each queue first."""
+    if offset and queue is None:
+        raise OptionError("-o: give -b and -i too")
+    begin_ms, end_ms = _time_ms("-s", begin), _time_ms("-e", end)
+    left = limit
+    for place in await _queues(admin, topic, broker, queue):
+        low, high = await _bounds(admin, place, begin_ms, end_ms)
+        low = max(low, offset)
+        async for messages in admin.read(place, low, min(high, low + left), group=group):
+            left -= len(messages)
+            yield of_messages(messages)
+
+
+async def send(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    body: Annotated[str, typer.Option("-p", "--body", metavar="TEXT", help="The body.")],
+    keys: Annotated[str, typer.Option("-k", "--key", metavar="K", help="Its keys, blanks between them.")] = "",
+    tags: Annotated[str | None, typer.Option("-c", "--tags", metavar="TAG", help="Its tag.")] = None,
+    broker: BrokerName = None,
+    queue: QueueId = None,
+) -> Answer:
+    """Send a message."""
+    from rmq_core.client import Message, Producer  # noqa: PLC0415 # --help does not need it
+
+    place = None if broker is None and queue is None else (await _queues(admin, topic, broker, queue))[0]
+    async with Producer(admin.namesrv, "TOOLS_PRODUCER", credentials=credentials()) as producer:
+        sent = await producer.send(Message(topic, body.encode(), keys=keys, tags=tags), queue=place)
+    at = sent.queue
+    row = (at.broker_name, at.queue_id, sent.queue_offset, sent.status.name, sent.msg_id, sent.offset_msg_id)
+    return Answer(("broker_name", "queue_id", "queue_offset", "status", "msg_id", "offset_msg_id"), [row])
+
+
+async def _queues(admin: "Admin", topic: str, broker_name: str | None, queue_id: int | None) -> "list[MessageQueue]":
+    """The queues of a topic that options mean; one at least.
+
+    Raises:
+        OptionError: there is none, or a queue without a broker.
+    """
+    if queue_id is not None and broker_name is None:
+        raise OptionError("-i: give -b too")
+    found = [
+        one
+        for one in sorted(await admin.queues(topic))
+        if broker_name in (None, one.broker_name) and queue_id in (None, one.queue_id)
+    ]
+    if not found:
+        queue = "" if queue_id is None else f" with id {queue_id}"
+        raise OptionError(f"{topic}: no queue{queue} at broker {broker_name}")
+    return found
+
+
+def _time_ms(option: str, text: str | None) -> int | None:
+    return None if text is None else time_ms(option, text)
+
+
+async def _bounds(admin: "Admin", queue: "MessageQueue", begin_ms: int | None, end_ms: int | None) -> tuple[int, int]:
+    """The first offset of what is wanted of a queue, and the one behind the last."""
+    low = await (admin.offsets.min(queue) if begin_ms is None else admin.offsets.search(queue, begin_ms))
+    high = await (admin.offsets.max(queue) if end_ms is None else admin.offsets.search(queue, end_ms))
+    return low, high

@@ -1,0 +1,179 @@
+"""How far groups are, and having them be elsewhere.
+
+``rmq admin consumerProgress, brokerConsumeStats, resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset``.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rmq_core.cli.admin_answers import Answer
+from rmq_core.cli.admin_options import Broker, ClusterName, Force, Group, Switch, Topic, time_ms
+from rmq_formats.errors import OptionError
+
+if TYPE_CHECKING:
+    from rmq_core.client import Admin
+    from rmq_core.remoting.bodies import ConsumeStats
+
+_QUEUE_COLUMNS: Final = (
+    "topic", "broker_name", "queue_id", "broker_offset", "consumer_offset", "diff", "inflight", "last_timestamp_ms",
+)  # fmt: skip
+_QueueRow = tuple[str, str, int, int, int, int, int, int]
+_DIFF: Final = 5  # the column's place
+_END: Final = -1  # in place of a time
+
+
+async def consumer_progress(
+    admin: "Admin",
+    *,
+    group: Annotated[
+        str | None, typer.Option("-g", "--groupName", "--group", metavar="G", help="One group, queue by queue.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topicName", "--topic", metavar="T", help="With -g: only this topic.")
+    ] = None,
+    cluster: ClusterName = None,
+) -> Answer:
+    """Tell how far consumer groups are: all of them, or one queue by queue."""
+    masters = await admin.masters(cluster)
+    if group is None:
+        if topic is not None:
+            raise OptionError("-t: give -g too")
+        return await _all_progress(admin, masters)
+    rows: list[_QueueRow] = []
+    rate = 0.0
+    for address in masters:
+        stats = await admin.brokers.consume_stats(address, group, topic)
+        rows += _queue_rows(stats)
+        rate += stats.consume_tps
+    behind = sum(row[_DIFF] for row in rows)
+    return Answer(_QUEUE_COLUMNS, sorted(rows), note=f"{behind:,} behind, {rate:.2f} a second")
+
+
+async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
+    """A row for each group that has members or offsets."""
+    clients: dict[str, set[str]] = {}
+    rates: dict[str, float] = {}
+    behind: dict[str, int] = {}
+    for address in masters:
+        for group in (await admin.brokers.groups(address)).subscription_group_table:
+            members = await admin.brokers.consumers(address, group)
+            stats = await admin.brokers.consume_stats(address, group)
+            if members is None and not stats.offset_table:
+                continue
+            found = clients.setdefault(group, set())
+            found.update(one.client_id for one in (members.connection_set if members else ()))
+            rates[group] = rates.get(group, 0.0) + stats.consume_tps
+            behind[group] = behind.get(group, 0) + sum(row[_DIFF] for row in _queue_rows(stats))
+    rows = [(group, len(found), rates[group], behind[group]) for group, found in sorted(clients.items())]
+    return Answer(("group", "clients", "consume_tps", "diff"), rows)
+
+
+def _queue_rows(stats: "ConsumeStats") -> list[_QueueRow]:
+    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+
+    rows: list[_QueueRow] = []
+    for key, one in stats.offset_table.items():
+        queue = parse_queue_key(key)
+        behind, inflight = one.broker_offset - one.consumer_offset, one.pull_offset - one.consumer_offset
+        rows.append(
+            (
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                one.broker_offset,
+                one.consumer_offset,
+                behind,
+                inflight,
+                one.last_timestamp,
+            )
+        )
+    return rows
+
+
+async def broker_consume_stats(
+    admin: "Admin",
+    *,
+    broker: Annotated[str, typer.Option("-b", "--brokerAddr", metavar="HOST:PORT", help="The broker's address.")],
+    in_order: Annotated[Switch, typer.Option("-o", "--order", help="Ordered topics only.")] = "false",
+    level: Annotated[
+        int, typer.Option("-l", "--level", min=0, metavar="N", help="Only queues that are so far behind.")
+    ] = 0,
+) -> Answer:
+    """Tell how far all groups of a broker are, queue by queue."""
+    stats = await admin.brokers.all_consume_stats(broker, in_order=in_order == "true")
+    rows: list[tuple[str, *_QueueRow]] = []
+    for table in stats.consume_stats_list:
+        for group, found in table.items():
+            rows += [(group, *row) for one in found for row in _queue_rows(one) if row[_DIFF] >= level]
+    rows.sort()
+    return Answer(("group", *_QUEUE_COLUMNS), rows, note=f"{stats.total_diff:,} behind in all")
+
+
+async def reset_offset(
+    admin: "Admin",
+    *,
+    group: Group,
+    topic: Topic,
+    time: Annotated[
+        str,
+        typer.Option("-s", "--timestamp", metavar="TIME", help="now, -1 (the end), ms, 2026-07-31#12:00:00:000, ISO."),
+    ],
+    broker: Broker = None,
+    queue: Annotated[int, typer.Option("-q", "--queue", min=-1, metavar="N", help="One queue; with -b.")] = -1,
+    offset: Annotated[
+        int | None, typer.Option("-o", "--offset", min=0, metavar="N", help="To this offset; with -b and -q.")
+    ] = None,
+    _force: Force = "true",
+) -> Answer:
+    """Set a group's offsets of a topic to what was stored at a time."""
+    if queue >= 0 and broker is None:
+        raise OptionError("-q: give -b too")
+    if offset is not None and queue < 0:
+        raise OptionError("-o: give -b and -q too")
+    masters = await admin.masters_of(topic) if broker is None else [broker]
+    return await _reset(admin, masters, group, topic, time_ms("-s", time), queue, offset)
+
+
+async def skip_accumulated(admin: "Admin", *, group: Group, topic: Topic, _force: Force = "true") -> Answer:
+    """Set a group's offsets of a topic to the end: what it has not consumed yet, it never will."""
+    return await _reset(admin, await admin.masters_of(topic), group, topic, _END)
+
+
+async def _reset(
+    admin: "Admin",
+    masters: list[str],
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    queue_id: int = -1,
+    offset: int | None = None,
+) -> Answer:
+    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+
+    rows = []
+    for address in masters:
+        offsets = await admin.brokers.reset_offsets(
+            address, group, topic, timestamp_ms=timestamp_ms, queue_id=queue_id, offset=offset
+        )
+        for key, at in offsets.items():
+            queue = parse_queue_key(key)
+            rows.append((queue.broker_name, queue.queue_id, at))
+    return Answer(("broker_name", "queue_id", "offset"), sorted(rows))
+
+
+async def clone_offset(
+    admin: "Admin",
+    *,
+    source: Annotated[str, typer.Option("-s", "--srcGroup", metavar="G", help="The group that is copied.")],
+    target: Annotated[str, typer.Option("-d", "--destGroup", metavar="G", help="The group that is to be as far.")],
+    topic: Topic,
+    offline: Annotated[
+        Switch, typer.Option("-o", "--offline", help="Also if the first one has no member that subscribes the topic.")
+    ] = "true",
+) -> Answer:
+    """Have a group be as far in a topic as another one."""
+    masters = await admin.masters_of(topic)
+    for address in masters:
+        await admin.brokers.clone_offsets(address, source, target, topic, offline=offline == "true")
+    return Answer(("broker", "topic", "source", "target"), [(one, topic, source, target) for one in masters])

@@ -1,0 +1,71 @@
+"""Messages by ``rmq admin``."""
+
+import time
+
+from tests.admin.conftest import BROKER, Cluster
+from tests.client.scenarios import fresh
+
+
+def bodies(cluster: Cluster, *arguments: str, code: int = 0) -> list[str]:
+    return [one["body"] for one in cluster.rows(*arguments, code=code)]
+
+
+def test_a_message_that_was_sent_is_found(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    first, second = cluster.send(topic, "first", "second", tags="T", keys="k1 k2")
+    assert (first["status"], first["broker_name"], first["queue_id"]) == ("SEND_OK", BROKER, 0)
+    assert (first["queue_offset"], second["queue_offset"]) == (0, 1)
+    (found,) = cluster.rows("queryMsgById", "-i", first["offset_msg_id"])
+    assert (found["topic"], found["body"], found["tags"], found["keys"]) == (topic, "first", "T", "k1 k2")
+    assert (found["msg_id"], found["offset_msg_id"]) == (first["msg_id"], first["offset_msg_id"])
+    assert bodies(cluster, "queryMsgById", "-t", topic, "-i", second["msg_id"]) == ["second"]
+    assert bodies(cluster, "queryMsgByUniqueKey", "-t", topic, "-i", first["msg_id"]) == ["first"]
+    assert bodies(cluster, "queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "1") == ["second"]
+    assert bodies(cluster, "queryMsgByKey", "-t", topic, "-k", "k2") == ["first", "second"]
+    assert bodies(cluster, "queryMsgByKey", "-t", topic, "-k", "k2", "-m", "1") == ["second"]
+    assert bodies(cluster, "queryMsgByKey", "-t", topic, "-k", "k1", "-e", "2020-01-01", code=1) == []
+    people = cluster.text("queryMsgByKey", "-t", topic, "-k", "k1")
+    assert "first" in people
+    assert first["msg_id"] in people
+
+
+def test_what_is_not_there_is_exit_code_1(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    (sent,) = cluster.send(topic, "only")
+    assert cluster.rows("queryMsgByKey", "-t", topic, "-k", "none", code=1) == []
+    assert cluster.rows("queryMsgByUniqueKey", "-t", topic, "-i", sent["offset_msg_id"], code=1) == []
+    assert cluster.rows("queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "5", code=1) == []
+
+
+def test_messages_are_printed_and_consumed(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    cluster.send(topic, "a1", "a2", tags="A")
+    time.sleep(0.01)
+    before_ms = str(time.time_ns() // 1_000_000)
+    cluster.send(topic, "b1", tags="B")
+    assert bodies(cluster, "printMsg", "-t", topic) == ["a1", "a2", "b1"]
+    assert bodies(cluster, "printMsg", "-t", topic, "-s", "B||C") == ["b1"]
+    assert bodies(cluster, "printMsg", "-t", topic, "-b", before_ms) == ["b1"]
+    assert bodies(cluster, "printMsg", "-t", topic, "-e", before_ms) == ["a1", "a2"]
+    people = cluster.text("printMsg", "-t", topic, "-d", "false")
+    assert "2 bytes" in people
+    assert "a1" not in people
+    assert bodies(cluster, "consumeMessage", "-t", topic, "-c", "2") == ["a1", "a2"]
+    place = "consumeMessage", "-t", topic, "-b", BROKER, "-i", "0"
+    assert bodies(cluster, *place, "-o", "1") == ["a2", "b1"]
+    assert bodies(cluster, *place, "-s", before_ms) == ["b1"]
+    assert bodies(cluster, "consumeMessage", "-t", topic, "-b", BROKER, "-i", "1") == []
+    group = fresh("group")
+    cluster.rows("updateSubGroup", "-g", group)
+    assert bodies(cluster, *place, "-g", group) == ["a1", "a2", "b1"]
+
+
+def test_errors_are_one_line(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    cluster.send(topic, "only")
+    assert "no name server knows" in cluster.error("printMsg", "-t", fresh("none"))
+    assert "-i: give -b too" in cluster.error("sendMessage", "-t", topic, "-p", "x", "-i", "0")
+    assert "no queue with id 9" in cluster.error("sendMessage", "-t", topic, "-p", "x", "-b", BROKER, "-i", "9")
+    assert "-o: give -b and -i too" in cluster.error("consumeMessage", "-t", topic, "-o", "1")
+    assert "-e soon: not a time" in cluster.error("printMsg", "-t", topic, "-e", "soon")
+    assert "message id" in cluster.error("queryMsgById", "-i", "nonsense")
