@@ -29,7 +29,7 @@ from tests.offline.rebuilding import Splits, golden_options
 ROOT = Path(__file__).parents[2]
 MASTER = "local-cluster[2,1,1024]"  # executors, processors of each, MiB of each
 EXECUTOR = "CoarseGrainedExecutorBackend"
-TASKS = 4
+TASKS = 12
 
 
 def executors() -> list[psutil.Process]:

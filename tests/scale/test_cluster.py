@@ -43,7 +43,7 @@ def run(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
     command = [sys.executable, "-m", "tests.scale.cluster", str(golden("crash") / "store"), "crash", str(out)]
     with (out / "log").open("w") as log:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, timeout=500, check=False
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, timeout=900, check=False
         )
     assert done.returncode == 0, (out / "log").read_text()[-3000:]
     return Run(golden("crash"), out, json.loads(done.stdout.splitlines()[-1]))
