@@ -7,6 +7,13 @@ import typer
 
 from rmq_core.cli.serving import listen_flags, log_to_stderr, parse_address, serve_until_stopped
 
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, metavar="PORT", help="Metrics for Prometheus on http://127.0.0.1:PORT/metrics; 0: a free one."
+    ),
+]
+
 
 def broker(
     store: Annotated[
@@ -28,6 +35,7 @@ def broker(
         Path | None,
         typer.Option("-c", "--config", metavar="FILE", help="Settings: Java's broker.conf properties, or TOML."),
     ] = None,
+    metrics_port: MetricsPort = None,
 ) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -35,6 +43,7 @@ def broker(
     the earlier ones.
     """
     from rmq_core.broker.config import load_config  # noqa: PLC0415 # --help does not need it
+    from rmq_core.broker.metrics_server import with_metrics  # noqa: PLC0415
     from rmq_core.broker.server import Broker  # noqa: PLC0415
     from rmq_core.broker.tables import log  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
@@ -46,5 +55,5 @@ def broker(
     settings, store_settings, passed_over = load_config(str(store) if store else None, config, flags)
     if passed_over:
         log.info("%s: these keys mean nothing here: %s", config, ", ".join(passed_over))
-    run(serve_until_stopped(Broker(settings, store_settings)))
+    run(serve_until_stopped(with_metrics(Broker(settings, store_settings), metrics_port)))
     return 0

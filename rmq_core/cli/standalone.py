@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rmq_core.cli.broker import MetricsPort
 from rmq_core.cli.serving import listen_flags, log_to_stderr, serve_until_stopped
 from rmq_formats.paths import config_dir
 
@@ -26,9 +27,11 @@ def standalone(
         Path | None,
         typer.Option("-c", "--config", metavar="FILE", help="The broker's settings: broker.conf properties, or TOML."),
     ] = None,
+    metrics_port: MetricsPort = None,
 ) -> int:
     """Run a name server and a broker in one process until Ctrl-C or SIGTERM: a RocketMQ in one command."""
     from rmq_core.broker.config import load_config  # noqa: PLC0415 # --help does not need it
+    from rmq_core.broker.metrics_server import with_metrics  # noqa: PLC0415
     from rmq_core.broker.server import Broker  # noqa: PLC0415
     from rmq_core.namesrv.config import load_config as load_namesrv_config  # noqa: PLC0415
     from rmq_core.namesrv.server import NameServer  # noqa: PLC0415
@@ -47,7 +50,8 @@ def standalone(
     async def serve() -> None:
         async with NameServer(namesrv_settings) as namesrv:
             broker = Broker(replace(settings, namesrv_addr=namesrv.address), store_settings)
-            await serve_until_stopped(broker, started=lambda: _tell(namesrv.address, broker.address))
+            measured = with_metrics(broker, metrics_port)
+            await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.address))
 
     run(serve())
     return 0
