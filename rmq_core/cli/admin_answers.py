@@ -74,10 +74,14 @@ def show(answer: Answer, *, as_json: bool) -> int:
     """Print an answer; gives the exit code."""
     if as_json or answer.always_lines:
         _print_lines(answer)
-    elif answer.rows:
+        return answer.code
+    if answer.rows:
         _print_table(answer)
     elif answer.code != output.EXIT_CLEAN:
         output.warn("nothing found")
+        return answer.code
+    if answer.note:
+        output.console().print(answer.note)
     return answer.code
 
 
@@ -100,10 +104,7 @@ def _print_table(answer: Answer) -> None:
     table = output.table(*columns)
     for row in answer.rows:
         table.add_row(*(_cell(column, value) for column, value in zip(answer.columns, row, strict=True)))
-    console = output.console()
-    console.print(table)
-    if answer.note:
-        console.print(answer.note)
+    output.console().print(table)
 
 
 def _cell(column: str, value: Value) -> str:

@@ -6,6 +6,7 @@ import typer
 
 from rmq_core.cli.admin_answers import Answer, Value
 from rmq_core.cli.admin_options import Broker, ClusterName, addresses
+from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS, warn
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
@@ -18,17 +19,27 @@ async def cluster_list(
     more: Annotated[bool, typer.Option("-m", "--moreStats", help="Messages of today instead of rates.")] = False,
 ) -> Answer:
     """List clusters and their brokers, and how they do."""
+    from rmq_core.remoting.errors import TransportError  # noqa: PLC0415 # --help does not need it
+
     names = ("msgPutTotalTodayNow", "msgGetTotalTodayNow") if more else ("putTps", "getTransferredTps")
     columns = ("in_total", "out_total") if more else ("in_tps", "out_tps")
     rows: list[tuple[Value, ...]] = []
+    is_complete = True
     for name, broker in sorted((await admin.cluster()).broker_addr_table.items()):
         for broker_id, address in sorted(broker.broker_addrs.items()):
-            if cluster in (None, broker.cluster):
+            if cluster not in (None, broker.cluster):
+                continue
+            try:
                 info = await admin.broker_info(address)
-                numbers = [_first_number(info.get(one, "")) for one in names]
-                disk = _first_number(info.get("commitLogDiskRatio", ""))
-                rows.append((broker.cluster, name, broker_id, address, info.get("brokerVersionDesc"), *numbers, disk))
-    return Answer(("cluster", "broker_name", "broker_id", "address", "version", *columns, "disk_ratio"), rows)
+            except TransportError as error:  # name servers know a broker for two minutes after its end
+                warn(str(error))
+                info, is_complete = {}, False
+            numbers = [_first_number(info.get(one, "")) for one in (*names, "commitLogDiskRatio")]
+            rows.append((broker.cluster, name, broker_id, address, info.get("brokerVersionDesc"), *numbers))
+    code = EXIT_CLEAN if rows and is_complete else EXIT_FINDINGS
+    return Answer(
+        ("cluster", "broker_name", "broker_id", "address", "version", *columns, "disk_ratio"), rows, code=code
+    )
 
 
 def _first_number(text: str) -> float | None:

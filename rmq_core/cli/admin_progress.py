@@ -9,6 +9,7 @@ import typer
 
 from rmq_core.cli.admin_answers import Answer
 from rmq_core.cli.admin_options import Broker, ClusterName, Force, Group, Switch, Topic, time_ms
+from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ async def consumer_progress(
         rows += _queue_rows(stats)
         rate += stats.consume_tps
     behind = sum(row[_DIFF] for row in rows)
-    return Answer(_QUEUE_COLUMNS, sorted(rows), note=f"{behind:,} behind, {rate:.2f} a second")
+    code = EXIT_CLEAN if rows else EXIT_FINDINGS
+    return Answer(_QUEUE_COLUMNS, sorted(rows), note=f"{behind:,} behind, {rate:.2f} a second", code=code)
 
 
 async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:

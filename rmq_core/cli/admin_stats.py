@@ -24,11 +24,18 @@ async def stats_all(
     topic: Annotated[str | None, typer.Option("-t", "--topic", metavar="T", help="Only this topic.")] = None,
 ) -> Answer:
     """Tell how much comes into each topic, and goes out to each of its groups."""
+    from rmq_core.client import NoRouteError  # noqa: PLC0415 # --help does not need it
+
     rows: list[tuple[Value, ...]] = []
     for name in await admin.topics() if topic is None else [topic]:
         if name.startswith(_OF_GROUPS):
             continue
-        masters = await admin.masters_of(name)
+        try:
+            masters = await admin.masters_of(name)
+        except NoRouteError:
+            if topic is not None:
+                raise
+            continue  # it was deleted meanwhile, or its broker is gone
         put_rate, put_day = await _counted(admin, masters, "TOPIC_PUT_NUMS", name)
         groups: set[str] = set()
         for address in masters:

@@ -1,5 +1,6 @@
 """Topics: ``rmq admin topicList, topicRoute, topicStatus, updateTopic, deleteTopic``."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,16 +20,21 @@ async def topic_list(
     ] = False,
 ) -> Answer:
     """List the topics that the name servers know."""
+    from rmq_core.client import NoRouteError  # noqa: PLC0415 # --help does not need it
+
     topics = await admin.topics()
     if not with_clusters:
         return Answer(("topic",), [(topic,) for topic in topics])
     rows = []
     for topic in topics:
-        clusters = sorted({broker.cluster for broker in (await admin.route(topic)).broker_datas})
+        clusters: set[str] = set()
         groups: set[str] = set()
-        for address in await admin.masters_of(topic):
-            groups.update(await admin.brokers.groups_of(address, topic))
-        rows.append((topic, " ".join(clusters), " ".join(sorted(groups))))
+        with suppress(NoRouteError):  # it was deleted meanwhile, or its broker is gone
+            clusters.update(broker.cluster for broker in (await admin.route(topic)).broker_datas)
+            for address in await admin.masters_of(topic):
+                groups.update(await admin.brokers.groups_of(address, topic))
+        groups.discard(topic)  # 5.3.3 lists the topic's own name among them
+        rows.append((topic, " ".join(sorted(clusters)), " ".join(sorted(groups))))
     return Answer(("topic", "clusters", "groups"), rows)
 
 

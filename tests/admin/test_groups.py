@@ -32,6 +32,7 @@ def test_a_group_is_made_and_deleted(cluster: Cluster) -> None:
 
 def test_a_group_is_told_how_far_it_is_and_put_elsewhere(cluster: Cluster) -> None:
     topic, group, other = fresh("Topic"), fresh("group"), fresh("group")
+    assert cluster.rows("consumerProgress", "-g", group, code=1) == []
     cluster.send(topic, "a", "b", "c")
     cluster.consume(topic, group, 2)
     assert progress(cluster, group, topic) == (3, 2, 1)

@@ -1,7 +1,18 @@
 """Topics and brokers by ``rmq admin``."""
 
+import asyncio
+from pathlib import Path
+
+from rmq_core.remoting.bodies import encode_registration
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import request
 from tests.admin.conftest import Cluster
 from tests.client.scenarios import fresh
+from tests.interop.test_namesrv_against_java import settings
+from tests.namesrv.brokers import broker, topics
+from tests.namesrv.test_command import running
 
 
 def test_a_topic_is_made_changed_and_deleted(cluster: Cluster) -> None:
@@ -29,15 +40,39 @@ def test_a_topic_is_made_changed_and_deleted(cluster: Cluster) -> None:
 
 
 def test_clusters_and_brokers_tell_how_they_do(cluster: Cluster) -> None:
-    (broker,) = cluster.rows("clusterList")
-    assert (broker["cluster"], broker["broker_name"], broker["broker_id"]) == ("DefaultCluster", "admin-a", 0)
-    assert (broker["address"], broker["version"]) == (cluster.broker, "V5_3_3")
-    assert cluster.rows("clusterList", "-c", "none") == []
+    (row,) = cluster.rows("clusterList")
+    assert (row["cluster"], row["broker_name"], row["broker_id"]) == ("DefaultCluster", "admin-a", 0)
+    assert (row["address"], row["version"]) == (cluster.broker, "V5_3_3")
+    assert cluster.rows("clusterList", "-c", "none", code=1) == []
     assert cluster.rows("clusterList", "-m")[0].keys() >= {"in_total", "out_total"}
     status = {one["name"]: one["value"] for one in cluster.rows("brokerStatus", "-b", cluster.broker)}
     assert status["brokerVersionDesc"] == "V5_3_3"
     config = {one["name"]: one["value"] for one in cluster.rows("getBrokerConfig", "-c", "DefaultCluster")}
     assert (config["brokerName"], config["mappedFileSizeCommitLog"]) == ("admin-a", "1048576")
+
+
+async def test_a_broker_that_does_not_answer_is_listed_and_is_exit_code_1(tmp_path: Path) -> None:
+    silent = "127.0.0.1:1"
+    registration = request(
+        RequestCode.REGISTER_BROKER,
+        write_fields(broker("silent", address=silent)),
+        encode_registration(topics("T", "U")),
+    )
+    with running("-c", settings(tmp_path / "namesrv")) as (_, namesrv):
+        async with RemotingClient() as client:  # the name server knows a broker as long as it is connected
+            await client.invoke(namesrv, registration, 5)
+            cluster = Cluster(namesrv, silent)
+            (row,) = await asyncio.to_thread(lambda: cluster.rows("clusterList", code=1))
+            assert (row["broker_name"], row["address"], row["version"], row["in_tps"]) == ("silent", silent, None, None)
+            assert "cannot connect" in await asyncio.to_thread(cluster.error, "brokerStatus")
+
+
+def test_topics_are_listed_with_their_groups(cluster: Cluster) -> None:
+    topic, group = fresh("Topic"), fresh("group")
+    cluster.send(topic, "a")
+    cluster.consume(topic, group, 1)
+    found = {one["topic"]: one for one in cluster.rows("topicList", "-c")}
+    assert found[topic] == {"topic": topic, "clusters": "DefaultCluster", "groups": group}
 
 
 def test_tables_are_for_people(cluster: Cluster) -> None:
