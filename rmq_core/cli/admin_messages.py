@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 _END_OF_TIME_MS = (1 << 63) - 1
 
-BrokerName = Annotated[str | None, typer.Option("-b", "--brokerName", metavar="NAME", help="The broker's name.")]
+BrokerName = Annotated[
+    str | None, typer.Option("-b", "--brokerName", "--broker", metavar="NAME", help="The broker's name.")
+]
 QueueId = Annotated[
     int | None, typer.Option("-i", "--queueId", "--qid", min=0, metavar="N", help="The queue; with -b.")
 ]

@@ -18,9 +18,13 @@ Namesrv = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 Topic = Annotated[str, typer.Option("-t", "--topic", metavar="T", help="The topic.")]
-Group = Annotated[str, typer.Option("-g", "--groupName", "--consumerGroup", "--group", metavar="G", help="The group.")]
+Group = Annotated[
+    str,
+    typer.Option("-g", "--groupName", "--consumerGroup", "--producerGroup", "--group", metavar="G", help="The group."),
+]
 Broker = Annotated[
-    str | None, typer.Option("-b", "--brokerAddr", metavar="HOST:PORT", help="At this broker only, by its address.")
+    str | None,
+    typer.Option("-b", "--brokerAddr", "--broker", metavar="HOST:PORT", help="At this broker only, by its address."),
 ]
 ClusterName = Annotated[
     str | None, typer.Option("-c", "--clusterName", "--cluster", metavar="C", help="In this cluster only.")

@@ -86,6 +86,10 @@ async def update_topic(
     ] = 8,
     perm: Annotated[int, typer.Option("-p", "--perm", min=0, max=7, metavar="N", help="4 read, 2 write.")] = 6,
     order: Annotated[Switch, typer.Option("-o", "--order", help="Whether it is an ordered one.")] = "false",
+    attributes: Annotated[
+        str | None,
+        typer.Option("-a", "--attributes", metavar="CHANGES", help="As +message.type=FIFO,-reserve.time."),
+    ] = None,
 ) -> Answer:
     """Make a topic, or change it; at all masters unless -b or -c says where."""
     found = await addresses(admin, broker, cluster)
@@ -96,6 +100,7 @@ async def update_topic(
             write_queues=write_queues,
             perm=perm,
             order=order == "true",
+            attributes=attributes,
             broker=address,
         )
     columns = ("broker", "topic", "read_queues", "write_queues", "perm", "order")

@@ -171,6 +171,7 @@ class Admin:
         write_queues: int | None = None,
         perm: int = _READ_AND_WRITE,
         order: bool = False,
+        attributes: str | None = None,
         broker: str | None = None,
     ) -> None:
         """Make a topic, or change it.
@@ -181,6 +182,7 @@ class Admin:
             write_queues: those of them that are sent to; all if it is not given.
             perm: 4 read, 2 write, together 6.
             order: whether it is an ordered one.
+            attributes: changes to them: ``+message.type=FIFO,-reserve.time``.
             broker: the address of the only broker that is to have it; all masters if it is not given.
 
         Raises:
@@ -195,6 +197,7 @@ class Admin:
             perm=perm,
             topic_filter_type="SINGLE_TAG",
             order=order,
+            attributes=attributes,
         )
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, broker=broker)
 
@@ -361,9 +364,7 @@ class Admin:
         self, topic: str, key: str, max_messages: int, times_ms: tuple[int, int], *, by_uniq_key: bool = False
     ) -> list[ReceivedMessage]:
         begin_ms, end_ms = times_ms
-        query = QueryMessage(
-            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
-        )
+        query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
         fields = write_fields(query) | {"_UNIQUE_KEY_QUERY": str(by_uniq_key).lower()}
         route = await self._cluster.route(topic)
         messages: list[ReceivedMessage] = []

@@ -107,9 +107,10 @@ def test_members_of_groups_are_told(cluster: Cluster) -> None:
 
 def test_settings_are_exported(cluster: Cluster, tmp_path: Path) -> None:
     topic = fresh("Topic")
-    cluster.rows("updateTopic", "-t", topic, "-r", "3", "-w", "2")
+    cluster.rows("updateTopic", "-t", topic, "-r", "3", "-w", "2", "-a", "+message.type=FIFO")
     printed = json.loads(cluster.text("exportMetadata"))
     assert printed["topicConfigTable"][topic]["readQueueNums"] == 3
+    assert printed["topicConfigTable"][topic]["attributes"] == {"message.type": "FIFO"}
     assert "TBW102" not in printed["topicConfigTable"]
     assert "TOOLS_CONSUMER" not in printed["subscriptionGroupTable"]
     (written,) = cluster.rows("exportMetadata", "-c", "DefaultCluster", "-f", str(tmp_path / "new"))

@@ -87,4 +87,5 @@ def test_errors_are_one_line(cluster: Cluster) -> None:
     assert "give one of them" in cluster.error("brokerStatus", "-c", "DefaultCluster", "-b", cluster.broker)
     assert "cannot connect" in cluster.error("brokerStatus", "-b", "127.0.0.1:1")
     assert "-t" in cluster.error("topicRoute")
+    assert "code 1" in cluster.error("updateTopic", "-t", fresh("Topic"), "-a", "+none=1")
     assert "topic 'a/b'" in cluster.error("updateTopic", "-t", "a/b")
