@@ -7,6 +7,7 @@ import typer
 from rmq_core.cli.admin_answers import Answer
 from rmq_core.cli.admin_options import Broker, ClusterName, Group, Switch, Topic, addresses
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
+from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
@@ -72,7 +73,9 @@ async def delete_group(
     cluster: ClusterName = None,
     offsets_too: Annotated[Switch, typer.Option("-r", "--removeOffset", help="Whether its offsets go too.")] = "false",
 ) -> Answer:
-    """Delete a consumer group; at all masters unless -b or -c says where."""
+    """Delete a consumer group; -b or -c must say where."""
+    if broker is None and cluster is None:
+        raise OptionError("deleteSubGroup: say where, with -b or -c")
     found = await addresses(admin, broker, cluster)
     for address in found:
         await admin.delete_group(group, clean_offsets=offsets_too == "true", broker=address)

@@ -7,6 +7,7 @@ import typer
 
 from rmq_core.cli.admin_answers import Answer
 from rmq_core.cli.admin_options import Broker, ClusterName, Switch, Topic, addresses
+from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
@@ -108,7 +109,9 @@ async def update_topic(
 
 
 async def delete_topic(admin: "Admin", *, topic: Topic, cluster: ClusterName = None) -> Answer:
-    """Delete a topic at all brokers, or in one cluster, and at the name servers."""
+    """Delete a topic in a cluster, and at the name servers; -c must say in which."""
+    if cluster is None:
+        raise OptionError("deleteTopic: say in which cluster, with -c")
     found = await admin.masters(cluster)
     await admin.delete_topic(topic, cluster)
     return Answer(("broker", "deleted_topic"), [(address, topic) for address in found])

@@ -134,3 +134,12 @@ def test_errors_are_one_line(cluster: Cluster) -> None:
     assert "no name server knows" in cluster.error("skipAccumulatedMessage", "-g", group, "-t", fresh("none"))
     assert "give one of them" in cluster.error("exportMetadata", "-t", "-g")
     assert "group 'a b'" in cluster.error("updateSubGroup", "-g", "a b")
+
+
+def test_nothing_is_deleted_everywhere(cluster: Cluster) -> None:
+    topic, group = "TopicToStay", "group_to_stay"
+    cluster.rows("updateTopic", "-t", topic, "-c", "DefaultCluster")
+    cluster.rows("updateSubGroup", "-g", group, "-c", "DefaultCluster")
+    assert "-c" in cluster.error("deleteTopic", "-t", topic)
+    assert "-b or -c" in cluster.error("deleteSubGroup", "-g", group)
+    assert {"topic": topic} in cluster.rows("topicList")
