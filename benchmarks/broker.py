@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure import Figure
+from tools.standalone import standalone
 
 PEER = Path(__file__).parents[1] / "tests/interop/peer/peer.sh"
 SECONDS = 8
@@ -40,13 +41,11 @@ class Running:
 
     Attributes:
         namesrv: ``host:port``.
-        pid: of its process; a Java broker's is the broker's own.
         start_s: seconds from the start to the first connection that it takes.
         idle_bytes: private memory right after that.
     """
 
     namesrv: str
-    pid: int
     start_s: float
     idle_bytes: int
 
@@ -107,25 +106,11 @@ def _load(broker: Running, mode: str, topic: str, amount: int) -> float:
 @contextmanager
 def our_broker(store: Path, flush: str) -> Iterator[Running]:
     """``rmq standalone`` on a new store."""
-    store.mkdir(parents=True)
-    conf = store.with_suffix(".conf")
-    conf.write_text(f"flushDiskType={flush}\n", encoding="utf-8")
-    rmq = Path(sys.executable).parent / "rmq"
-    command = [
-        str(rmq), "standalone", "--store", str(store), "--listen", "127.0.0.1:0", "--broker-listen",
-        f"127.0.0.1:{_free_port()}", "-c", str(conf),
-    ]  # fmt: skip
     begin = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        namesrv, broker = (part.split()[-1] for part in process.stdout.readline().split(","))
-        _wait_for(broker)
+    with standalone(store, f"flushDiskType={flush}\n") as broker:
+        _wait_for(broker.broker)
         start_s = time.perf_counter() - begin
-        yield Running(namesrv, process.pid, start_s, psutil.Process(process.pid).memory_full_info().uss)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        yield Running(broker.namesrv, start_s, psutil.Process(broker.pid).memory_full_info().uss)
 
 
 @contextmanager
@@ -149,7 +134,7 @@ def java_broker(store: Path, flush: str) -> Iterator[Running]:
             )  # fmt: skip
             _wait_for(address)
         time.sleep(5)  # it registers with the name server some time after it listens
-        yield Running(namesrv, processes[-1].pid, time.perf_counter() - begin, 0)
+        yield Running(namesrv, time.perf_counter() - begin, 0)
     finally:
         for process in reversed(processes):
             process.send_signal(signal.SIGTERM)

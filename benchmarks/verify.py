@@ -26,7 +26,7 @@ def figures(work: Path, messages: int) -> list[Figure]:
     if not store.exists():
         offline.generate(store, messages)
     warm_page_cache(store / "commitlog")
-    return [_growth(store, work), *_verify(store)]
+    return [*_verify(store), _growth(store, work)]
 
 
 def _verify(store: Path) -> list[Figure]:
@@ -64,20 +64,24 @@ def checksum_seconds(store: Path) -> float:
 
 
 def _growth(store: Path, work: Path) -> Figure:
-    """Seconds a byte of a whole log, by those of its first quarter."""
+    """Seconds a byte of a whole log, by those of its first quarter; the better of two runs each."""
     files = sorted((store / "commitlog").iterdir())
     small = work / "quarter"
     (small / "commitlog").mkdir(parents=True)
-    for path in files[: max(1, len(files) // QUARTER)]:
+    for path in files[: -(-len(files) // QUARTER)]:
         (small / "commitlog" / path.name).hardlink_to(path)
-    rates = []
-    for root in (small, store):
-        out = work / "growth"
-        report = json.loads(run_rmq("rebuild", str(root), "--out", str(out), "--json").splitlines()[-1])
-        shutil.rmtree(out)
-        rates.append((report["bytes"], report["seconds"] / report["bytes"]))
+    _rebuild(small, work)  # a new checkout compiles its kernels here
+    small_bytes, small_cost = min(_rebuild(small, work), _rebuild(small, work))
+    whole_bytes, whole_cost = min(_rebuild(store, work), _rebuild(store, work))
     shutil.rmtree(small)
-    (small_bytes, small_cost), (whole_bytes, whole_cost) = rates
     growth = whole_cost / small_cost - 1
     name = f"`rmq rebuild`, time a byte, from {small_bytes / 1e9:.1f} to {whole_bytes / 1e9:.1f} GB"
     return Figure(name, f"{growth:+.0%}", "", None, "at most +10 %", growth <= 0.10)
+
+
+def _rebuild(store: Path, work: Path) -> tuple[int, float]:
+    """Bytes of the log, and seconds that a byte took."""
+    out = work / "growth"
+    report = json.loads(run_rmq("rebuild", str(store), "--out", str(out), "--json").splitlines()[-1])
+    shutil.rmtree(out)
+    return report["bytes"], report["seconds"] / report["bytes"]

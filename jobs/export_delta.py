@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.offline.plan import frozen_end
+from rmq_formats.offline.plan import frozen_end, torn_bytes
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark.delta import DeltaTableLog
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
@@ -121,8 +121,12 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         _check_table(table, given)
     start = max(given.starting_physical_offset, table.transaction_version(app_id) if exists else -1)
     storage, root = open_storage(given.store)
-    end = frozen_end(storage, commitlog_segments(storage, root))
-    end = end if given.ending_physical_offset is None else min(end, given.ending_physical_offset)
+    segments = commitlog_segments(storage, root)
+    end, torn = frozen_end(storage, segments), 0
+    if given.ending_physical_offset is not None and given.ending_physical_offset <= end:
+        end = given.ending_physical_offset
+    else:
+        torn = torn_bytes(storage, segments, end)
     counts = {"messages": 0, "bytes": 0, "damaged": 0}
     if start < end:
         counts = _write(spark, given, exists, app_id, start, end)
@@ -134,10 +138,11 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         "starting_physical_offset": start,
         "ending_physical_offset": end,
         **counts,
+        "torn_bytes": torn,
         "seconds": round(seconds, 3),
         "bytes_per_second": round(counts["bytes"] / seconds),
     }
-    return report, EXIT_FINDINGS if counts["damaged"] else EXIT_CLEAN
+    return report, EXIT_FINDINGS if counts["damaged"] or torn else EXIT_CLEAN
 
 
 def _write(

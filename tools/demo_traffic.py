@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_core.client import Message, Producer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
+from tools.standalone import standalone
 
 # Small files, so that the store shows how they roll; the names are broker.conf's own.
 CONSUMEQUEUE_FILE_BYTES, INDEX_SLOTS, INDEX_ENTRIES = 6000, 500, 2000
@@ -54,24 +52,9 @@ def run_traffic(work: Path) -> tuple[Path, Traffic]:
     Raises:
         RuntimeError: the broker did not start.
     """
-    store, conf = work / "store", work / "broker.conf"
-    conf.write_text(BROKER_CONF, encoding="utf-8")
-    command = [
-        str(Path(sys.executable).parent / "rmq"), "standalone", "--store", str(store), "--listen", "127.0.0.1:0",
-        "--broker-listen", "127.0.0.1:0", "-c", str(conf),
-    ]  # fmt: skip
-    with (work / "broker.log").open("wb") as log:
-        broker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert broker.stdout is not None
-        started = broker.stdout.readline()  # "name server HOST:PORT, broker HOST:PORT"
-        if not started:
-            raise RuntimeError(f"the broker did not start: {(work / 'broker.log').read_text().strip()}")
-        traffic = asyncio.run(_send_and_consume(started.split()[2].rstrip(",")))
-    finally:
-        broker.send_signal(signal.SIGTERM)
-        broker.wait(30)
-    return store, traffic
+    store = work / "store"
+    with standalone(store, BROKER_CONF) as broker:
+        return store, asyncio.run(_send_and_consume(broker.namesrv))
 
 
 def _messages() -> list[Message]:

@@ -79,16 +79,40 @@ def _data_ends(storage: Storage, segments: list[Segment]) -> list[int]:
 def _frozen_ends(storage: Storage, segments: list[Segment]) -> list[int]:
     """Where the data of each file ends, as it was at one moment if the log grows."""
     ends = _data_ends(storage, segments)
-    last = max((number for number, end in enumerate(ends) if end), default=None)
-    if last is None or not storage.is_local:  # an object does not grow
+    written_end = _written_end(segments, ends)
+    if not storage.is_local:  # an object does not grow
         return ends
-    bound = frozen_end(storage, segments[: last + 1])
-    if segments[last].start_offset + ends[last] <= bound:
-        return ends
-    time.sleep(_SETTLE_S)
-    if _data_ends(storage, segments[last:]) == ends[last:] and frozen_end(storage, segments) == bound:
+    bound = frozen_end(storage, segments)
+    if written_end <= bound or torn_bytes(storage, segments, bound):
         return ends
     return [max(0, min(end, bound - segment.start_offset)) for segment, end in zip(segments, ends, strict=True)]
+
+
+def torn_bytes(storage: Storage, segments: list[Segment], bound: int) -> int:
+    """Bytes behind the last sound record that nobody is at work on: a torn tail.
+
+    Args:
+        storage: where the segments are.
+        segments: in log order.
+        bound: their ``frozen_end``.
+
+    Returns:
+        0 if the log ends at the bound, or moved while this looked (0.2 s): then a broker is writing there.
+    """
+    end = _written_end(segments, _data_ends(storage, segments))
+    if end <= bound:
+        return 0
+    if storage.is_local:
+        time.sleep(_SETTLE_S)
+        if _written_end(segments, _data_ends(storage, segments)) != end or frozen_end(storage, segments) != bound:
+            return 0
+    return end - bound
+
+
+def _written_end(segments: list[Segment], ends: list[int]) -> int:
+    """Physical offset one past the last byte that is not zero."""
+    written = [segment.start_offset + end for segment, end in zip(segments, ends, strict=True) if end]
+    return max(written, default=segments[0].start_offset)
 
 
 def frozen_end(storage: Storage, segments: list[Segment]) -> int:

@@ -66,6 +66,7 @@ class ProcessRunner:
                     if on_done:
                         on_done(result)
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                # Waits for its thread: at the interpreter's exit that one's end and ours would meet over a pipe.
+                pool.shutdown(cancel_futures=True)
                 raise
         return results

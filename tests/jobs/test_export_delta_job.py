@@ -94,6 +94,23 @@ def test_damage_is_counted_and_the_rest_lands(
     assert victim["physical_offset"] not in offsets(spark, table)
 
 
+def test_a_damaged_last_record_is_told_and_lands_once_it_is_whole(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    directory, store, table = golden("mixed"), tmp_path / "store", tmp_path / "table"
+    shutil.copytree(directory / "store", store)
+    *_, last = expected = records(directory)
+    flip(store, last["physical_offset"] + 88, 1048576)
+    report, code = export(spark, store, table)
+    assert code == 1
+    assert report["torn_bytes"] == last["size"]
+    assert report["ending_physical_offset"] == last["physical_offset"]
+    assert report["messages"] == len(expected) - 1
+    flip(store, last["physical_offset"] + 88, 1048576)
+    report, code = export(spark, store, table)
+    assert (report["messages"], report["torn_bytes"], code) == (1, 0, 0)
+
+
 def test_the_table_of_another_store_is_refused(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

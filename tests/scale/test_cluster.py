@@ -18,7 +18,7 @@ from rmq_formats.offline.verify_store import verify_store
 from tests.offline.rebuilding import built
 from tests.scale.cluster import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]  # its run is made once
 
 
 @dataclass(frozen=True)
