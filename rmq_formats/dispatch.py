@@ -17,7 +17,38 @@ _FIRST_POOL_BYTES = 8192
 _FIRST_ROWS = 1 << 16
 
 
-class Dispatcher:
+class QueueTable:
+    """The queues that a kernel met, as ``kernels.dispatch.find_queue`` keeps them."""
+
+    def __init__(self) -> None:
+        self._queues = np.zeros((_FIRST_QUEUES, kernel.QUEUE_COLUMNS), dtype=np.int64)
+        self._slots = np.full(4 * _FIRST_QUEUES, -1, dtype=np.int32)
+        self._pool = np.zeros(_FIRST_POOL_BYTES, dtype=np.uint8)
+        self._used = np.zeros(2, dtype=np.int64)
+
+    def _grow_queues(self) -> None:
+        capacity = 2 * len(self._queues)
+        queues = np.zeros((capacity, kernel.QUEUE_COLUMNS), dtype=np.int64)
+        pool = np.zeros(2 * len(self._pool), dtype=np.uint8)
+        slots = np.full(4 * capacity, -1, dtype=np.int32)
+        used = np.zeros(2, dtype=np.int64)
+        for row in self._queues[: self._used[0]]:
+            kernel.find_queue(
+                self._pool, row[kernel.QUEUE_TOPIC_AT], row[kernel.QUEUE_TOPIC_BYTES],
+                int(row[kernel.QUEUE_TOPIC_HASH]), row[kernel.QUEUE_ID], queues, slots, pool, used,
+            )  # fmt: skip
+        self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
+
+    def queue_names(self) -> list[tuple[str, int]]:
+        """Topic and queue id of each row of the queue table."""
+        pool = self._pool.tobytes()
+        names = []
+        for at, size, queue_id, _ in self._queues[: self._used[0]].tolist():
+            names.append((pool[at : at + size].decode("utf-8", "replace"), queue_id))
+        return names
+
+
+class Dispatcher(QueueTable):
     """Turns frames into units and keys, and keeps the table of the queues that it met.
 
     Attributes:
@@ -26,13 +57,10 @@ class Dispatcher:
     """
 
     def __init__(self, delay_levels_ms: Sequence[int]) -> None:
+        super().__init__()
         self.message_count = 0
         self.record_bytes = 0
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
-        self._queues = np.zeros((_FIRST_QUEUES, kernel.QUEUE_COLUMNS), dtype=np.int64)
-        self._slots = np.full(4 * _FIRST_QUEUES, -1, dtype=np.int32)
-        self._pool = np.zeros(_FIRST_POOL_BYTES, dtype=np.uint8)
-        self._used = np.zeros(2, dtype=np.int64)
         self._units = np.empty((_FIRST_ROWS, kernel.UNIT_COLUMNS), dtype=np.int64)
         self._keys = np.empty((_FIRST_ROWS, kernel.KEY_COLUMNS), dtype=np.int64)
         self._result = np.zeros(3, dtype=np.int64)  # next frame, units, keys
@@ -68,27 +96,6 @@ class Dispatcher:
         _, unit_count, key_count = self._result.tolist()
         self._result[:] = 0
         return self._units[:unit_count], self._keys[:key_count]
-
-    def _grow_queues(self) -> None:
-        capacity = 2 * len(self._queues)
-        queues = np.zeros((capacity, kernel.QUEUE_COLUMNS), dtype=np.int64)
-        pool = np.zeros(2 * len(self._pool), dtype=np.uint8)
-        slots = np.full(4 * capacity, -1, dtype=np.int32)
-        used = np.zeros(2, dtype=np.int64)
-        for row in self._queues[: self._used[0]]:
-            kernel.find_queue(
-                self._pool, row[kernel.QUEUE_TOPIC_AT], row[kernel.QUEUE_TOPIC_BYTES],
-                int(row[kernel.QUEUE_TOPIC_HASH]), row[kernel.QUEUE_ID], queues, slots, pool, used,
-            )  # fmt: skip
-        self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
-
-    def queue_names(self) -> list[tuple[str, int]]:
-        """Topic and queue id of each row of the queue table."""
-        pool = self._pool.tobytes()
-        names = []
-        for at, size, queue_id, _ in self._queues[: self._used[0]].tolist():
-            names.append((pool[at : at + size].decode("utf-8", "replace"), queue_id))
-        return names
 
 
 def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_formats.dispatch import Dispatcher
+from rmq_formats.dispatch import QueueTable
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
@@ -45,9 +45,9 @@ def _text_column(values: list[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def write_units(path: Path, units: NDArray[np.int64], dispatcher: Dispatcher, partition_count: int) -> None:
+def write_units(path: Path, units: NDArray[np.int64], table: QueueTable, partition_count: int) -> None:
     """Write the units of one split, grouped by partition, queue and log order."""
-    names = dispatcher.queue_names()
+    names = table.queue_names()
     placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))
     rank = np.empty(len(names), dtype=np.int64)
     rank[[row for _, _, row in placed]] = np.arange(len(names))
