@@ -1,0 +1,37 @@
+"""Runs the official Go client for tests: a program of ours over it (``go/main.go``), built once a machine."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parent / "go"
+_TIMEOUT_S = 300
+IS_THERE = shutil.which("go") is not None
+
+
+@cache
+def build() -> Path:
+    """The program; its modules are fetched from Go's proxy, and Go's own cache has what was built before."""
+    directory = Path(os.environ.get("PEER_HOME", Path.home() / ".cache" / "rocketmq-peer"))
+    directory.mkdir(parents=True, exist_ok=True)
+    program = directory / "go-client"
+    with (directory / "go-lock").open("w") as lock:  # several test processes may want it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment = {**os.environ, "GOTOOLCHAIN": "local"}
+        subprocess.run(
+            ["go", "build", "-o", program, "."], cwd=SOURCES, env=environment, check=True, timeout=_TIMEOUT_S
+        )
+    return program
+
+
+def run(namesrv: str, *arguments: object) -> list[dict[str, Any]]:
+    """Run a command of ``main.go``; the objects that it prints."""
+    command = [build(), namesrv, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
