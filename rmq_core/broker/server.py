@@ -39,6 +39,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.server import RemotingServer
+from rmq_core.remoting.uniq_key import local_ip
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
 from rmq_formats.errors import DecodeError
@@ -103,7 +104,13 @@ class Broker:
         except DecodeError as error:
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
         async with AsyncExitStack() as ending:
-            self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
+            loop = asyncio.get_running_loop()
+            self.store = MessageStore.open(
+                self._store_config,
+                self._clock_ms(),
+                store_host=host,
+                on_ready=lambda: loop.call_soon_threadsafe(self._dispatch),
+            )
             ending.callback(self._let_go)
             self._build(host)
             ending.callback(self._save)
@@ -238,12 +245,7 @@ def local_address(bind_address: str) -> str:
             return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:
             raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # nothing is sent: it only chooses the interface
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
+    return local_ip()
 
 
 def free_port(bind_address: str) -> int:

@@ -16,6 +16,7 @@ from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendMessage
+from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_core.store.values import PutResult, PutStatus
 from rmq_formats.layout import (
     FLAG_MULTI_TAGS,
@@ -35,7 +36,7 @@ _TIMERS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 # Properties that a message is handled for; without them the client's text goes into the record as it is.
 _SPECIAL: Final = re.compile(
     "(?:^|\x02)(?:DELAY|TRAN_MSG|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|POP_CK|MSG_REGION|TRACE_ON|CLUSTER"
-    "|WAIT\x01(?!true)|__RMQ[.]TRANSIENT)"
+    "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT)"
 )
 _UNIQ_KEY: Final = re.compile("(?:^|\x02)UNIQ_KEY\x01([^\x02]+)")
 _ILLEGAL: Final = (
@@ -55,7 +56,7 @@ class Stored(NamedTuple):
     Attributes:
         queue_id: of the queue that it belongs to.
         result: of its append, which went well.
-        uniq_key: the producer's id of it.
+        uniq_key: the producer's id of it, or the broker's; None for a batch that came without.
         waits: whether its sender waits for the disk.
     """
 
@@ -79,6 +80,7 @@ class Storing:
         self.marks = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
         self._own_properties = self.marks | {"CLUSTER": config.broker_cluster_name}
         self._own = encode_properties(self._own_properties)
+        self._uniq_keys = UniqKeys()
 
     def store(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> Stored:
         """Store a message, or a batch.
@@ -114,8 +116,11 @@ class Storing:
             properties = text.encode("utf-8", "replace")
             if properties and properties[-1] != PROPERTY_SEPARATOR:
                 properties += _SEPARATOR
+            uniq_key = found[1] if found else self._uniq_keys.next(state.clock_ms())
+            if not found:
+                properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
             result = self._put(asked.topic, queue_id, request, connection, asked, properties + self._own, sys_flag)
-            stored = Stored(queue_id, result, found[1] if found else None, True)
+            stored = Stored(queue_id, result, uniq_key, True)
         else:
             stored = self._put_special(request, connection, asked, queue_id, sys_flag)
         result = stored.result
@@ -200,6 +205,7 @@ class Storing:
         for name in [name for name in properties if name == _POP_CHECKPOINT or name.startswith(_TRANSIENT_PREFIX)]:
             del properties[name]
         properties |= self._own_properties
+        uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         if level > 0:
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
         encoded = encode_properties(properties)
@@ -207,7 +213,7 @@ class Storing:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
         result = self._put(topic, queue_id, request, connection, asked, encoded, sys_flag)
         waits = properties.get(_WAIT, "true").lower() == "true"
-        return Stored(asked_queue_id, result, properties.get(PROPERTY_UNIQ_KEY), waits)
+        return Stored(asked_queue_id, result, uniq_key, waits)
 
     def _retry_or_dead(
         self, request: RemotingCommand, asked: SendMessage, queue_id: int, properties: dict[str, str]

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
 from rmq_core.client.routes import Route, route_of, template_data
-from rmq_core.client.uniq_key import local_ip
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
 from rmq_core.remoting.client import RemotingClient
@@ -24,6 +23,7 @@ from rmq_core.remoting.errors import RemotingError, TransportError
 from rmq_core.remoting.fields import Fields, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.namesrv_requests import GetRoute
+from rmq_core.remoting.uniq_key import local_ip
 from rmq_formats.errors import OptionError, RmqError
 
 log = logging.getLogger("rmq.client")

@@ -14,9 +14,9 @@ import msgspec
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import PROPERTY_MAX_RECONSUME_TIMES, PROPERTY_RECONSUME_TIME, RETRY_TOPIC_PREFIX, Message
 from rmq_core.client.options import ProducerOptions
-from rmq_core.client.uniq_key import UniqKeys
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.compression import compress
 from rmq_formats.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
 from rmq_formats.properties import encode_properties

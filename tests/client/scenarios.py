@@ -5,8 +5,10 @@ The broker creates topics by itself, all its delay levels are a second, and it f
 
 import asyncio
 import dataclasses
+import re
 import time
 from pathlib import Path
+from struct import pack
 from typing import Any
 from uuid import uuid4
 
@@ -34,7 +36,9 @@ from rmq_core.client import (
 )
 from rmq_core.client.selectors import by_hash
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
-from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.loop import run
 from rmq_formats.compression import Compression
 
@@ -93,6 +97,42 @@ def test_what_is_sent_is_pulled(namesrv: str) -> None:
         assert (got.queue, got.queue_offset) == (sent.queue, sent.queue_offset)
 
     run(main())
+
+
+@pytest.mark.parametrize("given", ["", "TAGS\x01A\x02", "UNIQ_KEY\x01\x02", "DELAY\x011\x02", "WAIT\x01false\x02"])
+def test_a_broker_gives_a_unique_key_to_a_message_that_has_none(namesrv: str, given: str) -> None:
+    async def main() -> None:
+        topic = fresh("Keyless")
+        sent = await send_raw(namesrv, topic, b"body", given)
+        assert sent.code == 0
+        (got,) = await read_all(namesrv, topic, 1)
+        assert re.fullmatch("(?:[0-9A-F]{24})?[0-9A-F]{32}", got.properties["UNIQ_KEY"])  # Java's may have IPv6
+        assert sent.ext_fields["transactionId"] == got.properties["UNIQ_KEY"]
+
+    run(main())
+
+
+def test_a_broker_gives_no_unique_key_to_the_messages_of_a_batch(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Keyless")
+        inner = [pack(">5i", 23, 0, 0, 0, 1) + body + pack(">h", 0) for body in (b"1", b"2")]
+        sent = await send_raw(namesrv, topic, b"".join(inner), "", batch="true")
+        assert (sent.code, sent.ext_fields.get("transactionId")) == (0, None)
+        got = await read_all(namesrv, topic, 2)
+        assert [(one.body, "UNIQ_KEY" in one.properties) for one in got] == [(b"1", False), (b"2", False)]
+
+    run(main())
+
+
+async def send_raw(namesrv: str, topic: str, body: bytes, properties: str, batch: str = "false") -> RemotingCommand:
+    """Send what a producer would not."""
+    fields = {
+        "producerGroup": "raw", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": "1", "queueId": "0",
+        "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": properties, "batch": batch,
+    }  # fmt: skip
+    async with Admin(namesrv) as admin, RemotingClient() as client:
+        ((_, addresses),) = [(one.broker_name, one.broker_addrs) for one in (await admin.route("TBW102")).broker_datas]
+        return await client.invoke(addresses[0], request(RequestCode.SEND_MESSAGE, fields, body))
 
 
 class Seen:

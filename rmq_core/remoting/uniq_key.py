@@ -1,4 +1,4 @@
-"""The unique key that a producer gives a message, as Java's clients make it.
+"""The unique key that a producer gives a message, as Java's clients make it; a broker does where there is none.
 
 ::
 

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from rmq_core.client.uniq_key import UniqKeys, local_ip
+from rmq_core.remoting.uniq_key import UniqKeys, local_ip
 
 MONTH = datetime(2026, 11, 1)
 MONTH_MS = int(MONTH.timestamp() * 1000)
