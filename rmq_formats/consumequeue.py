@@ -25,6 +25,10 @@ assert _UNIT.size == UNIT_BYTES
 
 PRE_BLANK: Final = _UNIT.pack(0, PRE_BLANK_SIZE, 0)  # fills a place whose message is not in the log
 MAX_BUILT_BYTES: Final = 1 << 30  # of one queue in memory; a wild queue offset must not ask for more
+# A gap between queue offsets is filled up to this many units; more is a damaged offset, not a gap.
+MAX_GAP_UNITS: Final = 300_000
+# Beyond it a unit's place in bytes, and the end of the file that holds it, are no 64-bit numbers.
+MAX_QUEUE_OFFSET: Final = ((1 << 63) - (1 << 32)) // UNIT_BYTES
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,18})([smhd])", re.ASCII)

@@ -6,11 +6,11 @@ The broker appends with them, the rebuild of a store at rest writes whole files 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
 from rmq_formats.kernels import index as index_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.layout import (
@@ -23,11 +23,6 @@ from rmq_formats.layout import (
 )
 
 Rows = NDArray[np.int64]
-
-# A gap between queue offsets is filled up to this many units; more is a damaged offset, not a gap.
-MAX_GAP_UNITS: Final = 300_000
-# Beyond it a unit's place in bytes, and the end of the file that holds it, are no 64-bit numbers.
-MAX_QUEUE_OFFSET: Final = ((1 << 63) - (1 << 32)) // UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,30 +6,33 @@ and can be written twice, and the Index knows how many keys of it it has.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.store import kernels
-from rmq_core.store.collector import Collector
+from rmq_core.store.dispatch_tables import (
+    RUN_DATA_BYTES,
+    RUN_FILE_BYTES,
+    RUN_FILE_OFFSET,
+    RUN_INDEXED,
+    RUN_LAST_OFFSET,
+    RUN_PLACED,
+    RUN_POSITION,
+    RUN_TIMESTAMP,
+    RUN_WRITTEN,
+)
 from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog, LogFile
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.unit_writer import UnitWriter
 from rmq_core.store.values import Arrival
 from rmq_formats.damage import Damage, DamageCode
-from rmq_formats.kernels import scan as scan_kernel
-from rmq_formats.kernels.dispatch import (
-    KEY_PHYSICAL_OFFSET,
-    UNIT_PHYSICAL_OFFSET,
-    UNIT_QUEUE,
-    UNIT_STORE_TIMESTAMP,
-    UNIT_TAGS_CODE,
-)
-from rmq_formats.scan import FrameBatch
 
-Table = NDArray[np.int64]
+if TYPE_CHECKING:
+    from rmq_core.store.collector import Collector
+    from rmq_formats.scan import FrameBatch
 
 
 class Mark(NamedTuple):
@@ -93,10 +96,16 @@ class Dispatch:
         self._log = log
         self._queues = queues
         self._index = index
-        self._collector = Collector(delay_levels_ms)
+        self._delay_levels_ms = delay_levels_ms
         self._file: LogFile | None = None
         self._array: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
+
+    @cached_property
+    def _collector(self) -> "Collector":
+        from rmq_core.store.collector import Collector  # noqa: PLC0415 # numba, see ``kernel_loading``
+
+        return Collector(self._delay_levels_ms)
 
     def note(self) -> None:
         """Renew ``mark``."""
@@ -139,33 +148,33 @@ class Dispatch:
         numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
         before = self.offset - file.start
-        numbers[kernels.RUN_POSITION] = before
-        numbers[kernels.RUN_DATA_BYTES] = data_bytes
-        numbers[kernels.RUN_FILE_OFFSET] = file.start
-        numbers[kernels.RUN_FILE_BYTES] = file.size
+        numbers[RUN_POSITION] = before
+        numbers[RUN_DATA_BYTES] = data_bytes
+        numbers[RUN_FILE_OFFSET] = file.start
+        numbers[RUN_FILE_BYTES] = file.size
         target = index.target() if index is not None else None
         units, keys = collector.run(self._array, self.writer, target)
         found = numbers.tolist()
-        self._queues.unit_total += found[kernels.RUN_WRITTEN]
-        if found[kernels.RUN_PLACED] < len(units):
+        self._queues.unit_total += found[RUN_WRITTEN]
+        if found[RUN_PLACED] < len(units):
             self._know_queues()
-            self.writer.place(units, found[kernels.RUN_PLACED])
+            collector.place(units, found[RUN_PLACED], self.writer)
         if len(units):
-            self.timestamp_ms = found[kernels.RUN_TIMESTAMP]
+            self.timestamp_ms = found[RUN_TIMESTAMP]
             if arrivals is not None:
-                self._note_arrivals(units, arrivals)
-        if index is not None and found[kernels.RUN_LAST_OFFSET] >= 0:
-            if found[kernels.RUN_INDEXED]:
+                collector.note_arrivals(units, arrivals)
+        if index is not None and found[RUN_LAST_OFFSET] >= 0:
+            if found[RUN_INDEXED]:
                 index.note_appended()
             else:
-                index.append(keys, found[kernels.RUN_LAST_OFFSET], self.timestamp_ms)
-        status, position = found[kernels.RUN_WALK_STATUS], found[kernels.RUN_POSITION]
-        if status == scan_kernel.BLANK:
+                index.append(keys, found[RUN_LAST_OFFSET], self.timestamp_ms)
+        position = found[RUN_POSITION]
+        if collector.is_at_blank:
             self.offset = file.start + file.size
             return True
         self.offset = file.start + position
-        if status > scan_kernel.SOUND:
-            self._skip_damage(file, position, data_bytes)
+        if collector.is_at_damage:  # a recovery leaves none; a master's log may have some
+            self._skip_to(file.start + collector.next_sound(file, position + 1, data_bytes))
             return True
         return bool(position > before)
 
@@ -173,16 +182,6 @@ class Dispatch:
         """Have a name for each row of the queue table."""
         if self._collector.queue_count > len(self.writer.names):
             self.writer.names = self._collector.queue_names()
-
-    @staticmethod
-    def _note_arrivals(units: Table, arrivals: dict[int, list[int]]) -> None:
-        rows, codes = units[:, UNIT_QUEUE].tolist(), units[:, UNIT_TAGS_CODE].tolist()
-        for row, code in zip(rows, codes, strict=True):
-            known = arrivals.get(row)
-            if known is None:
-                arrivals[row] = [code]
-            else:
-                known.append(code)
 
     def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
         """What ``run`` has noted, by queue."""
@@ -200,38 +199,20 @@ class Dispatch:
         self.skipped.append(Damage(self.offset, physical_offset - self.offset, DamageCode.MAGIC))
         self.offset = physical_offset
 
-    def _skip_damage(self, file: LogFile, position: int, data_bytes: int) -> None:
-        """Go on at the next sound frame. A recovery leaves no damage; a master's log may have some."""
-        row = np.zeros(scan_kernel.FRAME_COLUMNS, dtype=np.int64)
-        result = np.zeros(2, dtype=np.int64)
-        status = scan_kernel.find_sound(self._array, data_bytes, 0, file.start, file.size, position + 1, row, result)
-        found = status in (scan_kernel.SOUND, scan_kernel.BLANK)
-        self._skip_to(file.start + (int(result[0]) if found else data_bytes))
-
-    def feed(self, batch: FrameBatch, resume: Resume) -> None:
+    def feed(self, batch: "FrameBatch", resume: Resume) -> None:
         """Dispatch the sound frames of a batch that a recovery has read.
 
         Raises:
             OSError: the disk is full, or broken.
         """
-        frames = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
-        if not len(frames):
+        collector = self._collector
+        units, keys, last = collector.collect_sound(batch)
+        if last < 0:
             return
-        self._collector.dispatch(FrameBatch(batch.data, batch.physical_offset, frames, (), None, 0, 0))
-        units, keys = self._collector.take()
         if len(units):
-            self.timestamp_ms = int(units[-1, UNIT_STORE_TIMESTAMP])
-        begin = int(np.searchsorted(units[:, UNIT_PHYSICAL_OFFSET], resume.units_from))
+            self.timestamp_ms = collector.last_timestamp_ms(units)
         self._know_queues()
-        self.writer.place(units, begin)
-        last = batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
+        collector.place(units, collector.first_unit_from(units, resume.units_from), self.writer)
         if self._index is not None and last >= resume.keys_from:
-            self._index.append(_from(keys, resume), last, self.timestamp_ms)
-
-
-def _from(keys: Table, resume: Resume) -> Table:
-    """The keys that are not in the Index yet."""
-    offsets = keys[:, KEY_PHYSICAL_OFFSET]
-    begin = int(np.searchsorted(offsets, resume.keys_from))
-    there = int(np.searchsorted(offsets, resume.keys_from, side="right")) - begin
-    return keys[begin + min(there, resume.keys_there) :]
+            keys = collector.keys_from(keys, resume.keys_from, resume.keys_there)
+            self._index.append(keys, last, self.timestamp_ms)

@@ -17,7 +17,6 @@ from rmq_core.store.index_file import IndexFile
 from rmq_formats import paths
 from rmq_formats.hashing import index_key_hash
 from rmq_formats.index import IndexHeader
-from rmq_formats.kernels.dispatch import KEY_PHYSICAL_OFFSET, KEY_STORE_TIMESTAMP
 from rmq_formats.layout import INDEX_HEADER_BYTES, index_file_bytes
 from rmq_formats.paths import INDEX_NAME_DIGITS
 
@@ -90,6 +89,11 @@ class Index:
         Raises:
             OSError: the disk is full. The batch has to be given again; what of it is appended is known.
         """
+        from rmq_formats.kernels.dispatch import (  # noqa: PLC0415 # numba, see ``kernel_loading``
+            KEY_PHYSICAL_OFFSET,
+            KEY_STORE_TIMESTAMP,
+        )
+
         at = self._appended
         while at < len(keys):
             room = self.files[-1].room if self.files else 0

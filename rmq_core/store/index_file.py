@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from rmq_core.store.disk import Disk
 from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
-from rmq_formats.kernels.index import append_in_place, rechain
 from rmq_formats.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 
 _ALLOCATED_AT_ONCE: Final = 4 << 20  # of entries; a map must not grow into blocks that a full disk does not have
@@ -134,6 +133,8 @@ class IndexFile:
         Raises:
             OSError: the disk has no blocks for them; nothing has changed then.
         """
+        from rmq_formats.kernels.index import append_in_place  # noqa: PLC0415 # numba, see ``kernel_loading``
+
         self._allocate(entry_position(self.index_count + len(keys), self.slots))
         append_in_place(self.array, self.slots, keys)
 
@@ -176,6 +177,8 @@ class IndexFile:
         Raises:
             OSError: the disk failed; the store cannot be opened then.
         """
+        from rmq_formats.kernels.index import rechain  # noqa: PLC0415 # as above
+
         end = entry_position(header.index_count, self.slots)
         self._map = self._array = None  # the file shrinks for a moment
         self._disk.zero(self.descriptor, end, self._size)

@@ -13,6 +13,28 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from rmq_core.store.dispatch_tables import (
+    RUN_DATA_BYTES,
+    RUN_FILE_BYTES,
+    RUN_FILE_OFFSET,
+    RUN_INDEX_ENTRIES,
+    RUN_INDEX_LIMIT,
+    RUN_INDEX_SLOTS,
+    RUN_INDEXED,
+    RUN_KEYS,
+    RUN_LAST_OFFSET,
+    RUN_PLACED,
+    RUN_POSITION,
+    RUN_TIMESTAMP,
+    RUN_UNITS,
+    RUN_WALK_STATUS,
+    RUN_WRITTEN,
+    TARGET_ADDRESS,
+    TARGET_BOUND,
+    TARGET_DIRTY,
+    TARGET_NEXT,
+    TARGET_ROOM,
+)
 from rmq_formats.damage import DamageCode
 from rmq_formats.kernels.bytes import read_i32
 from rmq_formats.kernels.dispatch import (
@@ -37,32 +59,6 @@ from rmq_formats.kernels.scan import (
     walk_frames,
 )
 from rmq_formats.layout import INDEX_COUNT_AT, UNIT_BYTES
-
-# Columns of a target table, int64[queues, TARGET_COLUMNS]: where the next unit of each queue goes.
-TARGET_NEXT: Final = 0  # its queue offset
-TARGET_ADDRESS: Final = 1  # its place in memory
-TARGET_ROOM: Final = 2  # units that may be written from there on
-TARGET_DIRTY: Final = 3  # 1: something was written
-TARGET_BOUND: Final = 4  # 1: NEXT counts
-TARGET_COLUMNS: Final = 5
-
-# Numbers that a run of dispatch is given and gives, int64[RUN_NUMBERS].
-RUN_POSITION: Final = 0  # in and out: where in the log file
-RUN_DATA_BYTES: Final = 1  # in: bytes of the file that are to be looked at
-RUN_FILE_OFFSET: Final = 2  # in
-RUN_FILE_BYTES: Final = 3  # in
-RUN_INDEX_SLOTS: Final = 4  # in
-RUN_INDEX_LIMIT: Final = 5  # in: number of the first entry that has no room yet; -1: keys are not appended here
-RUN_INDEX_ENTRIES: Final = 6  # in: number of the first entry that the file cannot have
-RUN_WALK_STATUS: Final = 7  # out: see walk_frames
-RUN_UNITS: Final = 8  # out: units found
-RUN_KEYS: Final = 9  # out: keys found
-RUN_PLACED: Final = 10  # out: units done with
-RUN_WRITTEN: Final = 11  # out: units written
-RUN_INDEXED: Final = 12  # out: 1 if the keys are in
-RUN_TIMESTAMP: Final = 13  # out: store timestamp of the last unit's message
-RUN_LAST_OFFSET: Final = 14  # out: physical offset of the last record; -1 if there was none
-RUN_NUMBERS: Final = 15
 
 SECTOR_BYTES: Final = 512  # what a disk writes whole, or not at all
 _TORN: Final = int(DamageCode.PROPERTIES_CRC)

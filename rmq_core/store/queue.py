@@ -13,9 +13,8 @@ import numpy as np
 from rmq_core.store.queue_ext import QueueExt
 from rmq_core.store.queue_files import FileSequence, OpenFiles
 from rmq_core.store.queue_units import UNIT, UNIT_TYPE, StoredUnit, is_pre_blank
-from rmq_formats.consumequeue import PRE_BLANK
+from rmq_formats.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET, PRE_BLANK
 from rmq_formats.layout import EXT_MAX_ADDRESS, PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.rebuild import MAX_GAP_UNITS, MAX_QUEUE_OFFSET
 
 ROOM_BEHIND_NEXT: Final = 2  # cells of a table of targets
 _UNITS_AT_ONCE: Final = 4096

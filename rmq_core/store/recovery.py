@@ -12,13 +12,13 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.disk import Disk
 from rmq_core.store.dispatch import Dispatch
 from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog, LogFile, list_log_files
-from rmq_core.store.log_scan import LogScan
 from rmq_core.store.quarantine import Quarantine
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.recovery_plan import Plan, Planner
@@ -26,6 +26,9 @@ from rmq_core.store.watermark import Marks, Watermark
 from rmq_formats.damage import Damage
 from rmq_formats.errors import StoreSizeError
 from rmq_formats.paths import abort_file
+
+if TYPE_CHECKING:
+    from rmq_core.store.log_scan import LogScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,9 @@ class Recovery:
             self._index.remove_from(0)
         self._log.adopt([], 0)
 
-    def _scan(self, plan: Plan) -> LogScan:
+    def _scan(self, plan: Plan) -> "LogScan":
+        from rmq_core.store.log_scan import LogScan  # noqa: PLC0415 # numba, which a new store need not wait for
+
         scan = LogScan(
             self._files, lambda batch: self._dispatch.feed(batch, plan.resume), flushed_until=plan.flushed_until,
             verify_crc=self._config.check_crc_on_recover,
@@ -196,7 +201,7 @@ class Recovery:
         scan.run(plan.start)
         return scan
 
-    def _settle(self, scan: LogScan, plan: Plan) -> tuple[str, ...]:
+    def _settle(self, scan: "LogScan", plan: Plan) -> tuple[str, ...]:
         """Cut the log, bury the damage, and have queues and Index agree."""
         quarantined = []
         touched = {self._file_of(damage): damage for damage in scan.damages}
@@ -207,7 +212,7 @@ class Recovery:
         for damage in scan.tail:
             if damage.physical_offset < plan.flushed_until and damage.size > 0:
                 quarantined.append(self._quarantine.keep(self._file_of(damage), damage, self._now_ms))
-        self._cut_log(scan.end)
+        self._cut_log(scan)
         for file in self._files:
             if file in touched or file.start + file.size > min(plan.flushed_until, scan.end):
                 self._disk.sync(file.descriptor)
@@ -223,18 +228,19 @@ class Recovery:
     def _file_of(self, damage: Damage) -> LogFile:
         return next(file for file in reversed(self._files) if file.start <= damage.physical_offset)
 
-    def _cut_log(self, end: int) -> None:
+    def _cut_log(self, scan: "LogScan") -> None:
         """Remove the files behind the end, and make zeros of what stands behind it in the last."""
+        end = scan.end
         for file in [file for file in self._files if file.start > end]:
             file.release()
             self._disk.remove(file.path)
             self._files.remove(file)
         self._disk.sync_directory(self._config.commitlog_path)
         last = self._files[-1]
-        if LogScan.data_end(last) > end - last.start:
+        if scan.data_end(last) > end - last.start:
             self._disk.zero(last.descriptor, end - last.start, last.size)
 
-    def _cut_queues(self, scan: LogScan) -> None:
+    def _cut_queues(self, scan: "LogScan") -> None:
         log_min = self._log.min_offset
         for queue in self._queues:
             if queue.last_end() > scan.end:

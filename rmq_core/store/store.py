@@ -19,9 +19,9 @@ from rmq_core.store.disk import Disk
 from rmq_core.store.dispatch import Dispatch
 from rmq_core.store.flush import FaultListener, FlushListener, LogFlusher
 from rmq_core.store.index import Index
+from rmq_core.store.kernel_loading import KernelLoading, load_kernels
 from rmq_core.store.lock import hold_lock
-from rmq_core.store.log import CommitLog
-from rmq_core.store.memory import release_compiler
+from rmq_core.store.log import CommitLog, list_log_files
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.read import Reader
 from rmq_core.store.recovery import Recovery, RecoveryReport
@@ -64,7 +64,7 @@ class MessageStore:
         max_offset: queue offset one past the newest readable message; see ``Reader.max_offset``.
     """
 
-    def __init__(self, config: StoreConfig, now_ms: int, *, store_host: Host, disk: Disk) -> None:
+    def __init__(self, config: StoreConfig, *, store_host: Host, disk: Disk) -> None:
         """Use ``open``."""
         self.config = config
         self._disk = disk
@@ -109,11 +109,18 @@ class MessageStore:
         )  # fmt: skip
         self.clean = cleaner.clean
         self.recovery = RecoveryReport()
-        self._open(now_ms)
+        self._loading: KernelLoading | None = None
+        self._can_dispatch = False
 
     @classmethod
     def open(
-        cls, config: StoreConfig, now_ms: int, *, store_host: Host | None = None, disk: Disk | None = None
+        cls,
+        config: StoreConfig,
+        now_ms: int,
+        *,
+        store_host: Host | None = None,
+        disk: Disk | None = None,
+        on_ready: Callable[[], object] | None = None,
     ) -> "MessageStore":
         """Open a store, or make one, and recover it.
 
@@ -122,6 +129,8 @@ class MessageStore:
             now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system.
+            on_ready: has a new store take messages before it can dispatch them, which it loads numba for: until
+                then ``dispatch`` does nothing. Called by a thread of the store when it can.
 
         Raises:
             StoreLockedError: another process, or this one, has it open.
@@ -133,7 +142,8 @@ class MessageStore:
         disk.make_directory(config.root)
         locked = hold_lock(config.root)
         try:
-            store = cls(config, now_ms, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
+            store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
+            store._open(now_ms, on_ready)
         except BaseException:
             locked.close()
             raise
@@ -144,7 +154,11 @@ class MessageStore:
     def _dropped_path(self) -> str:
         return f"{paths.config_dir(self.config.root)}/{_DROPPED_TOPICS}"
 
-    def _open(self, now_ms: int) -> None:
+    def _open(self, now_ms: int, on_ready: Callable[[], object] | None) -> None:
+        loads_later = on_ready is not None and not list_log_files(self.config.commitlog_path)
+        if not loads_later:
+            load_kernels()
+            self._can_dispatch = True
         recovery = Recovery(
             self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, self._dropped,
             now_ms,
@@ -155,7 +169,19 @@ class MessageStore:
         self._flusher.start(self._log.max_offset)
         self._background.force()
         self._background.start()
-        release_compiler()
+        if on_ready is not None and loads_later:
+            self._load_later(on_ready)
+
+    def _load_later(self, on_ready: Callable[[], object]) -> None:
+        def loaded() -> None:
+            self._can_dispatch = True
+            on_ready()
+
+        self._loading = KernelLoading(loaded, lambda reason: self._refusals.add("kernels", reason))
+
+    def _wait_for_kernels(self) -> None:
+        if self._loading is not None:
+            self._loading.wait()
 
     def _roll(self) -> bool:
         """Have the log go on in a new file."""
@@ -182,6 +208,8 @@ class MessageStore:
 
         Source: ``DefaultMessageStore.ReputMessageService``.
         """
+        if not self._can_dispatch:
+            return True
         log = self._log
         if log.position >= log.preallocate_at and self.config.preallocate:
             log.preallocate_at = log.file_bytes + 1
@@ -276,6 +304,7 @@ class MessageStore:
 
         Source: ``DefaultMessageStore#deleteTopics``.
         """
+        self._wait_for_kernels()
         self.dispatch()
         self._dropped.update(dict.fromkeys(topics, self._log.max_offset))
         log_min = self._log.min_offset
@@ -298,8 +327,10 @@ class MessageStore:
             Whether the next start finds it complete; else the mark of a crash stays, and it is recovered then.
         """
         self._refusals.add(SHUTDOWN, "the store is shut down")
+        self._wait_for_kernels()
         self._flusher.stop()
         self.dispatch()
+        self._can_dispatch = False
         self._background.stop()
         is_complete = self._dispatch.offset == self._log.max_offset and self.fault is None
         is_complete = is_complete and self._background.force(clean=True)

@@ -1,4 +1,4 @@
-"""Puts units into their queues: by kernel where the next place is known, one by one where it is not."""
+"""Puts units into their queues: tells the kernel their places, and writes those that have none yet."""
 
 from collections import deque
 from typing import Final
@@ -6,16 +6,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_core.store.kernels import (
-    RUN_NUMBERS,
-    RUN_WRITTEN,
+from rmq_core.store.dispatch_tables import (
     TARGET_ADDRESS,
     TARGET_BOUND,
     TARGET_COLUMNS,
     TARGET_DIRTY,
     TARGET_NEXT,
     TARGET_ROOM,
-    place_units,
 )
 from rmq_core.store.queue import ROOM_BEHIND_NEXT, ConsumeQueue
 from rmq_core.store.queue_files import QueueFile
@@ -23,7 +20,6 @@ from rmq_core.store.queue_map import QueueMap
 from rmq_core.store.queue_units import UNIT
 from rmq_core.store.queues import QueueTable
 from rmq_formats.errors import FormatError
-from rmq_formats.kernels.dispatch import UNIT_QUEUE
 from rmq_formats.layout import UNIT_BYTES
 
 Table = NDArray[np.int64]
@@ -57,31 +53,24 @@ class UnitWriter:
         self._rows: list[ConsumeQueue | None] = []
         self._files: list[QueueFile | None] = []  # that a row's target is in
         self._mapped: deque[QueueFile] = deque()
-        self._numbers = np.zeros(RUN_NUMBERS, dtype=np.int64)
         self._restarted: set[int] | None = None
 
     def restart(self) -> None:
         """From now on, begin each queue anew at the first unit that comes for it."""
         self._restarted = set()
 
-    def place(self, units: Table, begin: int = 0) -> None:
-        """Write units, from a row on.
+    def note_written(self, count: int) -> None:
+        """The kernel has written so many units."""
+        self._queues.unit_total += count
+
+    def put(
+        self, row: int, queue_offset: int, physical_offset: int, size: int, tags_code: int, timestamp_ms: int
+    ) -> None:
+        """Write one unit that the kernel cannot, and see that it can write those after it.
 
         Raises:
-            OSError: the disk is full, or broken. All may be given again.
+            OSError: the disk is full, or broken. It may be given again.
         """
-        numbers = self._numbers
-        while begin < len(units):
-            numbers[RUN_WRITTEN] = 0
-            begin = int(place_units(units, begin, len(units), self.targets, numbers))
-            self._queues.unit_total += int(numbers[RUN_WRITTEN])
-            if begin < len(units):
-                self._put(units[begin].tolist())
-                begin += 1
-
-    def _put(self, unit: list[int]) -> None:
-        """Write one unit that the kernel cannot, and see that it can write those after it."""
-        row, queue_offset, physical_offset, size, tags_code, timestamp_ms = unit
         if self._dropped_topics and physical_offset < self._dropped_topics.get(self.names[row][0], 0):
             return
         queue = self._queue(row)
@@ -195,5 +184,4 @@ class UnitWriter:
         return int(np.count_nonzero(self.targets[:, TARGET_DIRTY]))
 
 
-assert UNIT_QUEUE == 0
 assert ROOM_BEHIND_NEXT == TARGET_ROOM - TARGET_NEXT

@@ -10,9 +10,8 @@ from rmq_core.store.queue import ConsumeQueue
 from rmq_core.store.queue_files import OpenFiles
 from rmq_core.store.queue_start import load_queue
 from rmq_core.store.queue_units import UNIT
-from rmq_formats.consumequeue import PRE_BLANK, Unit, build_consumequeue
+from rmq_formats.consumequeue import MAX_GAP_UNITS, PRE_BLANK, Unit, build_consumequeue
 from rmq_formats.errors import StoreSizeError
-from rmq_formats.rebuild import MAX_GAP_UNITS
 from tests.stores import tree
 
 FILE_BYTES = 100  # five units
