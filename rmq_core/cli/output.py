@@ -1,24 +1,27 @@
 """What every command prints with: tables and progress for people, lines of JSON for programs.
 
-Results go to stdout; progress, warnings and errors go to stderr, so that a pipe carries results only.
+Results go to stdout; progress, warnings and errors go to stderr, so that a pipe carries results only. rich is
+loaded where a table or a bar is made: a command that serves makes none.
 """
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
 from rmq_formats.errors import StoreError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from rmq_formats.offline.rebuild_store import Progress
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -29,18 +32,23 @@ _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def console() -> Console:
+def console() -> "Console":
     """The console of stdout: colour only on a terminal, lines of any length in a pipe."""
+    from rich.console import Console  # noqa: PLC0415
+
     stream = sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
 
 
-def table(*columns: str) -> Table:
+def table(*columns: str) -> "Table":
     """A table without frames. A column whose name begins with ``>`` is aligned to the right.
 
     Text that does not fit is folded, never cut: a topic's name may take a line and more.
     """
+    from rich import box  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in columns:
         right = name.startswith(">")
@@ -48,8 +56,10 @@ def table(*columns: str) -> Table:
     return made
 
 
-def facts(*rows: tuple[str, str | Text]) -> Table:
+def facts(*rows: "tuple[str, str | Text]") -> "Table":
     """Names and values, one pair a line."""
+    from rich.table import Table  # noqa: PLC0415
+
     made = Table.grid(padding=(0, 2))
     made.add_column(style="dim")
     made.add_column(overflow="fold")
@@ -145,9 +155,12 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    amount = DownloadColumn(binary_units=True) if in_bytes else MofNCompleteColumn()
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn(),
+    from rich import progress as bars  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+
+    amount = bars.DownloadColumn(binary_units=True) if in_bytes else bars.MofNCompleteColumn()
+    bar = bars.Progress(
+        bars.TextColumn("{task.description}"), bars.BarColumn(), amount, bars.TimeRemainingColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
     task = bar.add_task(title, total=total)
@@ -162,6 +175,31 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
         yield advance
     finally:
         bar.stop()
+
+
+@contextmanager
+def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[Callable[[Progress], None]]":
+    """A progress bar for each phase of a work in turn; the phase ``scan`` counts in bytes.
+
+    Args:
+        titles: of the phases.
+
+    Yields:
+        A function that takes how far the work is.
+    """
+    with ExitStack() as bars:
+        phase = ""
+        advance: Advance = lambda _: None  # noqa: E731
+
+        def tell(at: "Progress") -> None:
+            nonlocal phase, advance
+            if at.phase != phase:
+                bars.close()
+                phase = at.phase
+                advance = bars.enter_context(progress(titles[phase], at.total, in_bytes=phase == "scan"))
+            advance(at.done)
+
+        yield tell
 
 
 def printable(text: str) -> str:

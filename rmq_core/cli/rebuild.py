@@ -4,7 +4,12 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import StorePath
+from rmq_core.cli.arguments import (
+    AsOneJson,
+    Report,
+    StorePath,
+    Workers,
+)
 from rmq_formats.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 
@@ -28,11 +33,9 @@ def rebuild(
     only_live_topics: Annotated[
         bool, typer.Option("--only-live-topics", help="Leave out topics that --topics-json lacks.")
     ] = False,
-    report: Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes; default: one a processor.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+    report: Report = None,
+    workers: Workers = None,
+    as_json: AsOneJson = False,
 ) -> int:
     """Make ConsumeQueue and Index anew from the CommitLog.
 

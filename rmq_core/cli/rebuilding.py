@@ -3,8 +3,8 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -16,10 +16,11 @@ from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_formats.errors import OptionError
 from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import Progress, RebuildReport, rebuild_store
+from rmq_formats.offline.rebuild_store import RebuildReport, rebuild_store
 from rmq_formats.offline.runner import ProcessRunner
 
 LISTED: Final = 50  # findings in the table: the report has more
+_PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
 
 
 def run(
@@ -28,7 +29,7 @@ def run(
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
     if report_file is not None and not Path(report_file).absolute().parent.is_dir():
         raise OptionError(f"--report {report_file}: no such directory")
-    with interruptible_workers(), _progress() as on_progress:
+    with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
         report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress)
     line = msgspec.json.encode(report.to_dict()) + b"\n"
     if report_file is not None:
@@ -62,26 +63,6 @@ def interruptible_workers() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar for each phase."""
-    titles = {"scan": "Reading the CommitLog", "write": "Writing queues and Index"}
-    with ExitStack() as bars:
-        phase = ""
-        advance: output.Advance = lambda _: None  # noqa: E731
-
-        def tell(progress: Progress) -> None:
-            nonlocal phase, advance
-            if progress.phase != phase:
-                bars.close()
-                phase = progress.phase
-                title = titles.get(phase, phase)
-                advance = bars.enter_context(output.progress(title, progress.total, in_bytes=phase == "scan"))
-            advance(progress.done)
-
-        yield tell
 
 
 def show(report: RebuildReport) -> None:

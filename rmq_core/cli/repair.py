@@ -4,37 +4,35 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import StorePath
+from rmq_core.cli.arguments import (
+    AsOneJson,
+    CommitLogFileBytes,
+    ConsumeQueueExtFileBytes,
+    ConsumeQueueFileBytes,
+    DelayLevels,
+    IndexEntries,
+    IndexSlots,
+    StorePath,
+    Work,
+    Workers,
+    sizes_of_store,
+)
 from rmq_formats.errors import OptionError
-
-_AS_IN_STORE = "default: as the store's files have it"
 
 
 def repair(
     store: StorePath,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; the default.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Do it.")] = False,
-    commitlog_file_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeCommitLog; {_AS_IN_STORE}.")
-    ] = None,
-    consumequeue_file_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueue; {_AS_IN_STORE}.")
-    ] = None,
-    consumequeue_ext_file_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueueExt, 0 is none; {_AS_IN_STORE}.")
-    ] = None,
-    index_slots: Annotated[int | None, typer.Option(metavar="N", help=f"maxHashSlotNum; {_AS_IN_STORE}.")] = None,
-    index_entries: Annotated[int | None, typer.Option(metavar="N", help=f"maxIndexNum; {_AS_IN_STORE}.")] = None,
-    delay_levels: Annotated[
-        str | None, typer.Option(metavar="LEVELS", help="messageDelayLevel; default: as the store's queues have it.")
-    ] = None,
-    work: Annotated[
-        str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the system's own place.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes; default: one a processor.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+    commitlog_file_bytes: CommitLogFileBytes = None,
+    consumequeue_file_bytes: ConsumeQueueFileBytes = None,
+    consumequeue_ext_file_bytes: ConsumeQueueExtFileBytes = None,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    delay_levels: DelayLevels = None,
+    work: Work = None,
+    workers: Workers = None,
+    as_json: AsOneJson = False,
 ) -> int:
     """Put a store right: quarantine what is damaged in its log, make its queues, Index and checkpoint anew.
 
@@ -44,11 +42,9 @@ def repair(
     if plan and apply:
         raise OptionError("--plan and --apply: give one of them")
     from rmq_core.cli import repairing  # noqa: PLC0415 # takes a second to load
-    from rmq_formats.consumequeue import delay_levels_ms  # noqa: PLC0415
-    from rmq_formats.offline.verify_plan import VerifyOptions  # noqa: PLC0415
 
-    options = VerifyOptions(
+    options = sizes_of_store(
         commitlog_file_bytes, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-        None if delay_levels is None else delay_levels_ms(delay_levels),
+        delay_levels,
     )  # fmt: skip
     return repairing.run(store, options, apply=apply, work=work, workers=workers, as_json=as_json)

@@ -4,9 +4,20 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import StorePath
-
-_AS_IN_STORE = "default: as the store's files have it"
+from rmq_core.cli.arguments import (
+    AsOneJson,
+    CommitLogFileBytes,
+    ConsumeQueueExtFileBytes,
+    ConsumeQueueFileBytes,
+    DelayLevels,
+    IndexEntries,
+    IndexSlots,
+    Report,
+    StorePath,
+    Work,
+    Workers,
+    sizes_of_store,
+)
 
 
 def verify(
@@ -16,28 +27,16 @@ def verify(
     ] = None,
     findings_format: Annotated[str, typer.Option(metavar="FORMAT", help="json (lines) or parquet.")] = "json",
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page for a browser there.")] = None,
-    consumequeue_file_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueue; {_AS_IN_STORE}.")
-    ] = None,
-    consumequeue_ext_file_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueueExt, 0 is none; {_AS_IN_STORE}.")
-    ] = None,
-    commitlog_file_bytes: Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeCommitLog; {_AS_IN_STORE}.")
-    ] = None,
-    index_slots: Annotated[int | None, typer.Option(metavar="N", help=f"maxHashSlotNum; {_AS_IN_STORE}.")] = None,
-    index_entries: Annotated[int | None, typer.Option(metavar="N", help=f"maxIndexNum; {_AS_IN_STORE}.")] = None,
-    delay_levels: Annotated[
-        str | None, typer.Option(metavar="LEVELS", help="messageDelayLevel; default: as the store's queues have it.")
-    ] = None,
-    report: Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")] = None,
-    work: Annotated[
-        str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the system's own place.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Processes; default: one a processor.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The report as one JSON object.")] = False,
+    consumequeue_file_bytes: ConsumeQueueFileBytes = None,
+    consumequeue_ext_file_bytes: ConsumeQueueExtFileBytes = None,
+    commitlog_file_bytes: CommitLogFileBytes = None,
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    delay_levels: DelayLevels = None,
+    report: Report = None,
+    work: Work = None,
+    workers: Workers = None,
+    as_json: AsOneJson = False,
 ) -> int:
     """Find what is wrong with a store: its log, its queues, its Index, its checkpoint and config.
 
@@ -45,13 +44,11 @@ def verify(
     not run.
     """
     from rmq_core.cli import verifying  # noqa: PLC0415 # takes a second to load
-    from rmq_formats.consumequeue import delay_levels_ms  # noqa: PLC0415
-    from rmq_formats.offline.verify_plan import VerifyOptions  # noqa: PLC0415
     from rmq_formats.report.verify_outputs import VerifyOutputs  # noqa: PLC0415
 
-    options = VerifyOptions(
+    options = sizes_of_store(
         commitlog_file_bytes, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-        None if delay_levels is None else delay_levels_ms(delay_levels),
+        delay_levels,
     )  # fmt: skip
     outputs = VerifyOutputs(findings, findings_format, html, report)
     return verifying.run(store, options, outputs, work=work, workers=workers, as_json=as_json)

@@ -1,7 +1,5 @@
 """The work of ``rmq verify``: runs it in processes of this machine, and shows the report."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,7 +11,6 @@ from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_core.cli.rebuilding import interruptible_workers
 from rmq_formats.findings import Finding, Severity
-from rmq_formats.offline.rebuild_store import Progress
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_report import VerifyReport
@@ -21,6 +18,7 @@ from rmq_formats.offline.verify_store import verify_store
 from rmq_formats.report.verify_outputs import VerifyOutputs
 
 LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
+_PHASES: Final = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
 VALUE_CHARACTERS: Final = 60
 _STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 
@@ -30,7 +28,7 @@ def run(
 ) -> int:
     """Verify, and print the report. Returns the exit code. Raises RmqError."""
     outputs.check(store, ("json", "parquet"))
-    with interruptible_workers(), _progress() as on_progress:
+    with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
         report = verify_store(store, options, ProcessRunner(workers), work=work, on_progress=on_progress)
     outputs.write(report, datetime.now(UTC))
     if as_json:
@@ -39,25 +37,6 @@ def run(
     else:
         show(report, output.console())
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A bar for each phase."""
-    titles = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
-    with ExitStack() as bars:
-        phase = ""
-        advance: output.Advance = lambda _: None  # noqa: E731
-
-        def tell(progress: Progress) -> None:
-            nonlocal phase, advance
-            if progress.phase != phase:
-                bars.close()
-                phase = progress.phase
-                advance = bars.enter_context(output.progress(titles[phase], progress.total, in_bytes=phase == "scan"))
-            advance(progress.done)
-
-        yield tell
 
 
 def show(report: VerifyReport, console: Console) -> None:
