@@ -1,13 +1,11 @@
 """``rmq namesrv``: the name server."""
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rmq_formats.errors import OptionError
+from rmq_core.cli.serving import listen_flags, log_to_stderr, serve_until_stopped
 
 
 def namesrv(
@@ -26,22 +24,12 @@ def namesrv(
     the earlier ones.
     """
     from rmq_core.namesrv.config import load_config  # noqa: PLC0415 # --help does not need it
-    from rmq_core.namesrv.server import log, serve_namesrv  # noqa: PLC0415
+    from rmq_core.namesrv.server import NameServer, log  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings, passed_over = load_config(config, _address(listen))
+    log_to_stderr()
+    settings, passed_over = load_config(config, listen_flags("--listen", listen))
     if passed_over:
         log.info("%s: these keys mean nothing here: %s", config, ", ".join(passed_over))
-    run(serve_namesrv(settings))
+    run(serve_until_stopped(NameServer(settings)))
     return 0
-
-
-def _address(listen: str | None) -> dict[str, object]:
-    """The flag as settings."""
-    if listen is None:
-        return {}
-    host, _, port = listen.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()):
-        raise OptionError(f"--listen: {listen!r} is no HOST:PORT")
-    return {"bind_address": host.removeprefix("[").removesuffix("]"), "listen_port": int(port)}

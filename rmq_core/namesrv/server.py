@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -117,18 +116,3 @@ class NameServer:
                     await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
                 except TransportError as error:
                     log.warning("could not tell %s which broker leads: %s", address, error)
-
-
-async def serve_namesrv(config: NamesrvConfig) -> None:
-    """Run a name server until SIGINT or SIGTERM.
-
-    Raises:
-        ListenError: the address cannot be had.
-        StoreError: the key-value configuration cannot be read.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with NameServer(config):
-        await stop.wait()
