@@ -33,7 +33,7 @@ class Standalone:
     def stop(self) -> int:
         """End it as Ctrl-C does; its exit code."""
         self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=120)
 
 
 @contextmanager
