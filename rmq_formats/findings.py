@@ -38,6 +38,11 @@ WRONG_FILE_SIZE = Kind(
     Severity.ERROR,
     "a broker does not start with a file of another size than mappedFileSizeCommitLog; restore or quarantine it",
 )
+FOREIGN_FILE = Kind(
+    "commitlog.foreign",
+    Severity.ERROR,
+    "a broker does not start with a file here that is no segment; move it out of the store",
+)
 UNSAFE_TOPIC = Kind(
     "commitlog.topic",
     Severity.ERROR,

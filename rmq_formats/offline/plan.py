@@ -79,9 +79,9 @@ def _data_ends(storage: Storage, segments: list[Segment]) -> list[int]:
 def _frozen_ends(storage: Storage, segments: list[Segment]) -> list[int]:
     """Where the data of each file ends, as it was at one moment if the log grows."""
     ends = _data_ends(storage, segments)
-    written_end = _written_end(segments, ends)
-    if not storage.is_local:  # an object does not grow
+    if not storage.is_local or not segments:  # an object does not grow
         return ends
+    written_end = _written_end(segments, ends)
     bound = frozen_end(storage, segments)
     if written_end <= bound or torn_bytes(storage, segments, bound):
         return ends

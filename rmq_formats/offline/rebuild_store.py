@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rmq_formats import config_json, paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError, StoreSizeError
-from rmq_formats.findings import DAMAGED_RECORD, MISSING_SEGMENT, WRONG_FILE_SIZE, Finding, damage_finding
+from rmq_formats.findings import DAMAGED_RECORD, FOREIGN_FILE, MISSING_SEGMENT, WRONG_FILE_SIZE, Finding, damage_finding
 from rmq_formats.layout import UNIT_BYTES, index_file_bytes
 from rmq_formats.offline import rebuild as tasks
 from rmq_formats.offline.area import LocalArea, WorkArea, work_area
@@ -115,6 +115,7 @@ def rebuild_store(
     clock = _Clock()
     storage, root = open_storage(store)
     segments = check_rebuild(store, out, options)
+    found = [*segment_findings(segments), *foreign_findings(storage, paths.commitlog_dir(root))]
     area = work_area(out if out is not None else store)
     with ExitStack() as stack:
         stack.enter_context(_told_as_store_errors(area.target))
@@ -130,7 +131,7 @@ def rebuild_store(
         clock.mark("write")
         area.publish(_directories(options))
         clock.mark("publish")
-    return _report(store, area.target, segments, scans, written, clock)
+    return _report(store, area.target, found, scans, written, clock)
 
 
 def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[Segment]:
@@ -373,15 +374,23 @@ def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
     return found
 
 
+def foreign_findings(storage: Storage, directory: str) -> list[Finding]:
+    """Files among the CommitLog's that are none of it, which a broker does not start with."""
+    return [
+        Finding(FOREIGN_FILE, "no name of a CommitLog file", f"{directory}/{entry.name}", size=entry.size_bytes)
+        for entry in storage.entries(directory)
+        if not entry.is_directory and paths.parse_segment_name(entry.name) is None
+    ]
+
+
 def _report(
     store: str,
     out: str,
-    segments: Sequence[Segment],
+    found: list[Finding],
     scans: Sequence[ScanResult],
     written: Sequence[WriteResult],
     clock: _Clock,
 ) -> RebuildReport:
-    found = segment_findings(segments)
     counts = Counter(finding.kind.code for finding in found)
     for scan in scans:
         found += [damage_finding(damage) for damage in scan.damage_list()]

@@ -16,7 +16,8 @@ from rmq_formats.layout import MAX_RECORD_BYTES, RECORD_FIXED_BYTES_V1, SCHEDULE
 from rmq_formats.message import decode_record
 from rmq_formats.segment import Segment, Storage, list_segments, opened, read_range
 
-UNITS_LOOKED_AT: Final = 8  # of each level
+UNITS_LOOKED_AT: Final = 8  # of each level, in a row
+_FILES_LOOKED_AT: Final = 8  # of each level: the records of its last units may be lost
 MAX_DELAY_MS: Final = 366 * 86_400_000
 _MAX_LEVELS: Final = 1000
 
@@ -50,26 +51,34 @@ def _queue_ids(storage: Storage, root: str) -> list[int]:
 
 
 def _delays(storage: Storage, root: str, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:
-    """Delays of the last few messages of one level whose records are still there."""
+    """Delays of a few messages of one level whose records are still there, the last ones if they are."""
     found = 0
     try:
-        for file in reversed(
-            list_segments(storage, paths.queue_dir(paths.consumequeue_dir(root), SCHEDULE_TOPIC, queue_id))
-        ):
-            with opened(storage, file.path) as open_file:
-                end = open_file.data_end() // UNIT_BYTES * UNIT_BYTES
-                begin = max(0, end - UNITS_LOOKED_AT * UNIT_BYTES)
-                data = read_range(open_file, begin, end - begin)
-            for at in range(0, len(data) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES):
-                unit = Unit.decode(data, at)
+        directory = paths.queue_dir(paths.consumequeue_dir(root), SCHEDULE_TOPIC, queue_id)
+        files = list_segments(storage, directory)
+        for file in [*reversed(files[1 - _FILES_LOOKED_AT :]), *files[: 1 - _FILES_LOOKED_AT][:1]]:
+            for unit in _some_units(storage, file.path):
                 stored_ms = _stored_ms(storage, segments, unit)
                 if stored_ms is not None and 0 < unit.tags_code - stored_ms <= MAX_DELAY_MS:
                     found += 1
                     yield unit.tags_code - stored_ms
+                    if found == UNITS_LOOKED_AT:
+                        return
             if found:
                 return
     except RmqError:
         return
+
+
+def _some_units(storage: Storage, path: str) -> Iterator[Unit]:
+    """Units of a file in four places, from its end on."""
+    with opened(storage, path) as file:
+        units = file.data_end() // UNIT_BYTES
+        for end in dict.fromkeys([units, units * 2 // 3, units // 3, min(units, UNITS_LOOKED_AT)]):
+            begin = max(0, end - UNITS_LOOKED_AT)
+            data = read_range(file, begin * UNIT_BYTES, (end - begin) * UNIT_BYTES)
+            for at in range(0, len(data) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES):
+                yield Unit.decode(data, at)
 
 
 def _stored_ms(storage: Storage, segments: Sequence[Segment], unit: Unit) -> int | None:

@@ -242,6 +242,17 @@ def _end_findings(checks: Sequence[SplitCheck], *, is_last: bool) -> Iterator[Fi
         yield Finding(kinds.LOG_NO_BLANK, "no end mark behind the file's last record", split.path, at)
 
 
+def unended(checks: Sequence[SplitCheck]) -> list[tuple[int, int]]:
+    """What is lost of each file that others follow and that has no end mark: from where its walk ended to its end."""
+    with_data = [check for check in checks if check.split.data_end > 0]
+    files = [list(own)[-1] for _, own in groupby(with_data, key=lambda check: check.split.path)]
+    return [
+        (last.end_physical_offset, last.split.file_offset + last.split.file_bytes)
+        for last in files[:-1]
+        if last.blank_at is None
+    ]
+
+
 def _hole_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     used = [number for number, check in enumerate(checks) if check.split.data_end > 0]
     for number in range(used[-1] if used else 0):

@@ -254,6 +254,7 @@ class _Verification:
         end = verify_scan.log_end(checks)
         gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(every)]
         gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in self._holes(checks)]
+        gaps += verify_scan.unended(checks)
         lost += [np.array([gap], dtype=np.int64) for gap in gaps if gap[0] < gap[1] <= end]
         rows = np.concatenate(lost) if lost else np.empty((0, 2), dtype=np.int64)
         rows = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -334,16 +335,19 @@ class _Verification:
         config = paths.config_dir(self.root)
         texts: dict[str, str] = {}
         for name in small.JSON_FILES:
-            data = self._read_small(f"{config}/{name}")
+            data, backup = self._read_small(f"{config}/{name}"), self._read_small(f"{config}/{name}.bak")
+            used = small.taken_config(f"{config}/{name}", data, backup)
+            if used is not None:
+                texts[name] = used.decode("utf-8", "replace")
             if data is not None:
-                backup = self._read_small(f"{config}/{name}.bak")
-                is_used = backup is None or small.json_fault(data) is None  # else the broker takes the other
-                texts[name] = (data if is_used or backup is None else backup).decode("utf-8", "replace")
                 for finding in small.config_findings(f"{config}/{name}", data, backup):
                     self.findings.add(finding)
         known, unchecked = self._topics(texts.get("topics.json"))
         if known is not None:
             self._tell_unknown_topics(plan, known)
+        elif "topics.json" not in texts and any(plan.queues) and self.storage.exists(config):
+            detail = "neither it nor its .bak is there"
+            self.findings.add(Finding(kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
         claims = [
             (f"{config}/consumerOffset.json", list(small.consumer_claims(texts.get("consumerOffset.json", "{}")))),
             (f"{config}/delayOffset.json", list(small.delay_claims(texts.get("delayOffset.json", "{}")))),

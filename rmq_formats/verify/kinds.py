@@ -89,9 +89,7 @@ SEGMENT_HOLE: Final = Kind(
 SEGMENT_UNREADABLE: Final = Kind(
     "commitlog.segment.unreadable", _ERROR, "the file cannot be read; check the disk and the permissions"
 )
-SEGMENT_FOREIGN: Final = Kind(
-    "commitlog.foreign", _ERROR, f"a broker does not start with a file here that is no segment; {_MOVE_AWAY}"
-)
+SEGMENT_FOREIGN: Final = findings.FOREIGN_FILE
 STRAY: Final = Kind("store.stray", _WARNING, f"the original passes over it; {_MOVE_AWAY}")
 
 # --- ConsumeQueue -----------------------------------------------------------------------
@@ -239,6 +237,11 @@ CONFIG_UNPARSABLE: Final = Kind(
 CONFIG_LOST: Final = Kind(
     "config.lost", _ERROR, "neither it nor its .bak parses: the broker starts with empty settings; restore it"
 )
+CONFIG_TOPICS: Final = Kind(
+    "config.topics", _WARNING,
+    "a broker that starts with this store knows none of its topics, so that no client finds them; restore "
+    "topics.json, or make the topics again with mqadmin updateTopic",
+)  # fmt: skip
 CONSUMER_OFFSET: Final = Kind(
     "config.consumer_offset", _WARNING,
     "the group has consumed more than the queue holds, as after a loss; its next messages are passed over until the "

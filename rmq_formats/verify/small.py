@@ -1,6 +1,7 @@
 """The checkpoint and the config files, against the log and the queues."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,18 +91,41 @@ def config_findings(path: str, data: bytes, backup: bytes | None) -> Iterator[Fi
 
     Source: ``ConfigManager#load``.
     """
-    fault = json_fault(data)
+    fault = config_fault(path, data)
     if fault is None:
         return
-    if backup is not None and json_fault(backup) is None:
+    if backup is not None and config_fault(path, backup) is None:
         yield Finding(kinds.CONFIG_UNPARSABLE, fault, path)
     else:
         detail = f"{fault}; and there is no .bak" if backup is None else f"{fault}; nor does its .bak parse"
         yield Finding(kinds.CONFIG_LOST, detail, path)
 
 
-def json_fault(data: bytes) -> str | None:
-    """Why a config file does not parse; None if it does."""
+def taken_config(path: str, data: bytes | None, backup: bytes | None) -> bytes | None:
+    """What a broker reads of a config file and its ``.bak``; None if neither is there.
+
+    Killed while it wrote them it leaves the second alone, which it reads then. Source: ``MixAll#string2File``.
+    """
+    if data is None or (backup is not None and config_fault(path, data) is not None):
+        return backup
+    return data
+
+
+def config_fault(path: str, data: bytes) -> str | None:
+    """Why a broker does not take a config file; None if it does."""
+    fault = _json_fault(data)
+    if fault is not None:
+        return fault
+    value = loads(data.decode("utf-8", "replace"))
+    member, is_taken = _FORMS.get(path.rpartition("/")[2], ("", _is_object))
+    entries = value.get(member) if isinstance(value, dict) else None
+    if not _is_object("", entries):
+        return f"{member} is not a JSON object"
+    bad = (key for key, item in (entries or {}).items() if not is_taken(key, item))
+    return next((f"{member} has a bad value at {key}" for key in bad), None)
+
+
+def _json_fault(data: bytes) -> str | None:
     if not data.strip(b" \t\r\n\0"):
         return "the file is empty"
     try:
@@ -109,6 +133,33 @@ def json_fault(data: bytes) -> str | None:
     except DecodeError as error:
         return str(error)
     return None if isinstance(value, dict) else "not a JSON object"
+
+
+def _is_object(_key: str, value: object) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def _is_offset(key: str, value: object) -> bool:
+    return _is_integer(key) and _is_integer(value)
+
+
+def _are_offsets(_key: str, value: object) -> bool:
+    return value is None or (isinstance(value, dict) and all(_is_offset(*item) for item in value.items()))
+
+
+def _is_integer(value: object) -> bool:
+    """Whether fastjson makes a number of it, which it also does of text."""
+    return value is None or type(value) is int or (isinstance(value, str) and bool(_INTEGER.fullmatch(value)))
+
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+# The member that counts, and what its values have to be; in ``config/``, by file.
+_FORMS: Final[Mapping[str, tuple[str, Callable[[str, object], bool]]]] = {
+    "topics.json": ("topicConfigTable", _is_object),
+    "subscriptionGroup.json": ("subscriptionGroupTable", _is_object),
+    "consumerOffset.json": ("offsetTable", _are_offsets),
+    "delayOffset.json": ("offsetTable", _is_offset),
+}
 
 
 def consumer_claims(text: str) -> Iterator[Claim]:

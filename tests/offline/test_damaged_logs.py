@@ -177,13 +177,15 @@ def test_queues_whose_first_files_are_gone_begin_with_pre_blanks(exotic: Exotic)
 @pytest.mark.parametrize(
     "name", ["notes.txt", "0", "00000000000000065536.bak", "a" * 20, ".0000000000000000000", "99999999999999999999"]
 )
-def test_foreign_files_in_the_commitlog_are_passed_over(exotic: Exotic, name: str) -> None:
+def test_foreign_files_in_the_commitlog_are_passed_over_and_told(exotic: Exotic, name: str) -> None:
     (exotic.store / "commitlog" / name).write_bytes(b"\xff" * 3000)
     (exotic.store / "commitlog" / f"{9 * FILE_BYTES:020d}").mkdir()
     (exotic.store / "commitlog" / "dangling").symlink_to("nowhere")
     report = exotic.rebuild()
     assert built(exotic.out) == built(exotic.expected)
-    assert report.finding_counts == {}
+    (found,) = of_kind(report, findings.FOREIGN_FILE)
+    assert (found.path, found.size) == (str(exotic.store / "commitlog" / name), 3000)
+    assert report.finding_counts == {"commitlog.foreign": 1}
 
 
 def test_a_body_that_holds_a_record_gives_no_unit_of_it(tmp_path: Path) -> None:

@@ -212,6 +212,27 @@ def test_a_file_without_its_end_mark_is_found(store: Path, placed: list[int]) ->
     assert only(report, "commitlog.blank").physical_offset == at
 
 
+@pytest.mark.parametrize("begin", [500, 1500])
+@pytest.mark.parametrize("splits", [1, 20])
+def test_zeros_up_to_a_files_end_are_lost_messages_though_nothing_is_there_to_be_read(
+    store: Path, splits: int, begin: int
+) -> None:
+    whole = verify(store)
+    patch(store / "commitlog" / f"{0:020d}", begin, bytes(FILE_BYTES - begin))
+    report = verify_with(store, SIZES, Splits(splits))
+    found = codes(report)
+    assert found["consumequeue.unit.lost"] == whole.messages - report.messages > 5
+    assert not {"consumequeue.unit.dangling", "commitlog.queue_offset.gap"} & set(found)
+
+
+def test_an_empty_directory_where_the_log_was_is_told_by_the_queues(store: Path) -> None:
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    report = verify(store)
+    assert report.messages == 0
+    assert codes(report)["consumequeue.unit.beyond"] == COUNT
+
+
 def test_bytes_behind_an_end_mark_are_found(store: Path) -> None:
     path = store / "commitlog" / f"{0:020d}"
     patch(path, FILE_BYTES - 3, b"\x01")

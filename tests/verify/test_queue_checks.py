@@ -268,6 +268,16 @@ def test_delayed_messages_are_compared_with_the_levels_that_their_queues_tell(tm
     assert codes(verify(store, replace(SIZES, delay_levels_ms=None))) == {"consumequeue.unit.tags_code": 1}
 
 
+def test_the_levels_are_told_though_the_messages_of_all_last_units_are_lost(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(golden("crash") / "store", tmp_path / "store")
+    sorted((store / "commitlog").iterdir())[1].unlink()
+    found = codes(verify(store, VerifyOptions()))
+    assert found["consumequeue.unit.beyond"] > 100
+    assert "consumequeue.unit.tags_code" not in found
+
+
 def test_a_wrong_size_that_is_given_is_told_and_not_corrected(store: Path) -> None:
     report = verify(store, replace(SIZES, consumequeue_file_bytes=800))
     assert codes(report)["consumequeue.file.size"] == 8

@@ -1,5 +1,6 @@
 """checkpoint, abort and config."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sound_store(root, COUNT)
     (root / "checkpoint").write_bytes(Checkpoint(LAST_MS, LAST_MS, LAST_MS - 1, 0, 0).encode())
     (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"Clicks":{},"Orders":{}}}')
     return root
 
 
@@ -110,9 +112,45 @@ def test_consumers_ahead_of_their_queue_are_told(store: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"offsetTable":[]}', '{"offsetTable":{"x":{0:"a"},"a@b":5}}', '{"offsetTable":{"T@g":{"q":1}}}']
+    ("name", "text"),
+    [
+        ("consumerOffset.json", '{"offsetTable":[]}'),
+        ("consumerOffset.json", '{"offsetTable":{"x":{0:"a"}}}'),
+        ("consumerOffset.json", '{"offsetTable":{"a@b":5}}'),
+        ("consumerOffset.json", '{"offsetTable":{"T@g":{"q":1}}}'),
+        ("delayOffset.json", '{"offsetTable":{"one":1}}'),
+        ("topics.json", '{"topicConfigTable":{"Orders":7}}'),
+        ("topics.json", '{"topicConfigTable":["Orders"]}'),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":"x"}}'),
+    ],
 )
-def test_offsets_of_another_form_are_passed_over(store: Path, text: str) -> None:
-    for name in ("consumerOffset.json", "delayOffset.json"):
-        (store / "config" / name).write_text(text)
+def test_json_that_a_broker_does_not_take_is_told(store: Path, name: str, text: str) -> None:
+    path = store / "config" / name
+    path.write_text(text)
+    assert codes(verify(store)) == {"config.lost": 1}
+    path.with_name(f"{name}.bak").write_text('{"topicConfigTable":{"Clicks":{},"Orders":{}}}')
+    assert codes(verify(store)) == {"config.unparsable": 1}
+
+
+def test_numbers_that_are_text_are_taken_as_fastjson_takes_them(store: Path) -> None:
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{"0":"15"}}}')
+    (store / "config" / "topics.json").write_text('{"topicConfigTable":{"Clicks":{"perm":"6"},"Orders":null}}')
     assert codes(verify(store)) == {}
+
+
+def test_topics_that_are_not_there_are_told_but_in_their_backup(store: Path) -> None:
+    path = store / "config" / "topics.json"
+    text = path.read_text()
+    path.unlink()
+    report = verify(store)
+    assert codes(report) == {"config.topics": 1}
+    assert only(report, "config.topics").path == str(path)
+    path.with_name("topics.json.bak").write_text(text)
+    assert codes(verify(store), informing=True) == {}
+    path.with_name("topics.json.bak").write_text('{"topicConfigTable":{"Orders":{}}}')
+    assert codes(verify(store)) == {"consumequeue.topic.unknown": 1}
+
+
+def test_files_that_no_broker_was_on_have_no_config(store: Path) -> None:
+    shutil.rmtree(store / "config")
+    assert codes(verify(store), informing=True) == {}
