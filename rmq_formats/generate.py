@@ -32,6 +32,7 @@ from rmq_formats.kernels.encode import (
     encode_records,
 )
 from rmq_formats.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAGIC_V1, MAX_BODY_BYTES
+from rmq_formats.offline.write_topics import topic_config
 
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 Progress = Callable[[int, int], None]
@@ -309,19 +310,7 @@ def _write_chunk(chunk: _Chunk, template: _Template, buffer: ByteArray) -> None:
 
 def _write_topics(store: Path, topics: Sequence[str], queues: int, epoch_ms: int) -> None:
     """Write ``config/topics.json``; an old one becomes the ``.bak`` (``ConfigManager#persist``)."""
-    configs = {
-        topic: {
-            "attributes": {},
-            "order": False,
-            "perm": 6,  # read and write
-            "readQueueNums": queues,
-            "topicFilterType": "SINGLE_TAG",
-            "topicName": topic,
-            "topicSysFlag": 0,
-            "writeQueueNums": queues,
-        }
-        for topic in topics
-    }
+    configs = {topic: topic_config(topic, queues) for topic in topics}
     version = {"counter": 1, "stateVersion": 0, "timestamp": epoch_ms}
     path = store / "config" / "topics.json"
     path.parent.mkdir(exist_ok=True)

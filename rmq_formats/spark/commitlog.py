@@ -3,9 +3,16 @@
 import logging
 from collections.abc import Iterator, MutableMapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark import schemas
@@ -26,7 +33,12 @@ class CommitLogSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = commitlog_options(options)
+        self._given = options
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """What a read was given; a write has options of its own."""
+        return commitlog_options(self._given)
 
     @classmethod
     def name(cls) -> str:
@@ -51,6 +63,12 @@ class CommitLogSource(DataSource):
         from rmq_formats.spark.commitlog_stream import CommitLogStreamReader  # noqa: PLC0415 # it imports this module
 
         return CommitLogStreamReader(stream_only(self._options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer that begins, or continues, a store."""
+        from rmq_formats.spark.commitlog_write import CommitLogWriter  # noqa: PLC0415
+
+        return CommitLogWriter(self._given, schema, overwrite)
 
 
 class TaskPartition(InputPartition):

@@ -1,6 +1,7 @@
 """The data source ``rmq_consumequeue``: the units of a store's ConsumeQueues as rows."""
 
 from collections.abc import Iterator, MutableMapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -20,7 +21,12 @@ class ConsumeQueueSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = consumequeue_options(options)
+        self._given = options
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """What a read was given; a write has options of its own."""
+        return consumequeue_options(self._given)
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,7 @@
 """The data source ``rmq_index``: the entries of a store's IndexFiles as rows."""
 
 from collections.abc import Iterator, MutableMapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -20,7 +21,12 @@ class IndexSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._options = index_options(options)
+        self._given = options
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """What a read was given; a write has options of its own."""
+        return index_options(self._given)
 
     @classmethod
     def name(cls) -> str:

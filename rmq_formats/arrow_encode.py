@@ -1,0 +1,240 @@
+"""Rows of ``rmq_commitlog``'s columns as CommitLog records: the reverse of ``rmq_formats.arrow``.
+
+Kernels encode a batch; there is no Python per record, except for hosts that are not IPv4, once for each
+distinct one. The records have no place in the log yet, see ``rmq_formats.kernels.encode_rows``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_formats import paths
+from rmq_formats.arrow_texts import Table, list_offsets, no_texts, numbers, texts
+from rmq_formats.dispatch import QueueTable
+from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.hosts import Host
+from rmq_formats.kernels import encode_rows as kernel
+from rmq_formats.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES
+
+DEFAULT_BORN_HOST: Final = Host(b"\x7f\0\0\1", 0)
+DEFAULT_STORE_HOST: Final = Host(b"\x7f\0\0\1", 10911)
+
+_FIRST_OUT_BYTES: Final = 2 << 20  # encoded and given out as one; more than a core's L2 cache only costs time
+_HOST_TEXT_ROOM: Final = 64
+_MS: Final = 1000  # microseconds
+_NO_ORDER: Final = np.iinfo(np.int64).max  # a row without the column that orders them goes to the end
+_REASONS: Final = {
+    kernel.NO_TOPIC: "it has no topic",
+    kernel.NO_BODY: "it has no body",
+    kernel.TOPIC_TOO_LONG: "its topic is too long",
+    kernel.PROPERTIES_TOO_LONG: "its properties take more than 32767 bytes",
+    kernel.BAD_PROPERTY: "a property holds one of the characters \\u0001 and \\u0002, which separate properties",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """How rows become records.
+
+    Attributes:
+        now_ms: times of rows that have none.
+        crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER of ``rmq_formats.kernels.encode_rows``.
+        keep_offsets: the rows keep their physical offsets and queue offsets, and so their sizes.
+        max_record_bytes: what a CommitLog file can hold.
+    """
+
+    now_ms: int
+    crc_way: int = kernel.CRC_AS_GIVEN
+    keep_offsets: bool = False
+    max_record_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Records of some rows.
+
+    Attributes:
+        records: uint8[n], one behind the other; valid until the next are asked for.
+        rows: int64[rows, ENCODED_COLUMNS]; QUEUE is a row of ``RowEncoder.queue_names``.
+    """
+
+    records: NDArray[np.uint8]
+    rows: Table
+
+
+class RowEncoder(QueueTable):
+    """Encodes the batches of one task, one after the other."""
+
+    def __init__(self, options: EncodeOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._out = np.empty(_FIRST_OUT_BYTES, dtype=np.uint8)
+        self._result = np.zeros(3, dtype=np.int64)
+        self._rows_before = 0
+        self._checked_queues = 0
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+        """Records of a batch, in pieces. Rows with a ``record_error`` are no records, and are left out.
+
+        Raises:
+            StoreError: a row that no store can hold.
+        """
+        if "record_error" in batch.schema.names and batch.column("record_error").null_count < len(batch):
+            batch = batch.filter(pc.is_null(batch.column("record_error")))
+        columns = _Columns(batch, self._options)
+        encoded = np.empty((len(batch), kernel.ENCODED_COLUMNS), dtype=np.int64)
+        done = 0
+        while done < len(batch):
+            status = kernel.encode_rows(
+                columns.numbers, columns.texts, columns.entries, columns.entry_offsets, columns.parts,
+                columns.part_offsets, done, self._options.crc_way, self._options.max_record_bytes,
+                self._queues, self._slots, self._pool, self._used, self._out, encoded, self._result,
+            )  # fmt: skip
+            begin, (done, byte_count, needed) = done, self._result.tolist()
+            if status == kernel.QUEUES_FULL:
+                self._grow_queues()
+            elif status == kernel.OUT_FULL and not byte_count:
+                self._out = np.empty(needed, dtype=np.uint8)
+            elif status not in {kernel.DONE, kernel.OUT_FULL}:
+                raise self._error(status, columns, done)
+            self._check_queues()
+            if done > begin:
+                yield Encoded(self._out[:byte_count], encoded[begin:done])
+        self._rows_before += len(batch)
+
+    def _error(self, status: int, columns: "_Columns", row: int) -> StoreError:
+        reason = _REASONS.get(status)
+        if status == kernel.RECORD_TOO_LONG:
+            size = int(self._result[2])
+            reason = f"its record takes {size} bytes, a CommitLog file holds {self._options.max_record_bytes}"
+        return StoreError(f"row {self._rows_before + row} of its partition{columns.names(row)}: {reason}")
+
+    def _check_queues(self) -> None:
+        """Refuse queues that cannot be directories, before there is a record of them in any store."""
+        if self._used[0] == self._checked_queues:
+            return
+        for topic, queue_id in self.queue_names()[self._checked_queues :]:
+            if not paths.is_safe_topic(topic):
+                raise StoreError(f"topic {topic!r} cannot name a directory")
+            if queue_id < 0:
+                raise StoreError(f"topic {topic!r}: queue_id {queue_id} is negative")
+        self._checked_queues = int(self._used[0])
+
+
+class _Columns:
+    """A batch as the kernel takes it; keeps alive what addresses point to."""
+
+    def __init__(self, batch: pa.RecordBatch, options: EncodeOptions) -> None:
+        self._batch = batch
+        self._kept: list[object] = []
+        self._names = frozenset(batch.schema.names)
+        count = len(batch)
+        self.numbers = np.zeros((count, kernel.NUMBER_COLUMNS), dtype=np.int64)
+        for at, name in (
+            (kernel.QUEUE_ID, "queue_id"),
+            (kernel.FLAG, "flag"),
+            (kernel.SYS_FLAG, "sys_flag"),
+            (kernel.RECONSUME_TIMES, "reconsume_times"),
+            (kernel.PREPARED_TRANSACTION_OFFSET, "prepared_transaction_offset"),
+            (kernel.VERSION, "version"),
+        ):
+            self.numbers[:, at] = self._number(name, 0)
+        self.numbers[:, kernel.BORN_TIMESTAMP] = self._number("born_timestamp", options.now_ms * _MS) // _MS
+        self.numbers[:, kernel.STORE_TIMESTAMP] = self._number("store_timestamp", options.now_ms * _MS) // _MS
+        if options.keep_offsets:
+            self._keep_offsets()
+        elif "physical_offset" in self._names:
+            self.numbers[:, kernel.ORDER] = self._number("physical_offset", _NO_ORDER)
+        else:
+            self.numbers[:, kernel.ORDER] = self._number("queue_offset", _NO_ORDER)
+        self.texts = np.empty((count, kernel.TEXT_COLUMNS), dtype=np.int64)
+        for at, name in (
+            (kernel.TOPIC, "topic"),
+            (kernel.BODY, "body"),
+            (kernel.TAGS, "tags"),
+            (kernel.UNIQ_KEY, "uniq_key"),
+        ):
+            self.texts[:, at : at + 2] = texts(batch.column(name)) if name in self._names else no_texts(count)
+        for at, name, flag, default in (
+            (kernel.BORN_HOST, "born_host", FLAG_BORN_HOST_V6, DEFAULT_BORN_HOST),
+            (kernel.STORE_HOST, "store_host", FLAG_STORE_HOST_V6, DEFAULT_STORE_HOST),
+        ):
+            self.texts[:, at : at + 2] = self._hosts(name, flag, default)
+        self.entries, self.entry_offsets = self._entries()
+        self.parts, self.part_offsets = self._parts()
+
+    def names(self, row: int) -> str:
+        """Topic and physical offset of a row, as errors tell them."""
+        told = []
+        for name in ("topic", "physical_offset"):
+            value = self._batch.column(name)[row].as_py() if name in self._names else None
+            if value is not None:
+                told.append(f"{name} {value!r}"[:80])
+        return f" ({', '.join(told)})" if told else ""
+
+    def _number(self, name: str, default: int) -> Table | int:
+        return numbers(self._batch.column(name), default) if name in self._names else default
+
+    def _keep_offsets(self) -> None:
+        for name in ("physical_offset", "queue_offset"):
+            if self._batch.column(name).null_count:
+                raise StoreError(f"{name} is null in a row: offsets that are not there cannot be kept")
+        self.numbers[:, kernel.ORDER] = self._number("physical_offset", 0)
+        self.numbers[:, kernel.QUEUE_OFFSET] = self._number("queue_offset", 0)
+        self.numbers[:, kernel.WANTED_BYTES] = self._number("size", 0)
+
+    def _entries(self) -> tuple[Table, Table]:
+        count = len(self._batch)
+        if "properties" not in self._names:
+            return np.zeros((0, 4), dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+        column = self._batch.column("properties")
+        self._kept += [column.keys, column.items]
+        return np.hstack([texts(column.keys), texts(column.items)]), list_offsets(column)
+
+    def _parts(self) -> tuple[Table, Table]:
+        count = len(self._batch)
+        if "keys" not in self._names:
+            return np.zeros((0, 2), dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+        column = self._batch.column("keys")
+        return texts(column.values), list_offsets(column)
+
+    def _hosts(self, name: str, flag: int, default: Host) -> Table:
+        """The bytes of a column of hosts; a row whose sys_flag says so has IPv4 as IPv6, as it came."""
+        count = len(self._batch)
+        given = texts(self._batch.column(name)) if name in self._names else no_texts(count)
+        fallback = np.frombuffer(default.to_bytes(), dtype=np.uint8)
+        out = np.empty(count * HOST_V4_BYTES + _HOST_TEXT_ROOM, dtype=np.uint8)
+        hosts = np.empty((count, 2), dtype=np.int64)
+        self._kept += [fallback, out]
+        if kernel.parse_v4_hosts(given, fallback.ctypes.data, len(fallback), out, hosts):
+            self._other_hosts(name, hosts)
+        mapped = (self.numbers[:, kernel.SYS_FLAG] & flag != 0) & (given[:, 1] >= 0) & (hosts[:, 1] == HOST_V4_BYTES)
+        rows = np.flatnonzero(mapped)
+        if len(rows):
+            wide = np.zeros((len(rows), HOST_V6_BYTES), dtype=np.uint8)
+            wide[:, 10:12] = 0xFF
+            wide[:, 12:] = out[: count * HOST_V4_BYTES].reshape(-1, HOST_V4_BYTES)[rows]
+            self._kept.append(wide)
+            hosts[rows, 0] = wide.ctypes.data + np.arange(len(rows)) * HOST_V6_BYTES
+            hosts[rows, 1] = HOST_V6_BYTES
+        return hosts
+
+    def _other_hosts(self, name: str, hosts: Table) -> None:
+        rows = np.flatnonzero(hosts[:, 1] < 0)
+        distinct = self._batch.column(name).take(pa.array(rows)).dictionary_encode()
+        try:
+            parsed = [Host.parse(text).to_bytes() for text in distinct.dictionary.to_pylist()]
+        except DecodeError as error:
+            raise StoreError(f"column {name}: {error}") from error
+        wide = np.zeros((len(parsed), HOST_V6_BYTES), dtype=np.uint8)
+        for number, host in enumerate(parsed):
+            wide[number, : len(host)] = np.frombuffer(host, dtype=np.uint8)
+        self._kept.append(wide)
+        codes = distinct.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        hosts[rows, 0] = wide.ctypes.data + codes * HOST_V6_BYTES
+        hosts[rows, 1] = np.array([len(host) for host in parsed])[codes]

@@ -1,0 +1,123 @@
+"""The options of writes, and the columns that rows must have.
+
+``commitlogFileBytes``, ``consumequeueFileBytes``, ``consumequeueExtFileBytes``, ``indexSlots``, ``indexEntries``
+and ``delayLevels`` are what the broker is configured with, as in ``jobs/rebuild.py``.
+
+- ``dispatch``: have ConsumeQueue and Index made beside the log.
+- ``crcProperty``: ``asgiven`` (records that had a ``__CRC32#`` get one of their own), ``always`` or ``never``.
+- ``keepOffsets``: records stand where ``physical_offset`` says, with the queue offsets that they had.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
+
+from rmq_formats.consumequeue import delay_levels_ms
+from rmq_formats.errors import OptionError
+from rmq_formats.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+from rmq_formats.spark import option_values as values
+from rmq_formats.spark.options import GivenOptions
+
+if TYPE_CHECKING:
+    from rmq_formats.offline.rebuild import RebuildOptions
+    from rmq_formats.offline.write_log import WriteOptions
+
+_CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
+_INDEX: Final = ("indexSlots", "indexEntries")
+COMMITLOG_OPTIONS: Final = (
+    "path",
+    "commitlogFileBytes",
+    "keepOffsets",
+    "crcProperty",
+    "dispatch",
+    *_CONSUMEQUEUE,
+    *_INDEX,
+)
+_CRC_WAYS: Final = ("asgiven", "always", "never")  # at the places of the kernel's CRC_AS_GIVEN and so on
+
+
+def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "WriteOptions":
+    """Options of a write with ``rmq_commitlog``.
+
+    Raises:
+        OptionError: naming the option that is unknown or has a bad value.
+    """
+    from rmq_formats.offline.write_log import WriteOptions  # noqa: PLC0415 # kernels, see ``commitlog``
+
+    given = GivenOptions("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
+    root = store_root(given)
+    dispatch = rebuild_options(given, "all", "" if overwrite else root)
+    return WriteOptions(
+        root,
+        overwrite,
+        given.get("commitlogFileBytes", values.size),
+        given.get_or("crcProperty", _crc_way, 0),
+        given.get_or("keepOffsets", values.boolean, False),
+        dispatch if given.get_or("dispatch", values.boolean, False) else None,
+    )
+
+
+def store_root(given: GivenOptions) -> str:
+    """The store that is written. Raises OptionError."""
+    root = given.get("path", values.path)
+    if root is None:
+        raise OptionError("option path is missing: give the store's root to save()")
+    return root
+
+
+def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptions":
+    """How to make ConsumeQueue and Index; ``store`` is looked at for the sizes of ConsumeQueueExt.
+
+    Raises:
+        OptionError: naming the option that has a bad value.
+    """
+    from rmq_formats.offline.rebuild_store import options_from_arguments  # noqa: PLC0415
+
+    return options_from_arguments(
+        what,
+        given.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
+        given.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
+        given.get_or("indexSlots", values.positive, INDEX_SLOTS),
+        given.get_or("indexEntries", values.positive, INDEX_ENTRIES),
+        given.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
+        store,
+        None,
+    )
+
+
+def check_columns(source: str, schema: StructType, full: StructType, needed: tuple[str, ...]) -> None:
+    """Refuse rows that lack a column, have one that is not known, or one of another type.
+
+    Raises:
+        OptionError: naming the column.
+    """
+    names = schema.fieldNames()
+    for name in needed:
+        if name not in names:
+            raise OptionError(f"{source} needs the column {name!r}; the rows have {', '.join(names)}")
+    known = full.fieldNames()
+    for field in schema:
+        if field.name not in known:
+            raise OptionError(f"{source} has no column {field.name!r}; there are {', '.join(known)}")
+        if names.count(field.name) > 1:
+            raise OptionError(f"column {field.name!r} comes twice")
+        if not _fits(field.dataType, full[field.name].dataType):
+            wanted = full[field.name].dataType.simpleString()
+            raise OptionError(f"column {field.name!r} is {field.dataType.simpleString()}, not {wanted}")
+
+
+def _fits(given: DataType, wanted: DataType) -> bool:
+    if isinstance(wanted, TimestampType):
+        return isinstance(given, TimestampType | TimestampNTZType)
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        return given.elementType == wanted.elementType
+    if isinstance(given, MapType) and isinstance(wanted, MapType):
+        return given.keyType == wanted.keyType and given.valueType == wanted.valueType
+    return given == wanted
+
+
+def _crc_way(text: str) -> int:
+    if text.lower() not in _CRC_WAYS:
+        raise ValueError(f"one of {', '.join(_CRC_WAYS)}")
+    return _CRC_WAYS.index(text.lower())
