@@ -104,13 +104,7 @@ class Broker:
         except DecodeError as error:
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
         async with AsyncExitStack() as ending:
-            loop = asyncio.get_running_loop()
-            self.store = MessageStore.open(
-                self._store_config,
-                self._clock_ms(),
-                store_host=host,
-                on_ready=lambda: loop.call_soon_threadsafe(self._dispatch),
-            )
+            self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
             ending.callback(self._let_go)
             self._build(host)
             ending.callback(self._save)

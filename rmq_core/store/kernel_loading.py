@@ -1,19 +1,17 @@
-"""Loads numba and the kernels of dispatch: most of a second, which a new store's first messages need not wait for.
+"""Loads numba and the kernels of dispatch, most of a second, beside what else a start has to do.
 
 What is in a log already is read by kernels, so that a store with one has them before it is open. A new one has
-nothing to read, and appending is done without: dispatch follows when they are there.
+nothing to read and can be open without; the first dispatch waits for them.
 """
 
-import logging
 import sys
 import threading
-from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
 from rmq_core.store.memory import lasting, release_compiler
+from rmq_formats.errors import StoreError
 
-_LOGGER = logging.getLogger(__name__)
 _KERNELS: Final = "rmq_core.store.collector"  # the module that has all others loaded
 
 
@@ -26,17 +24,11 @@ def load_kernels() -> None:
 
 
 class KernelLoading:
-    """A thread that loads the kernels while messages are taken already."""
+    """A thread that loads the kernels."""
 
-    def __init__(self, on_done: Callable[[], None], on_fault: Callable[[str], None]) -> None:
-        """Begin.
-
-        Args:
-            on_done: called by the thread when they are there.
-            on_fault: called by the thread, with the reason, if they cannot be had.
-        """
-        self._on_done = on_done
-        self._on_fault = on_fault
+    def __init__(self) -> None:
+        """Begin."""
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="rmq-store-kernels", daemon=True)
         self._thread.start()
 
@@ -44,11 +36,14 @@ class KernelLoading:
         try:
             load_kernels()
         except Exception as error:
-            _LOGGER.exception("the kernels of dispatch")
-            self._on_fault(f"the kernels of dispatch cannot be loaded: {error}")
-            return
-        self._on_done()
+            self._error = error
 
     def wait(self) -> None:
-        """Wait until they are there, or cannot be had."""
+        """Wait until they are there.
+
+        Raises:
+            StoreError: they cannot be had.
+        """
         self._thread.join()
+        if self._error is not None:
+            raise StoreError(f"the kernels of dispatch cannot be loaded: {self._error}") from self._error

@@ -31,6 +31,7 @@ from rmq_core.store.values import Arrival
 from rmq_core.store.watermark import Marks
 from rmq_formats import paths
 from rmq_formats.consumequeue import delay_levels_ms
+from rmq_formats.errors import StoreError
 from rmq_formats.hosts import Host
 
 ArrivalListener = Callable[[list[Arrival]], None]
@@ -110,7 +111,6 @@ class MessageStore:
         self.clean = cleaner.clean
         self.recovery = RecoveryReport()
         self._loading: KernelLoading | None = None
-        self._can_dispatch = False
 
     @classmethod
     def open(
@@ -120,7 +120,6 @@ class MessageStore:
         *,
         store_host: Host | None = None,
         disk: Disk | None = None,
-        on_ready: Callable[[], object] | None = None,
     ) -> "MessageStore":
         """Open a store, or make one, and recover it.
 
@@ -129,8 +128,6 @@ class MessageStore:
             now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system.
-            on_ready: has a new store take messages before it can dispatch them, which it loads numba for: until
-                then ``dispatch`` does nothing. Called by a thread of the store when it can.
 
         Raises:
             StoreLockedError: another process, or this one, has it open.
@@ -143,7 +140,7 @@ class MessageStore:
         locked = hold_lock(config.root)
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
-            store._open(now_ms, on_ready)
+            store._open(now_ms)
         except BaseException:
             locked.close()
             raise
@@ -154,11 +151,11 @@ class MessageStore:
     def _dropped_path(self) -> str:
         return f"{paths.config_dir(self.config.root)}/{_DROPPED_TOPICS}"
 
-    def _open(self, now_ms: int, on_ready: Callable[[], object] | None) -> None:
-        loads_later = on_ready is not None and not list_log_files(self.config.commitlog_path)
-        if not loads_later:
+    def _open(self, now_ms: int) -> None:
+        if list_log_files(self.config.commitlog_path):
             load_kernels()
-            self._can_dispatch = True
+        else:
+            self._loading = KernelLoading()
         recovery = Recovery(
             self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, self._dropped,
             now_ms,
@@ -169,19 +166,17 @@ class MessageStore:
         self._flusher.start(self._log.max_offset)
         self._background.force()
         self._background.start()
-        if on_ready is not None and loads_later:
-            self._load_later(on_ready)
 
-    def _load_later(self, on_ready: Callable[[], object]) -> None:
-        def loaded() -> None:
-            self._can_dispatch = True
-            on_ready()
-
-        self._loading = KernelLoading(loaded, lambda reason: self._refusals.add("kernels", reason))
-
-    def _wait_for_kernels(self) -> None:
+    def _has_kernels(self) -> bool:
+        """Wait for the kernels; False if they cannot be had."""
         if self._loading is not None:
-            self._loading.wait()
+            try:
+                self._loading.wait()
+            except StoreError as error:
+                self._refusals.add("kernels", str(error))
+                return False
+            self._loading = None
+        return True
 
     def _roll(self) -> bool:
         """Have the log go on in a new file."""
@@ -200,7 +195,8 @@ class MessageStore:
         """Make what has been appended readable, and have it forced. Call it once for each batch of appends.
 
         With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
-        it again when ``on_flushed`` tells of more.
+        it again when ``on_flushed`` tells of more. The first messages of a new store wait here until the kernels
+        are loaded.
 
         Returns:
             False if the disk did not take it: it is tried again at the next call, and until then no message is
@@ -208,8 +204,6 @@ class MessageStore:
 
         Source: ``DefaultMessageStore.ReputMessageService``.
         """
-        if not self._can_dispatch:
-            return True
         log = self._log
         if log.position >= log.preallocate_at and self.config.preallocate:
             log.preallocate_at = log.file_bytes + 1
@@ -219,6 +213,8 @@ class MessageStore:
         limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
         if self._dispatch.offset >= limit:
             return True
+        if self._loading is not None and not self._has_kernels():
+            return False
         rows: dict[int, list[int]] | None = {} if self._on_arrival else None
         try:
             self._dispatch.run(limit, rows)
@@ -304,7 +300,6 @@ class MessageStore:
 
         Source: ``DefaultMessageStore#deleteTopics``.
         """
-        self._wait_for_kernels()
         self.dispatch()
         self._dropped.update(dict.fromkeys(topics, self._log.max_offset))
         log_min = self._log.min_offset
@@ -327,10 +322,9 @@ class MessageStore:
             Whether the next start finds it complete; else the mark of a crash stays, and it is recovered then.
         """
         self._refusals.add(SHUTDOWN, "the store is shut down")
-        self._wait_for_kernels()
+        self._has_kernels()  # no thread may be left that imports
         self._flusher.stop()
         self.dispatch()
-        self._can_dispatch = False
         self._background.stop()
         is_complete = self._dispatch.offset == self._log.max_offset and self.fault is None
         is_complete = is_complete and self._background.force(clean=True)
