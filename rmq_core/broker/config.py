@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.broker.foreign_keys import IGNORED
-from rmq_core.remoting.frames import MAX_FRAME_BYTES
-from rmq_core.remoting.server import ServerLimits
+from rmq_core.remoting.server_settings import ServerSettings
 from rmq_core.remoting.settings import load_settings, read_settings_file, setting
 from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
 from rmq_formats.errors import OptionError
@@ -28,8 +27,8 @@ _MASTERS: Final = ("ASYNC_MASTER", "SYNC_MASTER")
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig:
-    """Settings of a broker. Names, units and defaults are Java's, but for ``bind_address`` and the last four.
+class BrokerConfig(ServerSettings):
+    """Settings of a broker. Names, units and defaults are Java's, but for ``bind_address`` and ``max_…``.
 
     Attributes:
         bind_address: the address to listen on; 0.0.0.0 is all.
@@ -64,11 +63,6 @@ class BrokerConfig:
         channel_expired_timeout_ms: a client without heartbeats is gone after that.
         region_id: put into each message.
         trace_on: likewise.
-        server_channel_max_idle_time_seconds: idle connections end after that, s.
-        write_buffer_high_water_mark: a client that does not read is not read from above that, bytes.
-        max_frame_bytes: a larger frame ends its connection.
-        max_connections: more are refused.
-        max_held_bytes: of unfinished frames, all connections together.
         max_held_pulls: pulls that wait for messages; more are answered at once.
     """
 
@@ -104,23 +98,7 @@ class BrokerConfig:
     channel_expired_timeout_ms: int = setting(120_000, java="channelExpiredTimeout", low=1000)
     region_id: str = setting("DefaultRegion")
     trace_on: bool = setting(True)
-    server_channel_max_idle_time_seconds: int = setting(120, low=1)
-    write_buffer_high_water_mark: int = setting(1 << 20)
-    max_frame_bytes: int = setting(MAX_FRAME_BYTES, low=1024, high=MAX_FRAME_BYTES)
-    max_connections: int = setting(16_384, low=1)
-    max_held_bytes: int = setting(256 << 20, low=1024)
     max_held_pulls: int = setting(200_000)
-
-    @property
-    def limits(self) -> ServerLimits:
-        """What clients may take."""
-        return ServerLimits(
-            max_frame_bytes=self.max_frame_bytes,
-            max_connections=self.max_connections,
-            max_held_bytes=self.max_held_bytes,
-            idle_timeout_s=self.server_channel_max_idle_time_seconds,
-            write_high_water_bytes=self.write_buffer_high_water_mark or 1 << 20,
-        )
 
     @property
     def namesrvs(self) -> list[str]:

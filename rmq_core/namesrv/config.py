@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rmq_core.remoting.frames import MAX_FRAME_BYTES
-from rmq_core.remoting.server import ServerLimits
+from rmq_core.remoting.server_settings import ServerSettings
 from rmq_core.remoting.settings import load_settings, setting
 
 ENVIRONMENT_PREFIX: Final = "RMQ_NAMESRV_"
@@ -65,8 +64,8 @@ IGNORED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class NamesrvConfig:
-    """Settings of the name server. Names, units and defaults are Java's, but for the last three.
+class NamesrvConfig(ServerSettings):
+    """Settings of the name server. Names, units and defaults are Java's, but for ``max_…``.
 
     Attributes:
         bind_address: the address to listen on; 0.0.0.0 is all.
@@ -82,11 +81,6 @@ class NamesrvConfig:
         need_wait_for_service: whether routes are only told some time after the start.
         wait_seconds_for_service: that time, s.
         scan_not_active_broker_interval_ms: how often brokers are looked at for their expiry, ms.
-        server_channel_max_idle_time_seconds: idle connections end after that, s.
-        write_buffer_high_water_mark: a client that does not read is not read from above that, bytes.
-        max_frame_bytes: a larger frame ends its connection.
-        max_connections: more are refused.
-        max_held_bytes: of unfinished frames, all connections together.
     """
 
     bind_address: str = setting("0.0.0.0")
@@ -102,22 +96,6 @@ class NamesrvConfig:
     need_wait_for_service: bool = setting(False, mutable=True)
     wait_seconds_for_service: int = setting(45, mutable=True)
     scan_not_active_broker_interval_ms: int = setting(5000, java="scanNotActiveBrokerInterval", low=10)
-    server_channel_max_idle_time_seconds: int = setting(120, low=1)
-    write_buffer_high_water_mark: int = setting(1 << 20)
-    max_frame_bytes: int = setting(MAX_FRAME_BYTES, low=1024, high=MAX_FRAME_BYTES)
-    max_connections: int = setting(16_384, low=1)
-    max_held_bytes: int = setting(256 << 20, low=1024)
-
-    @property
-    def limits(self) -> ServerLimits:
-        """What clients may take."""
-        return ServerLimits(
-            max_frame_bytes=self.max_frame_bytes,
-            max_connections=self.max_connections,
-            max_held_bytes=self.max_held_bytes,
-            idle_timeout_s=self.server_channel_max_idle_time_seconds,
-            write_high_water_bytes=self.write_buffer_high_water_mark or 1 << 20,
-        )
 
 
 def load_config(
