@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from rmq_formats import findings
-from rmq_formats.consumequeue import PRE_BLANK, Unit
+from rmq_formats.consumequeue import MAX_GAP_UNITS, PRE_BLANK, Unit
 from rmq_formats.damage import DamageCode
 from rmq_formats.findings import Finding
 from rmq_formats.layout import MAGIC_BLANK, UNIT_BYTES
 from rmq_formats.message import encode_record
 from rmq_formats.offline.rebuild_store import RebuildReport
 from rmq_formats.properties import encode_properties
-from rmq_formats.rebuild import MAX_GAP_UNITS
 from tests.conftest import GOLDEN_SETTINGS
 from tests.offline.rebuilding import (
     SMALL,
