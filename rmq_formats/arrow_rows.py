@@ -156,7 +156,7 @@ class FrameRows:
         compressed = self.sys_flags & FLAG_COMPRESSED != 0
         if not compressed.any():
             return len(self)
-        spans = np.ascontiguousarray(self.frames[:, scan.BODY_AT : scan.BODY_AT + 2])
+        spans = self.frames[:, scan.BODY_AT : scan.BODY_AT + 2].copy()
         bodies: dict[int, bytes] = {}
         total = done = 0
         for row, (begin, size) in enumerate(spans.tolist()):

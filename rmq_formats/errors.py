@@ -13,6 +13,7 @@
     │   ├── StoreNotFoundError    no such directory or file
     │   ├── StoreLockedError      a running broker has it
     │   └── StoreSizeError        file sizes that do not fit the layout or each other
+    ├── ClusterError              a running cluster that cannot be asked, or refuses
     └── OptionError               an option or argument that is unknown or has a bad value
 """
 
@@ -84,6 +85,10 @@ class StoreLockedError(StoreError):
 
 class StoreSizeError(StoreError):
     """File sizes that do not fit the layout, or each other."""
+
+
+class ClusterError(RmqError):
+    """A running cluster that cannot be asked, or refuses what it was asked for."""
 
 
 class OptionError(RmqError):

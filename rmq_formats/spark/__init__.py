@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 def data_sources() -> "tuple[type[DataSource], ...]":
     """The sources, each of which Spark knows by its ``name()``."""
+    from rmq_formats.spark.cluster import ClusterSource  # noqa: PLC0415
     from rmq_formats.spark.commitlog import CommitLogSource  # noqa: PLC0415 # pyarrow, where it is not needed
     from rmq_formats.spark.consumequeue import ConsumeQueueSource  # noqa: PLC0415
     from rmq_formats.spark.index import IndexSource  # noqa: PLC0415
 
-    return CommitLogSource, ConsumeQueueSource, IndexSource
+    return CommitLogSource, ConsumeQueueSource, IndexSource, ClusterSource
 
 
 def register_all(spark: "SparkSession") -> None:

@@ -106,7 +106,7 @@ CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
 INDEX_OPTIONS: Final = _COMMON
 
 
-class _Given:
+class GivenOptions:
     """Options by name, whatever the case; each read is checked and an error names the option."""
 
     def __init__(self, source: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -118,6 +118,7 @@ class _Given:
         self._values = {names[name.lower()]: str(value) for name, value in options.items()}
 
     def get(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        """An option's value; None if it is not given. Raises OptionError."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -128,10 +129,12 @@ class _Given:
             raise OptionError(f"option {name} of {self._source} cannot be {shown!r}: {error}") from error
 
     def get_or(self, name: str, parse: Callable[[str], _Value], default: _Value) -> _Value:
+        """The same with a default. Raises OptionError."""
         value = self.get(name, parse)
         return default if value is None else value
 
     def names(self) -> frozenset[str]:
+        """Names of the options that are given."""
         return frozenset(self._values)
 
 
@@ -141,7 +144,7 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         OptionError: naming the option that is unknown or has a bad value.
     """
-    given = _Given("rmq_commitlog", options, COMMITLOG_OPTIONS)
+    given = GivenOptions("rmq_commitlog", options, COMMITLOG_OPTIONS)
     query = _queue_query(given)
     query = replace(
         query,
@@ -174,7 +177,7 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
 
 def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     """Options of ``rmq_consumequeue``. Raises OptionError."""
-    given = _Given("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
+    given = GivenOptions("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
     common = _common(given)
     return replace(
         common,
@@ -185,7 +188,7 @@ def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
 
 def index_options(options: Mapping[str, str]) -> SourceOptions:
     """Options of ``rmq_index``. Raises OptionError."""
-    return _common(_Given("rmq_index", options, INDEX_OPTIONS))
+    return _common(GivenOptions("rmq_index", options, INDEX_OPTIONS))
 
 
 def batch_only(options: SourceOptions) -> SourceOptions:
@@ -214,7 +217,7 @@ def stream_only(options: SourceOptions) -> SourceOptions:
     return options
 
 
-def _common(given: _Given) -> SourceOptions:
+def _common(given: GivenOptions) -> SourceOptions:
     path = given.get("path", values.path)
     if path is None:
         raise OptionError("option path is missing: give the store's root to load()")
@@ -227,7 +230,7 @@ def _common(given: _Given) -> SourceOptions:
     )
 
 
-def _queue_query(given: _Given) -> Query:
+def _queue_query(given: GivenOptions) -> Query:
     ways = sorted(given.names() & {"subscribe", "subscribePattern", "assign"})
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(ways)} exclude each other")
@@ -259,5 +262,5 @@ def _queue_query(given: _Given) -> Query:
     return replace(query, bounds=bounds)
 
 
-def _by_queue(given: _Given, name: str, parse: Callable[[str], dict[Queue, int]]) -> dict[Queue, int]:
+def _by_queue(given: GivenOptions, name: str, parse: Callable[[str], dict[Queue, int]]) -> dict[Queue, int]:
     return given.get_or(name, parse, {}) if name in given.names() else {}

@@ -1,0 +1,181 @@
+"""Reads stretches of queues in bulk: records as brokers send them, undecoded, several pulls at a time.
+
+For programs that read whole queues and decode by kernels, as the Spark source does. Nothing is committed.
+
+Source: ``PullMessageProcessor``; the limits of one pull are ``maxTransferCountOnMessageInMemory`` and the like.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_core.client.cluster import Cluster
+from rmq_core.client.options import ClientOptions
+from rmq_core.client.pull import PullStatus
+from rmq_core.client.queue_offsets import QueueOffsets
+from rmq_core.client.subscription import ALL, subscription
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicList, decode_body
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.errors import TransportError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.requests import PullMessage, PullResult
+
+READER_GROUP: Final = "TOOLS_CONSUMER"  # MixAll.TOOLS_CONSUMER_GROUP: every broker has it
+_HAS_SUBSCRIPTION: Final = 4
+_OTHER_STATUSES: Final = tuple(status.value for status in PullStatus if status is not PullStatus.FOUND)
+_FIRST_STEP: Final = 1024  # messages of a pull; most brokers give 32 of them, and then that is asked for
+_MAX_DEPTH: Final = 8  # pulls at a time; an answer has 4 MiB and some at most
+_PULL_TIMEOUT_S: Final = 30.0
+_ATTEMPTS: Final = 4  # a broker that starts anew is there again after some seconds
+_FIRST_PAUSE_S: Final = 0.5
+_DEFAULTS: Final = ClientOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull has brought.
+
+    Attributes:
+        status: whether anything.
+        next_offset: where the next one goes on.
+        min_offset: the queue's first.
+        max_offset: the one that its next message will have.
+        records: as they stand in the broker's log; they may go beyond what was asked for.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: bytes | memoryview
+
+
+class BulkReader:
+    """Reads queues for nobody in particular; use it with ``async with``.
+
+    Attributes:
+        offsets: what the brokers know of queues' offsets.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str = READER_GROUP,
+        options: ClientOptions = _DEFAULTS,
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: in whose name; brokers have to know it, or to make it by themselves.
+            options: the client's.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+        """
+        self._cluster = Cluster(namesrv, options, credentials=credentials)
+        self._group = group
+        self.offsets = QueueOffsets(self._cluster)
+
+    async def __aenter__(self) -> "BulkReader":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._cluster.close()
+
+    async def topics(self) -> list[str]:
+        """All topics that the name servers know; raises BrokerError, TransportError."""
+        answer = await self._cluster.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(answer.body, TopicList).topic_list)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic that can be read.
+
+        Raises:
+            NoRouteError: there is no such topic.
+            TransportError: no name server answers.
+        """
+        return list((await self._cluster.refresh_route(topic)).read_queues)
+
+    async def read(
+        self, queue: MessageQueue, begin: int, end: int, tags: str = ALL, *, sql: str | None = None
+    ) -> AsyncIterator[list[Pulled]]:
+        """Read a stretch of a queue.
+
+        Args:
+            queue: which.
+            begin: the first queue offset.
+            end: one past the last.
+            tags: ``*``, or tags with ``||`` between them; brokers compare hashes.
+            sql: an SQL92 expression instead.
+
+        Yields:
+            Answers in the order of the queue. One whose status is OFFSET_ILLEGAL has no records: messages
+            before its ``next_offset`` are gone.
+
+        Raises:
+            BrokerError, NoRouteError, TransportError, OptionError: it cannot be read.
+        """
+        wanted = subscription(queue.topic, tags, sql=sql)
+        is_filtered = tags != ALL or sql is not None
+        step, depth = _FIRST_STEP, 1
+        while begin < end:
+            count = 1 if is_filtered else depth
+            starts = range(begin, min(end, begin + step * count), step)
+            pulls = [self._pull(queue, start, min(step, end - start), wanted) for start in starts]
+            answers, went_on_at = [], begin
+            for start, pulled in zip(starts, await asyncio.gather(*pulls), strict=True):
+                if start != went_on_at:
+                    break  # the one before brought less: what comes behind it is pulled again
+                answers.append(pulled)
+                went_on_at = max(pulled.next_offset, start)
+            if went_on_at == begin:  # a queue that has become shorter than it was
+                raise TransportError(f"{queue.broker_name} {queue.topic}:{queue.queue_id}", f"ends at {begin}")
+            yield answers
+            if went_on_at >= starts[-1] + step or went_on_at >= end:
+                depth = min(2 * depth, _MAX_DEPTH)
+            else:
+                step, depth = max(1, min(answers[0].next_offset - begin, _FIRST_STEP)), 1
+            begin = went_on_at
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int, wanted: SubscriptionData) -> Pulled:
+        """One pull; asked again where the broker cannot be reached for a while."""
+        pause_s = _FIRST_PAUSE_S
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._ask(queue, offset, count, wanted)
+            except TransportError:
+                await asyncio.sleep(pause_s)
+                pause_s *= 2
+        return await self._ask(queue, offset, count, wanted)
+
+    async def _ask(self, queue: MessageQueue, offset: int, count: int, wanted: SubscriptionData) -> Pulled:
+        await self._cluster.route(queue.topic)
+        fields = PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=offset,
+            max_msg_nums=count,
+            sys_flag=_HAS_SUBSCRIPTION,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            sub_version=wanted.sub_version,
+            subscription=wanted.sub_string,
+            expression_type=str(wanted.expression_type),
+        )
+        answer = await self._cluster.ask(
+            self._cluster.address(queue.broker_name, any_id=True),
+            RequestCode.PULL_MESSAGE,
+            fields,
+            timeout_s=_PULL_TIMEOUT_S,
+            also=_OTHER_STATUSES,
+        )
+        status, result = PullStatus(answer.code), read_fields(answer, PullResult)
+        records = answer.body if status is PullStatus.FOUND else b""
+        return Pulled(status, result.next_begin_offset, result.min_offset, result.max_offset, records)

@@ -1,0 +1,68 @@
+"""Reads one stretch of a queue of a running cluster into Arrow batches; runs in Spark's workers."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from rmq_formats.access.query import Query, parse_tags
+from rmq_formats.access.selection import Selection
+from rmq_formats.arrow import record_batches
+from rmq_formats.arrow_schema import schema_of
+from rmq_formats.errors import ClusterError
+from rmq_formats.pulled import pulled_frames
+from rmq_formats.scan import FrameBatch
+from rmq_formats.spark.cluster import BROKER_NAME
+from rmq_formats.spark.cluster_link import ClusterLink
+from rmq_formats.spark.cluster_options import ClusterReadOptions
+from rmq_formats.spark.cluster_plan import Span, gone
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The messages of a stretch, in the order of the queue.
+
+    Args:
+        span: which.
+        options: of the read.
+        columns: of the batches, in this order.
+
+    Raises:
+        ClusterError: the cluster does not answer or refuses, or messages are gone and that is to be an error.
+        FormatError: in FAILFAST, a record that fails a check; in any mode, bytes that are no records.
+    """
+    own = [name for name in columns if name != BROKER_NAME]
+    schema = schema_of(own or ["queue_offset"])
+    # Brokers compare hashes of tags and choose offsets by time; what is given out is compared exactly.
+    query = Query(tags=parse_tags(options.tags), first_ms=options.first_ms, end_ms=options.end_ms)
+    selector = None if query == Query() else Selection(query)
+    with ClusterLink(options.namesrv, options.group) as link:
+        batches = record_batches(
+            _frames(link, span, options), schema, mode=options.mode, decompress=options.decompress,
+            selector=selector, path=f"{span.queue.topic} {span.queue.name}",
+        )  # fmt: skip
+        for batch in batches:
+            yield _with_broker(batch, columns, span.queue.broker)
+
+
+def _frames(link: ClusterLink, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
+    for records, gone_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
+        if gone_before is not None:
+            lost = gone(span.queue, span.begin, min(gone_before, span.end))
+            if options.fail_on_data_loss:
+                raise ClusterError(f"{lost}: deleted while they were read")
+            _log.warning("%s", lost)
+        if records:
+            yield pulled_frames(records, span.begin, span.end, verify_crc=options.verify_crc)
+
+
+def _with_broker(batch: pa.RecordBatch, columns: Sequence[str], broker: str) -> pa.RecordBatch:
+    if BROKER_NAME not in columns:
+        return batch
+    broker_names = pa.repeat(pa.scalar(broker), batch.num_rows)
+    by_name = {BROKER_NAME: broker_names} | {name: batch.column(name) for name in batch.schema.names}
+    fields = {BROKER_NAME: pa.field(BROKER_NAME, pa.string())} | {field.name: field for field in batch.schema}
+    return pa.RecordBatch.from_arrays(
+        [by_name[name] for name in columns], schema=pa.schema([fields[name] for name in columns])
+    )

@@ -1,0 +1,147 @@
+"""``readStream.format("rmq")``: follows the queues of a running cluster.
+
+An offset of the stream is ``{"Orders": {"broker-a:0": 17}}``: what ``startingOffsets`` takes as well.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from rmq_formats.errors import OptionError
+from rmq_formats.spark import cluster_plan as plan
+from rmq_formats.spark import schemas
+from rmq_formats.spark.cluster import COLUMNS, SpanPartition
+from rmq_formats.spark.cluster_options import ClusterQueue, ClusterReadOptions, queue_name
+from rmq_formats.spark.cluster_plan import Offsets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.spark.cluster_link import ClusterLink
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro batches by queue offset; each is read as a batch of the source is."""
+
+    def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schemas.check_asked(COLUMNS, schema, options.columns)
+        self._link: ClusterLink | None = None
+        self._last: Offsets | None = None  # of Trigger.AvailableNow
+
+    def _cluster(self) -> "ClusterLink":
+        """The connection of the driver's side, which lives as long as the query."""
+        if self._link is None:
+            from rmq_formats.spark.cluster_link import ClusterLink  # noqa: PLC0415
+
+            self._link = ClusterLink(self._options.namesrv, self._options.group)
+        return self._link
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
+        """Where a new query begins."""
+        link, options = self._cluster(), self._options
+        queues = plan.chosen_queues(link, options)
+        bounds = link.bounds(queues)
+        begins = plan.starting_offsets(link, options, queues, bounds)
+        begins, lost = plan.check_present(begins, bounds, options.fail_on_data_loss)
+        for text in lost:
+            _log.warning("%s", text)
+        return _as_json(begins)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Freeze the ends: what is sent from now on is for the next run."""
+        self._last = self._ends()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit of the options."""
+        limit = self._options.max_trigger_offsets
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro batch ends. Raises ClusterError."""
+        begins = _from_json(start)
+        ends = self._ends() if self._last is None else dict(self._last)
+        fresh = ends.keys() - begins.keys()
+        if fresh:  # queues that are new are read from their first message
+            begins |= {queue: low for queue, (low, _) in self._cluster().bounds(sorted(fresh)).items()}
+        # A queue whose broker is away, or that has become shorter, stands still; ``partitions`` tells the latter.
+        ends = {queue: max(begin, ends.get(queue, begin)) for queue, begin in begins.items()}
+        if isinstance(limit, ReadMaxRows):
+            ends = plan.limited(begins, ends, limit.max_rows)
+        return _as_json(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The ends of the queues: less the stream's offset, they are the lag."""
+        return _as_json(self._ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Stretches of a micro batch.
+
+        Raises:
+            ClusterError: messages of it are gone, and the option failOnDataLoss is true.
+        """
+        begins, ends = _from_json(start), _from_json(end)
+        changed = [queue for queue in ends if begins.get(queue) != ends[queue]]
+        bounds = self._cluster().bounds(changed)
+        begins = {queue: begins.get(queue, bounds[queue][0]) for queue in changed}
+        begins, lost = plan.check_present(begins, bounds, self._options.fail_on_data_loss)
+        for text in lost:
+            _log.warning("%s", text)
+        ends = {queue: min(ends[queue], bounds[queue][1]) for queue in changed}
+        return [SpanPartition(span) for span in plan.spans(begins, ends, self._options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Arrow batches of one stretch."""
+        if not isinstance(partition, SpanPartition):
+            return  # Spark's stand-in for an empty list of partitions
+        from rmq_formats.spark.cluster_read import read_span  # noqa: PLC0415
+
+        yield from read_span(partition.span, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Store what the query has processed as the group's offsets, if that was asked for."""
+        if self._options.commits and self._options.group is not None:
+            self._cluster().commit(_from_json(end), self._options.group)
+
+    def stop(self) -> None:
+        """End the connections."""
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+    def _ends(self) -> Offsets:
+        link = self._cluster()
+        return {queue: high for queue, (_, high) in link.bounds(plan.chosen_queues(link, self._options)).items()}
+
+
+def _as_json(offsets: Offsets) -> dict[str, Any]:
+    """Offsets by topic and queue; keys in one order, since Spark compares the text."""
+    found: dict[str, dict[str, int]] = {}
+    for queue in sorted(offsets):
+        found.setdefault(queue.topic, {})[queue.name] = offsets[queue]
+    return found
+
+
+def _from_json(offset: dict[str, Any]) -> Offsets:
+    """Offsets out of an offset that may come from a checkpoint.
+
+    Raises:
+        OptionError: it is none of this source.
+    """
+    found: Offsets = {}
+    try:
+        for topic, queues in offset.items():
+            for text, value in queues.items():
+                name = queue_name(topic, text)
+                if name.broker is None or not isinstance(value, int):
+                    raise ValueError(text)
+                found[ClusterQueue(topic, name.broker, name.queue_id)] = value
+    except (AttributeError, ValueError) as error:
+        raise OptionError(f"the checkpoint's offset {offset} is not one of rmq") from error
+    return found
