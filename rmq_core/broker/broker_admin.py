@@ -59,7 +59,10 @@ class BrokerAdmin:
         self._version = self._version.next(state.clock_ms())
         if "broker_permission" in values:
             state.topics.touch()
-        log.info("%s changed the settings %s", connection.remote_address, ", ".join(sorted(values)))
+        log.info(
+            "%(client)s changed the settings %(settings)s",
+            {"client": connection.remote_address, "settings": ", ".join(sorted(values))},
+        )
         return request.response()
 
     def get_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -86,7 +89,9 @@ class BrokerAdmin:
     def delete_expired(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """DELETE_EXPIRED_COMMITLOG (329)."""
         report = self._state.store.clean(self._state.clock_ms(), manually=True)
-        log.info("%s had expired files deleted: %s", connection.remote_address, report)
+        log.info(
+            "%(client)s had expired files deleted: %(report)s", {"client": connection.remote_address, "report": report}
+        )
         return request.response()
 
     def clean_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -97,7 +102,10 @@ class BrokerAdmin:
         ]
         if unused:
             state.store.delete_topics(unused)
-            log.info("%s had the queues of %s deleted", connection.remote_address, ", ".join(unused))
+            log.info(
+                "%(client)s had the queues of %(topics)s deleted",
+                {"client": connection.remote_address, "topics": ", ".join(unused)},
+            )
         return request.response()
 
     def get_ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

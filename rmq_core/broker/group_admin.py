@@ -73,7 +73,10 @@ class GroupAdmin:
                 )
         self._state.groups.put_all(groups)
         changed = ", ".join(group.group_name for group in groups)
-        log.info("%s made or changed the groups %s", connection.remote_address, changed)
+        log.info(
+            "%(client)s made or changed the groups %(groups)s",
+            {"client": connection.remote_address, "groups": changed},
+        )
 
     def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
@@ -95,7 +98,10 @@ class GroupAdmin:
         self._state.groups.remove(asked.group_name)
         if asked.clean_offset:
             self._state.offsets.remove_group(asked.group_name)
-        log.info("%s deleted the group %s", connection.remote_address, asked.group_name)
+        log.info(
+            "%(client)s deleted the group %(group)s",
+            {"client": connection.remote_address, "group": asked.group_name},
+        )
         return request.response()
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -34,7 +34,8 @@ async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
             yield
             return
         async with await _listen(_Scrapes(broker), port) as server:
-            log.info("metrics on http://%s:%d/metrics", *server.sockets[0].getsockname()[:2])
+            host, taken = server.sockets[0].getsockname()[:2]
+            log.info("metrics on http://%(host)s:%(port)d/metrics", {"host": host, "port": taken})
             yield
 
 

@@ -171,7 +171,10 @@ class ProgressAdmin:
         for queue_id, offset in targets.items():
             state.offsets.reset(asked.topic, asked.group, queue_id, offset)
             self._held.wake(asked.topic, queue_id)
-        log.info("%s reset %s of %s to %s", connection.remote_address, asked.group, asked.topic, targets)
+        log.info(
+            "%(client)s reset %(group)s of %(topic)s to %(offsets)s",
+            {"client": connection.remote_address, "group": asked.group, "topic": asked.topic, "offsets": targets},
+        )
         table = {queue_key(self._queue(asked.topic, queue_id)): offset for queue_id, offset in targets.items()}
         return request.response(body=encode_for_fastjson(QueueOffsets(offset_table=table)))
 

@@ -115,12 +115,12 @@ class Registration:
             ordered = decode_body(answer.body, KVTable).table if answer.body else {}
         except (RemotingError, FormatError) as error:
             if address not in self._failing:
-                log.warning("cannot register: %s", error)
+                log.warning("cannot register: %(error)s", {"namesrv": address, "error": error})
                 self._failing.add(address)
             return
         if address in self._failing:
             self._failing.discard(address)
-            log.info("registered with %s again", address)
+            log.info("registered with %(namesrv)s again", {"namesrv": address})
         state.topics.update_order(set(ordered))
 
     async def _unregister(self, address: str) -> None:
@@ -135,4 +135,4 @@ class Registration:
             command = request(RequestCode.UNREGISTER_BROKER, write_fields(fields))
             await self._client.invoke(address, command, _UNREGISTER_TIMEOUT_S)
         except RemotingError as error:
-            log.warning("cannot unregister: %s", error)
+            log.warning("cannot unregister: %(error)s", {"namesrv": address, "error": error})

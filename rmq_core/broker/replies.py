@@ -52,7 +52,7 @@ class Replies:
             fields["queueId"], fields["queueOffset"] = str(stored.queue_id), str(stored.result.queue_offset)
             fields["msgId"] = stored.result.msg_id
         except ResponseError as error:  # it has been handed over, which is what counts
-            log.warning("a reply to %s was not stored: %s", asked.topic, error)
+            log.warning("a reply to %(topic)s was not stored: %(error)s", {"topic": asked.topic, "error": error})
         self._state.store.dispatch()
         if fault is not None:
             return request.response(int(ResponseCode.SYSTEM_ERROR), fault, fields)
@@ -89,6 +89,6 @@ class Replies:
         try:
             answer = await client.connection.invoke(command, _TIMEOUT_S)
         except TransportError as error:
-            log.warning("a reply was not handed to %s: %s", client_id, error)
+            log.warning("a reply was not handed to %(client)s: %(error)s", {"client": client_id, "error": error})
             return f"push reply message to {client_id}fail."
         return None if answer.code == 0 else f"push reply message to {client_id}fail."

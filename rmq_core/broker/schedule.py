@@ -75,7 +75,10 @@ class Schedule:
         found = store.get(SCHEDULE_TOPIC, queue_id, offset, _AT_ONCE)
         if found.status is not GetStatus.FOUND:
             if found.status in _MOVED or found.status in _LOST:
-                log.warning("level %d goes on at %d, not %d: %s", level, found.next_offset, offset, found.status.value)
+                log.warning(
+                    "level %(level)d goes on at %(next)d, not %(offset)d: %(why)s",
+                    {"level": level, "next": found.next_offset, "offset": offset, "why": found.status.value},
+                )
                 self.offsets[level] = found.next_offset
                 return found.next_offset != offset
             return False
@@ -101,7 +104,10 @@ class Schedule:
         properties = message.properties
         topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
         if not topic or not queue_id.isdecimal():
-            log.error("a delayed message at %d does not say where it belongs", message.physical_offset)
+            log.error(
+                "a delayed message at %(physical_offset)d does not say where it belongs",
+                {"physical_offset": message.physical_offset},
+            )
             return True
         result = self._state.store.put(
             topic, int(queue_id), message.body, message.properties_bytes, message.born_timestamp_ms,
@@ -109,7 +115,10 @@ class Schedule:
             sys_flag=message.sys_flag & ~FLAG_TRANSACTION_MASK, reconsume_times=message.reconsume_times,
         )  # fmt: skip
         if result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
-            log.error("a delayed message at %d cannot be stored: %s", message.physical_offset, result.status.value)
+            log.error(
+                "a delayed message at %(physical_offset)d cannot be stored: %(why)s",
+                {"physical_offset": message.physical_offset, "why": result.status.value},
+            )
             return True
         return result.status is PutStatus.PUT_OK
 
@@ -134,5 +143,5 @@ def _messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
             try:
                 yield decode_record(data, at)
             except FormatError as error:
-                log.error("a delayed message is damaged: %s", error)
+                log.error("a delayed message is damaged: %(error)s", {"error": error})
             at += size

@@ -105,6 +105,7 @@ class Broker:
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
         async with AsyncExitStack() as ending:
             self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
+            _tell_recovery(self.store)
             ending.callback(self._let_go)
             self._build(host)
             ending.callback(self._save)
@@ -117,7 +118,7 @@ class Broker:
             self._start_clocks()
             self._ending = ending.pop_all()
         self.address = self.state.address
-        log.info("broker %s listens on %s", config.broker_name, self.address)
+        log.info("broker %(broker)s listens on %(address)s", {"broker": config.broker_name, "address": self.address})
 
     async def close(self) -> None:
         """Answer what is under way, let go of the store."""
@@ -188,7 +189,8 @@ class Broker:
         """Let go of the store."""
         is_complete = self.store.shutdown()
         if self.address:
-            log.info("broker on %s has stopped%s", self.address, "" if is_complete else "; the store needs a recovery")
+            rest = "" if is_complete else "; the store needs a recovery"
+            log.info("broker on %(address)s has stopped" + rest, {"address": self.address, "complete": is_complete})
 
     def _save(self) -> None:
         """Write what is only written now and then, after what is being written."""
@@ -226,10 +228,25 @@ class Broker:
             try:
                 function()
             except Exception:
-                log.exception("%s failed", name)
+                log.exception("%(clock)s failed", {"clock": name})
             self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+
+def _tell_recovery(store: MessageStore) -> None:
+    """Log what had to be mended, where the store was not shut down in order."""
+    found = store.recovery
+    if found.is_new or (found.is_clean and not found.damages):
+        return
+    log.info(
+        "the store was not shut down in order: read %(records)d records from %(begin)d to %(end)d in %(seconds).2f s",
+        {"records": found.record_count, "begin": found.begin_offset, "end": found.end_offset, "seconds": found.seconds},
+    )
+    for damage in found.tail:
+        log.info("a torn end was thrown away: %(damage)s", {"damage": damage})
+    for path in found.quarantined:
+        log.warning("damaged bytes are kept in %(path)s", {"path": path})
 
 
 def local_address(bind_address: str) -> str:

@@ -54,6 +54,6 @@ def save_table(root: str, name: str, table: msgspec.Struct, run: Run = run_now) 
         try:
             config_files.save(path, text)
         except OSError as error:
-            log.error("%s cannot be written: %s", path, error)
+            log.error("%(path)s cannot be written: %(error)s", {"path": path, "error": error})
 
     run(write)

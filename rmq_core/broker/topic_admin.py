@@ -83,7 +83,10 @@ class TopicAdmin:
         if any(table.get(topic.topic_name) != topic for topic in topics):
             table.put_all(topics)
             changed = ", ".join(topic.topic_name for topic in topics)
-            log.info("%s made or changed the topics %s", connection.remote_address, changed)
+            log.info(
+                "%(client)s made or changed the topics %(topics)s",
+                {"client": connection.remote_address, "topics": changed},
+            )
 
     def _check_name(self, topic: str) -> None:
         fault = names.topic_fault(topic)
@@ -131,7 +134,7 @@ class TopicAdmin:
         state.topics.remove(name)
         state.offsets.remove_topic(name)
         state.store.delete_topics([name])
-        log.info("%s deleted the topic %s", connection.remote_address, name)
+        log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
         return request.response()
 
     def get_groups(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.serving import listen_flags, log_to_stderr, parse_address, serve_until_stopped
+from rmq_core.cli.logs import LogFormat, LogFormatOption, log_to_stderr
+from rmq_core.cli.serving import listen_flags, parse_address, serve_until_stopped
 
 MetricsPort = Annotated[
     int | None,
@@ -36,6 +37,7 @@ def broker(
         typer.Option("-c", "--config", metavar="FILE", help="Settings: Java's broker.conf properties, or TOML."),
     ] = None,
     metrics_port: MetricsPort = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
     """Run a broker until Ctrl-C or SIGTERM.
 
@@ -48,12 +50,13 @@ def broker(
     from rmq_core.broker.tables import log  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
-    log_to_stderr()
+    log_to_stderr(log_format)
     for address in (namesrv or "").split(";") if namesrv else []:
         parse_address("--namesrv", address)
     flags = {"namesrv_addr": namesrv, **listen_flags("--listen", listen)}
     settings, store_settings, passed_over = load_config(str(store) if store else None, config, flags)
     if passed_over:
-        log.info("%s: these keys mean nothing here: %s", config, ", ".join(passed_over))
+        keys = ", ".join(passed_over)
+        log.info("%(file)s: these keys mean nothing here: %(keys)s", {"file": config, "keys": keys})
     run(serve_until_stopped(with_metrics(Broker(settings, store_settings), metrics_port)))
     return 0

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.serving import listen_flags, log_to_stderr, serve_until_stopped
+from rmq_core.cli.logs import LogFormat, LogFormatOption, log_to_stderr
+from rmq_core.cli.serving import listen_flags, serve_until_stopped
 
 
 def namesrv(
@@ -17,6 +18,7 @@ def namesrv(
         Path | None,
         typer.Option("-c", "--config", metavar="FILE", help="Settings: Java's namesrv.conf properties, or TOML."),
     ] = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
     """Run a name server until Ctrl-C or SIGTERM.
 
@@ -27,9 +29,10 @@ def namesrv(
     from rmq_core.namesrv.server import NameServer, log  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
-    log_to_stderr()
+    log_to_stderr(log_format)
     settings, passed_over = load_config(config, listen_flags("--listen", listen))
     if passed_over:
-        log.info("%s: these keys mean nothing here: %s", config, ", ".join(passed_over))
+        keys = ", ".join(passed_over)
+        log.info("%(file)s: these keys mean nothing here: %(keys)s", {"file": config, "keys": keys})
     run(serve_until_stopped(NameServer(settings)))
     return 0

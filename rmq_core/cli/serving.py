@@ -1,18 +1,11 @@
-"""What the commands that serve have in common: their log, addresses on the command line, and when they stop."""
+"""What the commands that serve have in common: addresses on the command line, and when they stop."""
 
 import asyncio
-import logging
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from rmq_formats.errors import OptionError
-
-
-def log_to_stderr() -> None:
-    """Log to stderr, a line each."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def parse_address(option: str, text: str) -> tuple[str, int]:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from rmq_core.cli.broker import MetricsPort
-from rmq_core.cli.serving import listen_flags, log_to_stderr, serve_until_stopped
+from rmq_core.cli.logs import LogFormat, LogFormatOption, log_to_stderr
+from rmq_core.cli.serving import listen_flags, serve_until_stopped
 from rmq_formats.paths import config_dir
 
 
@@ -28,6 +29,7 @@ def standalone(
         typer.Option("-c", "--config", metavar="FILE", help="The broker's settings: broker.conf properties, or TOML."),
     ] = None,
     metrics_port: MetricsPort = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> int:
     """Run a name server and a broker in one process until Ctrl-C or SIGTERM: a RocketMQ in one command."""
     from rmq_core.broker.config import load_config  # noqa: PLC0415 # --help does not need it
@@ -37,7 +39,7 @@ def standalone(
     from rmq_core.namesrv.server import NameServer  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
-    log_to_stderr()
+    log_to_stderr(log_format)
     flags = listen_flags("--broker-listen", broker_listen)
     settings, store_settings, _ = load_config(str(store), config, flags)
     namesrv_flags = {

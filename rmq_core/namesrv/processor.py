@@ -127,7 +127,13 @@ class NamesrvProcessor:
         """Code 100."""
         entry = read_fields(request, KVConfigValue)
         self._kv_config.put(entry.namespace, entry.key, entry.value)
-        log.info("%s put %s %s: %s", connection.remote_address, entry.namespace, entry.key, entry.value)
+        log.info(
+            "%(client)s put %(namespace)s %(key)s: %(value)s",
+            {
+                "client": connection.remote_address, "namespace": entry.namespace, "key": entry.key,
+                "value": entry.value,
+            },
+        )  # fmt: skip
         return request.response()
 
     def get_kv_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -143,7 +149,10 @@ class NamesrvProcessor:
         """Code 102."""
         entry = read_fields(request, KVConfigKey)
         self._kv_config.delete(entry.namespace, entry.key)
-        log.info("%s deleted %s %s", connection.remote_address, entry.namespace, entry.key)
+        log.info(
+            "%(client)s deleted %(namespace)s %(key)s",
+            {"client": connection.remote_address, "namespace": entry.namespace, "key": entry.key},
+        )
         return request.response()
 
     def get_kv_list(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -176,7 +185,7 @@ class NamesrvProcessor:
         if registered is None:
             return request.response(ResponseCode.SYSTEM_ERROR, "register broker failed")
         if is_new:
-            log.info("broker %s %d at %s registered", broker.broker_name, broker.broker_id, broker.broker_addr)
+            _log_broker(broker, "registered")
         if registered.notice is not None:
             self._send_notices([registered.notice])
         fields = {"haServerAddr": registered.ha_server_addr, "masterAddr": registered.master_addr}
@@ -193,7 +202,7 @@ class NamesrvProcessor:
     def forget(self, brokers: list[BrokerId], why: str) -> None:
         """Forget brokers that are gone."""
         for broker in brokers:
-            log.info("broker %s %d at %s %s", broker.broker_name, broker.broker_id, broker.broker_addr, why)
+            _log_broker(broker, why)
         self._send_notices(self.routes.unregister(brokers))
 
     def _send_notices(self, notices: list[MinBrokerIdNotice]) -> None:
@@ -231,14 +240,20 @@ class NamesrvProcessor:
         """Code 205."""
         name = read_fields(request, BrokerName).broker_name
         count = self.routes.set_write_perm(name, writable=False)
-        log.info("%s wiped the write perm of %d topics of %s", connection.remote_address, count, name)
+        log.info(
+            "%(client)s wiped the write perm of %(count)d topics of %(broker)s",
+            {"client": connection.remote_address, "count": count, "broker": name},
+        )
         return request.response(ext_fields={"wipeTopicCount": str(count)})
 
     def add_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Code 327."""
         name = read_fields(request, BrokerName).broker_name
         count = self.routes.set_write_perm(name, writable=True)
-        log.info("%s added the write perm of %d topics of %s", connection.remote_address, count, name)
+        log.info(
+            "%(client)s added the write perm of %(count)d topics of %(broker)s",
+            {"client": connection.remote_address, "count": count, "broker": name},
+        )
         return request.response(ext_fields={"addTopicCount": str(count)})
 
     # Topics.
@@ -269,7 +284,7 @@ class NamesrvProcessor:
         """Code 216."""
         wanted = read_fields(request, DeleteTopicInNamesrv)
         self.routes.delete_topic(wanted.topic, wanted.cluster_name)
-        log.info("%s deleted topic %s", connection.remote_address, wanted.topic)
+        log.info("%(client)s deleted topic %(topic)s", {"client": connection.remote_address, "topic": wanted.topic})
         return request.response()
 
     def get_all_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -311,7 +326,10 @@ class NamesrvProcessor:
         except OptionError as error:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"Can not update config in black list. {error}") from error
         self._use(replace(self.config, **values))  # type: ignore[arg-type] # converted to the fields' types
-        log.info("%s changed the settings %s", connection.remote_address, ", ".join(sorted(values)))
+        log.info(
+            "%(client)s changed the settings %(settings)s",
+            {"client": connection.remote_address, "settings": ", ".join(sorted(values))},
+        )
         return request.response()
 
     def get_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
@@ -335,3 +353,10 @@ def _topics(request: RemotingCommand, enabled: bool, topics: Callable[[], TopicL
     if not enabled:
         return request.response(ResponseCode.SYSTEM_ERROR, "disable")
     return request.response(body=encode_body(topics()))
+
+
+def _log_broker(broker: BrokerId, what: str) -> None:
+    log.info(
+        "broker %(broker)s %(broker_id)d at %(address)s %(what)s",
+        {"broker": broker.broker_name, "broker_id": broker.broker_id, "address": broker.broker_addr, "what": what},
+    )

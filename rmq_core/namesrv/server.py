@@ -72,7 +72,7 @@ class NameServer:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._scan()
         self._notifier = asyncio.create_task(self._send_notices())
-        log.info("name server listens on %s", self.address)
+        log.info("name server listens on %(address)s", {"address": self.address})
 
     async def close(self) -> None:
         """Stop."""
@@ -83,7 +83,7 @@ class NameServer:
             self._notifier.cancel()
             await asyncio.wait([self._notifier])
         await self._client.close()
-        log.info("name server on %s has stopped", self.address)
+        log.info("name server on %(address)s has stopped", {"address": self.address})
 
     def _scan(self) -> None:
         """Forget brokers that have not been heard of, again and again."""
@@ -115,4 +115,6 @@ class NameServer:
                 try:
                     await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
                 except TransportError as error:
-                    log.warning("could not tell %s which broker leads: %s", address, error)
+                    log.warning(
+                        "could not tell %(address)s which broker leads: %(error)s", {"address": address, "error": error}
+                    )

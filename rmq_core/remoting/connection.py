@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
                         self._rest = commands
                         break
         except FormatError as error:
-            log.warning("closed %s: %s", self.remote_address, error)
+            log.warning("closed %(client)s: %(error)s", {"client": self.remote_address, "error": error})
             self.close()
         if self._after_batch is not None:
             try:
@@ -319,7 +319,7 @@ def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
     elif isinstance(error, RmqError):
         code, remark = int(ResponseCode.SYSTEM_ERROR), str(error)
     else:
-        log.error("request %d failed", request.code, exc_info=error)
+        log.error("request %(code)d failed", {"code": request.code}, exc_info=error)
         code, remark = int(ResponseCode.SYSTEM_ERROR), f"{type(error).__name__}: {error}"
     # It may quote what came in: no surrogates, which have no UTF-8, and not all of a large body.
     return request.response(code, remark[:MAX_REMARK].encode("utf-8", "replace").decode())

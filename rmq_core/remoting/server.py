@@ -140,7 +140,10 @@ class RemotingServer:
         for connection in list(self.connections):
             connection.idle_ticks += 1
             if connection.idle_ticks > _TICKS:
-                log.info("closed %s: idle for %g s", connection.remote_address, self.limits.idle_timeout_s)
+                log.info(
+                    "closed %(client)s: idle for %(seconds)g s",
+                    {"client": connection.remote_address, "seconds": self.limits.idle_timeout_s},
+                )
                 connection.abort()
         loop = asyncio.get_running_loop()
         self._clock = loop.call_later(self.limits.idle_timeout_s / _TICKS, self._tick)
@@ -148,7 +151,10 @@ class RemotingServer:
     def opened(self, connection: Connection) -> None:
         """A connection is there; it calls this itself."""
         if len(self.connections) >= self.limits.max_connections:
-            log.warning("refused %s: %d connections are open", connection.remote_address, len(self.connections))
+            log.warning(
+                "refused %(client)s: %(connections)d connections are open",
+                {"client": connection.remote_address, "connections": len(self.connections)},
+            )
             connection.abort()
             return
         self.connections.add(connection)
@@ -189,7 +195,10 @@ class _ServerConnection(Connection):
             server.held_bytes += held_bytes - self._held_bytes
             self._held_bytes = held_bytes
             if server.held_bytes > server.limits.max_held_bytes:
-                log.warning("closed %s: %d B of unfinished frames are held", self.remote_address, server.held_bytes)
+                log.warning(
+                    "closed %(client)s: %(held_bytes)d B of unfinished frames are held",
+                    {"client": self.remote_address, "held_bytes": server.held_bytes},
+                )
                 self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -1,0 +1,60 @@
+"""The log of the commands that serve: a line each on stderr, for people or, as JSON, for programs."""
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+_TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class LogFormat(StrEnum):
+    """How a line is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", help="Lines for people, or an object a line for programs.")
+]
+
+
+class JsonFormatter(logging.Formatter):
+    """An object a line: ``ts`` (UTC, ms), ``level``, ``logger``, ``message``, and what the message names.
+
+    ``log.info("broker %(broker)s listens", {"broker": name})`` has the field ``broker``. An exception is
+    ``exception``, with its stack.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        named = record.args if isinstance(record.args, Mapping) else {}
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "ts": moment.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        line |= {name: _plain(value) for name, value in named.items() if name not in line}
+        return msgspec.json.encode(line).decode()
+
+
+def _plain(value: object) -> object:
+    """What JSON has a form for stays; anything else, an error or a path, is its text."""
+    return value if value is None or isinstance(value, str | int | float) else str(value)
+
+
+def log_to_stderr(log_format: LogFormat) -> None:
+    """Log to stderr, a line each."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else logging.Formatter(_TEXT))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
