@@ -54,10 +54,8 @@ class _Stream:
 def in_order(pieces: Sequence[Piece]) -> list[Piece] | None:
     """The pieces one behind the other, as their keys have it; None where they have to be merged."""
     placed = sorted(pieces, key=lambda piece: piece.first_key)
-    for piece, after in zip(placed, [*placed[1:], None], strict=True):
-        if not piece.is_sorted or (after is not None and piece.last_key > after.first_key):
-            return None
-    return placed
+    apart = all(before.last_key <= after.first_key for before, after in pairwise(placed))
+    return placed if apart and all(piece.is_sorted for piece in placed) else None
 
 
 class LogWriter:
