@@ -62,7 +62,7 @@ class BulkSender:
         namesrv: str,
         group: str,
         *,
-        batch_bytes: int = 1 << 20,
+        batch_bytes: int = 256 << 10,
         max_pending_bytes: int = 64 << 20,
         options: ClientOptions = _DEFAULTS,
         credentials: Credentials | None = None,

@@ -112,7 +112,7 @@ class ClusterLink:
 class ClusterSink:
     """Messages to a cluster, at least once; use it with ``with``. Each method raises ClusterError."""
 
-    def __init__(self, namesrv: str, group: str, batch_bytes: int = 1 << 20) -> None:
+    def __init__(self, namesrv: str, group: str, batch_bytes: int = 256 << 10) -> None:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
         with translated(namesrv):

@@ -37,7 +37,7 @@ READ_OPTIONS: Final = (
 )  # fmt: skip
 WRITE_OPTIONS: Final = ("namesrv", "topic", "group", "batchBytes")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})  # which Spark hands on to a stream's sink
-_BATCH_BYTES: Final = 1 << 20
+_BATCH_BYTES: Final = 256 << 10
 _MAX_BATCH_BYTES: Final = 4 << 20  # what brokers take by default (maxMessageSize)
 
 

@@ -1,0 +1,197 @@
+"""Send messages of a store again: ``spark-submit jobs/replay.py --store DIR --to-namesrv HOST:PORT``.
+
+At least once: what was sent and not answered before a crash is sent again, with the same property RMQ_ORIGIN.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from rmq_core.client.errors import ClientError
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.loop import loop_factory
+from rmq_core.replay.checkpoint import Checkpoint
+from rmq_core.replay.choice import Choice, backlog_of, chosen
+from rmq_core.replay.outgoing import ORIGIN
+from rmq_core.replay.run import Counts, Replay, count, read_chosen, read_plan, send
+from rmq_formats.access.plan import Task
+from rmq_formats.access.query import Query, ReadOptions
+from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.segment import commitlog_segments, open_storage
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.options import batch_only, commitlog_options
+from rmq_formats.spark.schemas import COMMITLOG
+
+# Arguments that are options of ``rmq_commitlog``.
+_OPTIONS = {
+    "topics": "subscribe",
+    "queues": "assign",
+    "starting_offsets": "startingOffsets",
+    "ending_offsets": "endingOffsets",
+    "starting_timestamp": "startingTimestamp",
+    "ending_timestamp": "endingTimestamp",
+    "starting_physical_offset": "startingPhysicalOffset",
+    "ending_physical_offset": "endingPhysicalOffset",
+    "tags": "tags",
+}
+_MAX_RATE = 1 << 31
+
+
+def parser() -> JobParser:
+    """The job's arguments."""
+    job = job_parser("replay", "Send messages of a RocketMQ store to a running cluster, or to another store.")
+    job.add_argument("--store", required=True, help="the store's root directory, or a URI")
+    target = job.add_mutually_exclusive_group(required=True)
+    target.add_argument("--to-namesrv", metavar="HOST:PORT", help="a name server of the cluster to send to")
+    target.add_argument("--to-store", metavar="DIR", help="a store to make, or to append to")
+    job.add_argument("--to-topic", metavar="TOPIC", help="send all to this topic; default: each to its own")
+    job.add_argument("--topics", help="comma list; default: all but those of system, retries and dead letters")
+    job.add_argument("--queues", metavar="JSON", help='{"Orders": [0, 1]}, instead of --topics')
+    job.add_argument("--group", help="what this consumer group has not consumed, by the store's consumerOffset.json")
+    job.add_argument("--starting-offsets", metavar="JSON", help='{"Orders": {"0": 100}}, inclusive')
+    job.add_argument("--ending-offsets", metavar="JSON", help="exclusive")
+    job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
+    job.add_argument("--ending-timestamp", help="exclusive")
+    job.add_argument("--starting-physical-offset", help="inclusive")
+    job.add_argument("--ending-physical-offset", help="exclusive")
+    job.add_argument("--tags", help="TagA || TagB")
+    job.add_argument("--sql", help="an SQL92 expression over properties")
+    job.add_argument("--msg-ids", help="comma list of message ids, by place or by unique key; @FILE has one a line")
+    job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
+    job.add_argument("--checkpoint", metavar="DIR", help="where to keep how far it is, to go on there")
+    job.add_argument("--store-id", help="name of the store in the messages; default: its path")
+    job.add_argument("--dry-run", action="store_true", help="only count")
+    return job
+
+
+def check(given: argparse.Namespace) -> None:
+    """Refuse what can be refused before a session is started."""
+    commitlog_segments(*open_storage(given.store))
+    if given.rate is not None and not 0 < given.rate < _MAX_RATE:
+        raise OptionError(f"--rate {given.rate}: messages a second, 1 or more")
+    if given.to_store is not None:
+        for name in ("to_topic", "rate", "checkpoint"):
+            if getattr(given, name) is not None:
+                raise OptionError(
+                    f"--{name.replace('_', '-')} is for --to-namesrv: a store is written whole, or not at all"
+                )
+    choice = choice_of(given)
+    retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
+    if retries and given.to_namesrv and not given.to_topic:
+        raise OptionError(f"--topics {retries[0]}: brokers take no batches for retry topics; give --to-topic")
+
+
+def choice_of(given: argparse.Namespace) -> Choice:
+    """Which messages the arguments choose. Raises OptionError, StoreError."""
+    options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
+    query: Query = batch_only(commitlog_options({"path": given.store, **options})).query
+    if given.group is not None:
+        query = backlog_of(given.store, given.group, query)
+    return chosen(query, given.sql, _ids(given.msg_ids))
+
+
+def _ids(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    if text.startswith("@"):
+        try:
+            words = Path(text[1:]).read_text(encoding="utf-8").split()
+        except OSError as error:
+            raise OptionError(f"--msg-ids {text}: {error.strerror}") from error
+    else:
+        words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise OptionError(f"--msg-ids {text!r}: names no message")
+    return frozenset(words)
+
+
+def replay_of(given: argparse.Namespace) -> Replay:
+    """The replay that the arguments ask for."""
+    store_id = given.store_id or (given.store if "://" in given.store else str(Path(given.store).resolve()))
+    asked = {name: getattr(given, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")}
+    selection = hashlib.sha256(repr(sorted(asked.items())).encode()).hexdigest()[:16]
+    checkpoint = Checkpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
+    return Replay(given.store, store_id, choice_of(given), given.to_namesrv, given.to_topic, given.rate, checkpoint)
+
+
+def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+    """Count, and send."""
+    begin = time.perf_counter()
+    replay = replay_of(given)
+    found = count(replay)
+    done = found
+    if not given.dry_run and given.to_namesrv is not None:
+        done = _send(replay, found)
+    elif not given.dry_run:
+        _write(spark, given, replay, found)
+    seconds = time.perf_counter() - begin
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), messages in sorted(done.by_queue.items()):
+        topics.setdefault(topic, {})[str(queue_id)] = messages
+    report = {
+        "job": "replay",
+        "store": given.store,
+        "target": given.to_namesrv or given.to_store,
+        "dry_run": given.dry_run,
+        "delivery": "at least once",
+        "starting_physical_offset": done.begin,
+        "ending_physical_offset": done.end,
+        "messages": done.messages,
+        "bytes": done.bytes,
+        "damaged": done.damaged,
+        "refused": done.refused,
+        "topics": topics,
+        "seconds": round(seconds, 3),
+        "bytes_per_second": round(done.bytes / seconds),
+        "messages_per_second": round(done.messages / seconds),
+    }
+    return report, EXIT_FINDINGS if done.damaged or done.refused else EXIT_CLEAN
+
+
+def _send(replay: Replay, found: Counts) -> Counts:
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(send(replay, found))
+    except ClientError as error:
+        raise ClusterError(f"cluster of the name server {replay.namesrv}: {error.remark}") from error
+    except RemotingError as error:
+        raise ClusterError(f"cluster of the name server {replay.namesrv}: {error}") from error
+
+
+def _write(spark: SparkSession, given: argparse.Namespace, replay: Replay, found: Counts) -> None:
+    """Append to a store, or make one: the records as they were, at new places, with queues and Index."""
+    if found.messages:
+        writer = messages(spark, replay, found).write.format("rmq_commitlog").mode("append")
+        writer.option("dispatch", "true").save(given.to_store)
+
+
+def messages(spark: SparkSession, replay: Replay, found: Counts) -> DataFrame:
+    """The chosen records as rows of ``rmq_commitlog``; ORIGIN is among their properties."""
+    columns = tuple(name for name in COMMITLOG.fieldNames() if name != "record_error")
+    tasks, options = read_plan(replay, found, (*columns, "record_error"))
+    numbers = spark.sparkContext.parallelize([(number,) for number in range(len(tasks))], max(1, len(tasks)))
+    read = partial(_read_tasks, replay.store, tasks, options, replay.choice)
+    frame = numbers.toDF("task int").mapInArrow(read, COMMITLOG).where("record_error IS NULL").select(*columns)
+    origin = F.concat(F.lit(f"{replay.store_id}@"), F.col("physical_offset").cast("string"))
+    others = F.map_filter("properties", lambda name, _: name != ORIGIN)
+    return frame.withColumn("properties", F.map_concat(others, F.create_map(F.lit(ORIGIN), origin)))
+
+
+def _read_tasks(
+    store: str, tasks: Sequence[Task], options: ReadOptions, choice: Choice, numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in numbers:
+        yield from read_chosen(store, [tasks[number] for number in batch["task"].to_pylist()], options, choice)
+
+
+if __name__ == "__main__":
+    run_job(parser(), main, check=check)

@@ -1,0 +1,79 @@
+"""How far a replay is: a file that is replaced whole, and that belongs to one store, choice and target."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmq_formats.errors import StoreError
+
+_FILE = "replay.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far.
+
+    Attributes:
+        replay: what tells this replay from another.
+        next_physical_offset: all chosen records before it are stored at the target.
+        messages: how many of them there were, in all runs.
+    """
+
+    replay: str
+    next_physical_offset: int
+    messages: int
+
+
+class Checkpoint:
+    """Loads and saves it."""
+
+    def __init__(self, directory: str, replay: str) -> None:
+        """Prepare.
+
+        Args:
+            directory: made when it is needed.
+            replay: what tells this replay from another.
+        """
+        self._path = Path(directory) / _FILE
+        self._replay = replay
+
+    def load(self) -> Progress | None:
+        """The progress of the runs before; None if this is the first.
+
+        Raises:
+            StoreError: it cannot be read, or is that of another replay.
+        """
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            progress = Progress(found["replay"], int(found["next_physical_offset"]), int(found["messages"]))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{self._path}: not the checkpoint of a replay") from error
+        if progress.replay != self._replay:
+            raise StoreError(
+                f"{self._path}: the checkpoint of another replay ({progress.replay}); "
+                f"this one is {self._replay}: give another --checkpoint"
+            )
+        return progress
+
+    def save(self, next_physical_offset: int, messages: int) -> None:
+        """Replace it.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        text = json.dumps({"replay": self._replay, "next_physical_offset": next_physical_offset, "messages": messages})
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._path.with_suffix(".tmp")
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self._path)
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error

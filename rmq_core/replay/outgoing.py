@@ -1,0 +1,111 @@
+"""Rows of the log to messages on the wire: body, flag and properties as they were, and where they come from.
+
+A body that its producer compressed goes as it is stored, under the same bits of the sys_flag. What the old broker
+has put among the properties gives way to what the new one puts there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_formats.arrow_groups import distinct_rows
+from rmq_formats.arrow_messages import (
+    SET_BY_BROKERS,
+    chunks_by_lane,
+    encode_messages,
+    encode_property_maps,
+    join,
+    lengths,
+    property_entries,
+)
+from rmq_formats.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_MASK, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
+
+ORIGIN: Final = "RMQ_ORIGIN"  # the property by which a message that came twice is known: STORE@PHYSICAL_OFFSET
+COLUMNS: Final = (
+    "topic",
+    "queue_id",
+    "physical_offset",
+    "size",
+    "body",
+    "properties",
+    "flag",
+    "sys_flag",
+    "record_error",
+)
+_KEPT_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_MASK
+_BROKER_BYTES: Final = 1024  # of properties that the new broker adds: region, trace, cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Messages of one queue, one behind the other.
+
+    Attributes:
+        topic: of the store.
+        queue_id: of the store.
+        sys_flag: what they are to be sent with.
+        data: as a batch request carries them.
+        messages: how many.
+    """
+
+    topic: str
+    queue_id: int
+    sys_flag: int
+    data: memoryview
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What rows become.
+
+    Attributes:
+        pieces: in order within each queue.
+        refused: how many rows no broker would take: without a body, or too large.
+    """
+
+    pieces: list[Piece]
+    refused: int
+
+
+def outgoing(rows: pa.RecordBatch, store_id: str, batch_bytes: int) -> Outgoing:
+    """Encode rows.
+
+    Args:
+        rows: sound records, with the columns COLUMNS.
+        store_id: for the property ORIGIN.
+        batch_bytes: of a piece, unless a single message has more.
+    """
+    properties = join(
+        encode_property_maps(rows["properties"], (*SET_BY_BROKERS, ORIGIN)),
+        property_entries(ORIGIN, join(_repeat(f"{store_id}@", rows.num_rows), _text(rows["physical_offset"]))),
+    )
+    body_bytes, property_bytes = lengths(rows["body"]), lengths(properties)
+    able = (body_bytes > 0) & (property_bytes <= MAX_PROPERTIES_BYTES - _BROKER_BYTES)
+    able &= body_bytes + property_bytes <= MAX_BODY_BYTES - 64  # a batch is one body to a broker
+    refused = int(rows.num_rows - able.sum())
+    if refused:
+        keep = pa.array(able)
+        rows, properties = rows.filter(keep), properties.filter(keep)
+    messages = encode_messages(rows["body"], properties, np.asarray(rows["flag"]))
+    return Outgoing(list(_pieces(rows, messages, batch_bytes)), refused)
+
+
+def _pieces(rows: pa.RecordBatch, messages: pa.BinaryArray, batch_bytes: int) -> Iterator[Piece]:
+    _, lanes = distinct_rows([rows["topic"], rows["queue_id"]], rows.num_rows)
+    kinds: NDArray[np.int32] = np.asarray(rows["sys_flag"]) & np.int32(_KEPT_FLAGS)
+    for row, data, count in chunks_by_lane(messages, lanes, batch_bytes, kinds):
+        yield Piece(rows["topic"][row].as_py(), rows["queue_id"][row].as_py(), int(kinds[row]), data, count)
+
+
+def _repeat(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text.encode(), pa.binary()), count)
+
+
+def _text(numbers: pa.Array) -> pa.Array:
+    return pc.cast(pc.cast(numbers, pa.string()), pa.binary())

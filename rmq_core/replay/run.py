@@ -1,0 +1,268 @@
+"""The replay itself: one pass over the log that counts, one that sends.
+
+Messages go through one process, since each queue is to stay in order; a queue has one request on its way, and
+all queues have theirs at once. What is sent is the log's order; how far it is answered, without a gap, is the
+checkpoint.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_core.client.bulk_send import BulkSender
+from rmq_core.client.errors import NoRouteError
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.replay.checkpoint import Checkpoint
+from rmq_core.replay.choice import Choice, filtered
+from rmq_core.replay.outgoing import COLUMNS, Piece, outgoing
+from rmq_formats.access.plan import Task, plan_read
+from rmq_formats.access.query import Queue, ReadOptions
+from rmq_formats.access.read import read_task
+from rmq_formats.arrow_groups import distinct_rows
+from rmq_formats.errors import ClusterError
+from rmq_formats.offline.plan import frozen_end
+from rmq_formats.segment import commitlog_segments, open_storage
+
+BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
+_GROUP: Final = "RMQ_REPLAY"
+_SAVE_EVERY_S: Final = 1.0
+_PACES_PER_S: Final = 10  # with a rate, so many helpings a second
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is to be sent where.
+
+    Attributes:
+        store: the root of the store.
+        store_id: its name in the messages.
+        choice: which messages.
+        namesrv: of the cluster.
+        to_topic: where all go; None is to the topic that each has.
+        rate: messages a second; None is no limit.
+        checkpoint: of this replay; None keeps none.
+    """
+
+    store: str
+    store_id: str
+    choice: Choice
+    namesrv: str
+    to_topic: str | None = None
+    rate: int | None = None
+    checkpoint: Checkpoint | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was found, or sent.
+
+    Attributes:
+        by_queue: messages by topic and queue.
+        messages: all of them.
+        bytes: of their records.
+        damaged: records that fail a check; they are not sent.
+        refused: records that no broker would take.
+        begin: the physical offset from which on the log is looked at.
+        end: its frozen end.
+    """
+
+    by_queue: dict[Queue, int] = field(default_factory=dict)
+    messages: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    refused: int = 0
+    begin: int = 0
+    end: int = 0
+
+
+def count(replay: Replay) -> Counts:
+    """What there is to send, and up to where the log goes now.
+
+    Raises:
+        StoreError: the store cannot be read, or the checkpoint is another one's.
+    """
+    progress = None if replay.checkpoint is None else replay.checkpoint.load()
+    counts = Counts(begin=0 if progress is None else progress.next_physical_offset, end=_log_end(replay.store))
+    columns = {"topic", "queue_id", "size", "record_error", *replay.choice.columns()}
+    for rows in read_chosen(replay.store, *read_plan(replay, counts, tuple(columns)), replay.choice):
+        sound = _sound(rows, counts)
+        firsts, groups = distinct_rows([sound["topic"], sound["queue_id"]], sound.num_rows)
+        for row, messages in zip(firsts.tolist(), np.bincount(groups).tolist(), strict=True):
+            queue = sound["topic"][row].as_py(), sound["queue_id"][row].as_py()
+            counts.by_queue[queue] = counts.by_queue.get(queue, 0) + messages
+        counts.messages += sound.num_rows
+        counts.bytes += pc.sum(sound["size"]).as_py() or 0
+    return counts
+
+
+async def send(replay: Replay, found: Counts) -> Counts:
+    """Send what was counted.
+
+    Args:
+        replay: what and where to.
+        found: what ``count`` has found.
+
+    Returns:
+        What is stored at the target.
+
+    Raises:
+        ClusterError: a topic that is not there; nothing is sent then.
+        RemotingError: the cluster does not answer, or refuses.
+        StoreError: the store cannot be read, or the checkpoint not written.
+    """
+    async with BulkSender(replay.namesrv, _GROUP, batch_bytes=BATCH_BYTES) as sender:
+        targets = await _targets(replay, sender, found)
+        return await _Pass(replay, sender, targets, found).run()
+
+
+async def _targets(replay: Replay, sender: BulkSender, found: Counts) -> dict[str, Sequence[MessageQueue]]:
+    """The queues of each topic that messages go to; ClusterError where there is no such topic."""
+    wanted = {topic: replay.to_topic or topic for topic, _ in found.by_queue}
+    targets: dict[str, Sequence[MessageQueue]] = {}
+    missing = []
+    for target in sorted(set(wanted.values()) | ({replay.to_topic} if replay.to_topic else set())):
+        try:
+            targets[target] = await sender.queues(target)
+        except NoRouteError:
+            missing.append(target)
+    if missing:
+        raise ClusterError(
+            f"no topic {', '.join(missing)} at the name server {replay.namesrv}: create it, or --to-topic"
+        )
+    return {topic: targets[target] for topic, target in wanted.items()}
+
+
+class _Pass:
+    """One run over the log that sends."""
+
+    def __init__(
+        self, replay: Replay, sender: BulkSender, targets: dict[str, Sequence[MessageQueue]], found: Counts
+    ) -> None:
+        self._replay = replay
+        self._sender = sender
+        self._targets = targets
+        self._sent = Counts(begin=found.begin, end=found.end)
+        self._open: deque[_Batch] = deque()
+        self._acknowledged = found.begin  # everything before it is stored
+        self._begin_s = self._saved_s = time.monotonic()
+
+    async def run(self) -> Counts:
+        replay, sent = self._replay, self._sent
+        batches = read_chosen(replay.store, *read_plan(replay, sent, _columns(replay.choice)), replay.choice)
+        try:
+            # The next rows are decoded while those before them are on their way.
+            while (rows := await asyncio.to_thread(next, batches, None)) is not None:
+                await self._send(rows)
+                self._save(_SAVE_EVERY_S)
+            await self._sender.flush()
+            self._acknowledged = sent.end
+        finally:
+            self._save(0.0)
+        return sent
+
+    async def _send(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        sound = _sound(rows, self._sent)
+        batch = _Batch(rows["physical_offset"][rows.num_rows - 1].as_py() + 1)
+        self._open.append(batch)
+        step = max(1, (self._replay.rate or 0) // _PACES_PER_S) if self._replay.rate else max(1, sound.num_rows)
+        for begin in range(0, sound.num_rows, step):
+            part = sound.slice(begin, step)
+            made = await asyncio.to_thread(outgoing, part, self._replay.store_id, BATCH_BYTES)
+            self._sent.refused += made.refused
+            for piece in made.pieces:
+                await self._put(piece, batch)
+            self._sent.messages += part.num_rows - made.refused
+            self._sent.bytes += pc.sum(part["size"]).as_py()
+            await self._pace()
+        batch.is_whole = True
+        self._advance()
+
+    async def _put(self, piece: Piece, batch: "_Batch") -> None:
+        queues = self._targets[piece.topic]
+        queue = queues[piece.queue_id % len(queues)]
+        batch.left += 1
+
+        def done() -> None:
+            batch.left -= 1
+            self._advance()
+
+        await self._sender.put(queue, piece.data, piece.messages, sys_flag=piece.sys_flag, done=done)
+        by_queue = self._sent.by_queue
+        by_queue[piece.topic, piece.queue_id] = by_queue.get((piece.topic, piece.queue_id), 0) + piece.messages
+
+    def _advance(self) -> None:
+        """Batches are answered in any order; those before the first that is not are done with."""
+        while self._open and self._open[0].is_whole and self._open[0].left == 0:
+            self._acknowledged = self._open.popleft().end
+
+    async def _pace(self) -> None:
+        if self._replay.rate is not None:
+            due_s = self._begin_s + self._sent.messages / self._replay.rate
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+
+    def _save(self, every_s: float) -> None:
+        now = time.monotonic()
+        if self._replay.checkpoint is not None and now - self._saved_s >= every_s:
+            self._replay.checkpoint.save(self._acknowledged, self._sender.messages)
+            self._saved_s = now
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Rows that were read together.
+
+    Attributes:
+        end: one past the physical offset of the last of them.
+        left: pieces that are not answered yet.
+        is_whole: whether all of its pieces are on their way.
+    """
+
+    end: int
+    left: int = 0
+    is_whole: bool = False
+
+
+def _columns(choice: Choice) -> tuple[str, ...]:
+    return (*COLUMNS, *(name for name in choice.columns() if name not in COLUMNS))
+
+
+def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple[tuple[Task, ...], ReadOptions]:
+    """Tasks, in log order, that read the records that the query wants between two physical offsets.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    query = replay.choice.query
+    query = replace(
+        query,
+        first_physical_offset=max(query.first_physical_offset, bounds.begin),
+        end_physical_offset=min(query.end_physical_offset, bounds.end),
+    )
+    storage, root = open_storage(replay.store)
+    return plan_read(storage, root, query).tasks, ReadOptions(columns, query)
+
+
+def read_chosen(store: str, tasks: Iterable[Task], options: ReadOptions, choice: Choice) -> Iterator[pa.RecordBatch]:
+    """The records of some tasks that are chosen, in log order; a batch may be empty."""
+    for task in tasks:
+        yield from filtered(read_task(store, task, options), choice)
+
+
+def _sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
+    sound = rows.filter(pc.is_null(rows["record_error"]))
+    counts.damaged += rows.num_rows - sound.num_rows
+    return sound
+
+
+def _log_end(store: str) -> int:
+    storage, root = open_storage(store)
+    return frozen_end(storage, commitlog_segments(storage, root))

@@ -1,0 +1,56 @@
+"""The source and the sink ``rmq``, and a replay, at the real Java name server and broker."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rmq_core.client import Admin
+from rmq_core.remoting.loop import run
+from tests.interop import peer
+from tests.interop.test_namesrv_against_java import QUICK_START, SMALL_FILES, free_port, java
+from tests.jobs.replaying import expected_messages, make_topics, replay_store, sent_messages
+from tests.live.scenarios import *  # noqa: F403 # the tests themselves
+
+pytestmark = [pytest.mark.spark, pytest.mark.peer, pytest.mark.xdist_group("live_against_java")]
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The Java name server's address, with a Java broker registered."""
+    peer.build()
+    directory = tmp_path_factory.mktemp("live-java")
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    conf = directory / "broker.conf"
+    conf.write_text(
+        f"{SMALL_FILES}brokerName=live-java\nenablePropertyFilter=true\nnamesrvAddr={address}\n"
+        f"listenPort={free_port()}\nhaListenPort={free_port()}\n"
+    )
+    with ExitStack() as stack:
+        log = stack.enter_context((directory / "java.log").open("wb"))
+        stack.enter_context(java(log, "namesrv", str(port), options=QUICK_START))
+        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=QUICK_START))
+        run(_until_there(address))
+        yield address
+
+
+async def _until_there(address: str) -> None:
+    async with asyncio.timeout(180), Admin(address) as admin:
+        while True:
+            try:
+                if await admin.masters() and "TBW102" in await admin.topics():
+                    return
+            except Exception:
+                await asyncio.sleep(0.2)
+
+
+def test_java_takes_what_is_replayed(namesrv: str, golden: Callable[[str], Path]) -> None:
+    directory = golden("mixed")
+    expected = expected_messages(directory)
+    make_topics(namesrv, expected)
+    report, code = replay_store(directory / "store", namesrv)
+    assert (code, report["messages"]) == (0, sum(map(len, expected.values())))
+    assert sent_messages(namesrv, expected) == expected
