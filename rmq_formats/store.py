@@ -1,6 +1,5 @@
 """A store as one object: its segments, its messages, its records as Arrow, and look-ups by its own indexes."""
 
-import html
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
@@ -18,6 +17,7 @@ from rmq_formats.access.read import read_task
 from rmq_formats.access.trust import distrust
 from rmq_formats.arrow_schema import COMMITLOG, Mode
 from rmq_formats.errors import FormatError, OptionError
+from rmq_formats.html_text import bytes_text, card, counted
 from rmq_formats.kernels.scan import CODE, POSITION, SOUND
 from rmq_formats.lookup import QueueSearch
 from rmq_formats.message import StoredMessage, decode_message_id, decode_record
@@ -267,24 +267,19 @@ class Store:
     # --- for notebooks ------------------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
-        """A small table. It costs a few reads, whatever the size of the store."""
+        """A card for notebooks. It costs a few reads, whatever the size of the store."""
         segments = self.segments()
         first, last = self._edge_message(segments, last=False), self._edge_message(segments, last=True)
         topics = queue_topics(self._storage, self.path)
         shown = ", ".join(topics[:_SHOWN_TOPICS]) + (" …" if len(topics) > _SHOWN_TOPICS else "")
+        log_bytes = sum(segment.size_bytes for segment in segments)
         rows = [
-            ("store", self.path),
-            ("CommitLog", f"{len(segments):,} files, {sum(segment.size_bytes for segment in segments):,} bytes"),
+            ("CommitLog", f"{counted(len(segments), 'file')}, {bytes_text(log_bytes)}"),
             ("offsets", f"{first.physical_offset:,} to {last.physical_offset:,}" if first and last else "no messages"),
             ("stored", f"{_utc(first)} to {_utc(last)}" if first and last else ""),
             ("topics", f"{len(topics):,}: {shown}" if topics else "no ConsumeQueue"),
         ]
-        cells = "".join(
-            f'<tr><th style="text-align:left">{name}</th><td style="text-align:left">{html.escape(value)}</td></tr>'
-            for name, value in rows
-            if value
-        )
-        return f"<table>{cells}</table>"
+        return card(f"Store {self.path}", rows)
 
     def _edge_message(self, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
         """The first or the last sound record, if it stands near that end of a file."""

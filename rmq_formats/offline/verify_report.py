@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 
 from rmq_formats.errors import OptionError
 from rmq_formats.findings import Finding, Kind, Severity
+from rmq_formats.html_text import bytes_text, card, card_findings, counted, tone
 from rmq_formats.offline.verify_scan import SegmentState
 
+MAX_SHOWN: Final = 8  # kinds of findings on a notebook's card
 MAX_LISTED: Final = 1000  # findings in the JSON report; the table has all that were kept
 
 FINDINGS_SCHEMA: Final = pa.schema(
@@ -69,6 +71,16 @@ class VerifyReport:
         return not self.total(Severity.ERROR) and not self.total(Severity.WARNING)
 
     @property
+    def headline(self) -> str:
+        """The verdict in some words."""
+        if self.is_clean:
+            return "The store is sound"
+        errors, warnings = self.total(Severity.ERROR), self.total(Severity.WARNING)
+        faults = [counted(errors, "error")] if errors else []
+        faults += [counted(warnings, "warning")] if warnings else []
+        return " and ".join(faults)
+
+    @property
     def bytes_per_second(self) -> int:
         """Bytes of records, by all seconds."""
         return round(self.bytes / self.seconds) if self.seconds else 0
@@ -76,6 +88,27 @@ class VerifyReport:
     def kinds(self) -> list[tuple[Kind, int]]:
         """Kinds and how often each was found, the gravest and most frequent first."""
         return sorted(self.counts.items(), key=lambda item: (_WEIGHT[item[0].severity], -item[1], item[0].code))
+
+    def _repr_html_(self) -> str:
+        """A card for notebooks: the verdict, what was read, the gravest kinds of faults."""
+        rows = [
+            ("log", f"{self.messages:,} messages, {bytes_text(self.bytes)}, {counted(len(self.segments), 'file')}"),
+            ("queues", f"{self.queues:,}, {self.units:,} units"),
+            ("Index", f"{counted(len(self.index_paths), 'file')}, {self.index_entries:,} keys"),
+            ("read in", f"{self.seconds:,.1f} s"),
+        ]
+        shown = [
+            (str(kind.severity), str(kind.severity), kind.code, count, kind.remedy)
+            for kind, count in self.kinds()
+            if kind.severity is not Severity.INFO
+        ][:MAX_SHOWN]
+        return card(
+            f"Verification of {self.store}",
+            rows,
+            verdict=self.headline,
+            tone=tone(self.total(Severity.ERROR), self.total(Severity.WARNING)),
+            more=card_findings(shown),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The job's JSON report."""

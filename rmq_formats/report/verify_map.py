@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_formats.findings import Finding, Severity
+from rmq_formats.html_text import bytes_text, counted, safe, tone
 from rmq_formats.offline.verify_report import VerifyReport
 from rmq_formats.offline.verify_scan import SegmentState
-from rmq_formats.report.text import bytes_text, counted, safe, tone
 
 MAX_STRIPS: Final = 48  # segments with a strip each; more are a cell each
 MAX_CELLS: Final = 4096

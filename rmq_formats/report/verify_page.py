@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rmq_formats.findings import Finding, Severity
+from rmq_formats.html_text import bytes_text, counted, safe, tone
 from rmq_formats.offline.verify_report import VerifyReport
 from rmq_formats.report.style import CSS
-from rmq_formats.report.text import bytes_text, counted, safe, tone
 from rmq_formats.report.verify_map import store_map
 from rmq_formats.verify import kinds
 
@@ -70,19 +70,15 @@ def _verdict(report: VerifyReport) -> str:
     errors, warnings = report.total(Severity.ERROR), report.total(Severity.WARNING)
     css = tone(errors, warnings)
     if report.is_clean:
-        headline = "The store is sound"
         said = "Every record, every queue and every Index entry agrees with the others."
         if not report.messages:
             said = "There is no message in it."
     else:
-        faults = [counted(errors, "error")] if errors else []
-        faults += [counted(warnings, "warning")] if warnings else []
-        headline = " and ".join(faults)
         said = _said(report)
     icon = f'<svg viewBox="0 0 24 24" aria-hidden="true">{_TICK if report.is_clean else _BANG}</svg>'
     return (
         f'<section class="verdict {css}"><div class="mark">{icon}</div>'
-        f"<div><strong>{headline}</strong><span>{said}</span></div></section>"
+        f"<div><strong>{report.headline}</strong><span>{said}</span></div></section>"
     )
 
 

@@ -319,9 +319,10 @@ def test_a_store_may_be_a_path_a_text_or_a_uri(golden: Golden) -> None:
     assert repr(Store(path)) == f"Store({str(path)!r})"
 
 
-def test_a_notebook_shows_a_small_table(store: Store, records: list[Record]) -> None:
+def test_a_notebook_shows_a_small_card(store: Store, records: list[Record]) -> None:
     shown = store._repr_html_()
-    assert shown.startswith("<table>")
+    assert shown.startswith("<div ")
+    assert "://" not in shown.replace(store.path, ""), "it fetches something"
     assert f"0 to {records[-1]['physical_offset']:,}" in shown
     assert "2026-11-21" in shown
     assert records[0]["topic"] in shown

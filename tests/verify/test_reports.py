@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,13 @@ def test_every_kind_is_in_the_documents_table_and_no_other() -> None:
     assert len(rows) == len(set(rows))
     assert set(rows) == {(kind.code, str(kind.severity)) for kind in kinds.ALL}
     assert len({kind.code for kind in kinds.ALL}) == len(kinds.ALL)
+
+
+def test_a_notebook_shows_the_verdict_and_the_kinds_of_faults(report: VerifyReport) -> None:
+    shown = unescape(report._repr_html_())
+    assert report.headline in shown
+    faults = [kind for kind, _ in report.kinds() if kind.severity is not Severity.INFO]
+    assert faults
+    assert all(kind.code in shown and kind.remedy in shown for kind in faults)
+    assert "<b>" not in made([], store="<b>")._repr_html_()
+    assert "The store is sound" in made([])._repr_html_()
