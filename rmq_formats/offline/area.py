@@ -1,9 +1,12 @@
 """Where a rebuild writes, until it is published: a directory beside the target, or objects below it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from rmq_formats import paths
+from rmq_formats.offline.lock import directory_lock, store_lock
 from rmq_formats.offline.object_area import ObjectArea
 from rmq_formats.offline.publish import clear_work, finish_publishing, publish
 from rmq_formats.offline.rebuild import WORK_DIRECTORY, write_whole
@@ -51,6 +54,17 @@ class LocalArea:
         """Delete the intermediate files."""
         for path in (self._work / "spill").glob("*.arrow"):
             path.unlink()
+
+    @contextmanager
+    def lock(self, root: str) -> Iterator[Callable[[], None]]:
+        """Be the only one who publishes there; in a store, the only one who writes. Raises StoreLockedError.
+
+        Args:
+            root: of the store that is read.
+        """
+        is_store = self.is_at(root) or Path(paths.lock_file(self.target)).exists()
+        with store_lock(self.target) if is_store else directory_lock(self.target):
+            yield lambda: None
 
     def publish(self, directories: Sequence[str]) -> None:
         """Put the new directories in the place of the old ones."""

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import pyarrow.fs as pafs
 
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.offline import object_lease
 from rmq_formats.offline.rebuild import WORK_DIRECTORY, write_text
-from rmq_formats.segment import ArrowStorage
+from rmq_formats.segment import ArrowStorage, open_storage
 
 MANIFEST: Final = "rebuild-manifest.json"
 _NOTE: Final = "publish.json"
@@ -59,6 +60,19 @@ class ObjectArea:
             write(local)
             self._put(local, self.path(name))
 
+    @contextmanager
+    def lock(self, root: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 # no broker runs on an object store
+        """Be the only rebuild under the target, see ``object_lease.lease``."""
+        with object_lease.lease(_Leases(self), self.target) as check:
+            yield check
+
+    def put_text(self, text: str, path: str) -> None:
+        """Put a small object."""
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            self._put(Path(file.name), path)
+
     def _put(self, local: Path, path: str) -> None:
         with (
             self._told(path),
@@ -80,7 +94,7 @@ class ObjectArea:
 
     def clear(self, directories: Sequence[str]) -> None:  # noqa: ARG002 # an object store has none to make
         """Begin anew: nothing is left of an earlier run, its plan gone first."""
-        self._delete(self.path("plan.json"))
+        self.delete(self.path("plan.json"))
         self._delete_below(f"{self.target}/{WORK_DIRECTORY}")
 
     def drop_spills(self) -> None:
@@ -98,18 +112,15 @@ class ObjectArea:
         if not self.exists(_NOTE):
             return
         note = json.loads(self.read_text(_NOTE))
-        self._delete(f"{self.target}/{MANIFEST}")
+        self.delete(f"{self.target}/{MANIFEST}")
         for directory in note["directories"]:
             self._delete_below(f"{self.target}/{directory}")
         with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
             list(pool.map(self._copy, note["files"]))
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".json") as manifest:
-            json.dump(note, manifest)
-            manifest.flush()
-            self._put(Path(manifest.name), f"{self.target}/{MANIFEST}")
+        self.put_text(json.dumps(note), f"{self.target}/{MANIFEST}")
         # The note goes before what it speaks of, and after the plan: half of this is none to go on with.
-        self._delete(self.path("plan.json"))
-        self._delete(self.path(_NOTE))
+        self.delete(self.path("plan.json"))
+        self.delete(self.path(_NOTE))
         self._delete_below(f"{self.target}/{WORK_DIRECTORY}")
 
     def _copy(self, name: str) -> None:
@@ -128,7 +139,8 @@ class ObjectArea:
         files = [info for info in infos if info.type == pafs.FileType.File]
         return {info.path.removeprefix(f"{inner}/"): info.size for info in sorted(files, key=lambda info: info.path)}
 
-    def _delete(self, path: str) -> None:
+    def delete(self, path: str) -> None:
+        """Delete an object, if it is there."""
         if self._storage.exists(path):
             with self._told(path):
                 self._storage.file_system.delete_file(self._storage.inner(path))
@@ -137,3 +149,26 @@ class ObjectArea:
         if self._storage.exists(path):
             with self._told(path):
                 self._storage.file_system.delete_dir(self._storage.inner(path))
+
+
+class _Leases:
+    """The leases of one target."""
+
+    def __init__(self, area: ObjectArea) -> None:
+        self._area = area
+        self._storage, self._directory = open_storage(f"{area.target}/{object_lease.DIRECTORY}")
+
+    def names(self) -> list[str]:
+        return [entry.name for entry in self._storage.entries(self._directory) if not entry.is_directory]
+
+    def read(self, name: str) -> str | None:
+        try:
+            return self._storage.read_bytes(f"{self._directory}/{name}").decode("utf-8", "replace")
+        except StoreNotFoundError:
+            return None
+
+    def put(self, name: str, text: str) -> None:
+        self._area.put_text(text, f"{self._area.target}/{object_lease.DIRECTORY}/{name}")
+
+    def delete(self, name: str) -> None:
+        self._area.delete(f"{self._area.target}/{object_lease.DIRECTORY}/{name}")

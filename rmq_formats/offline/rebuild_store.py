@@ -119,7 +119,7 @@ def rebuild_store(
     area = work_area(out if out is not None else store)
     with ExitStack() as stack:
         stack.enter_context(_told_as_store_errors(area.target))
-        stack.enter_context(_target_lock(root, area))
+        still_alone = stack.enter_context(area.lock(root))
         area.finish_publishing()
         splits = plan_splits(storage, segments, min_splits=runner.parallelism)
         _prepare(area, [storage.version(segment.path) for segment in segments], splits, options)
@@ -129,6 +129,7 @@ def rebuild_store(
         written = _write(scans, splits, options, area, runner, on_progress)
         _note_written(area, written)
         clock.mark("write")
+        still_alone()
         area.publish(_directories(options))
         clock.mark("publish")
     return _report(store, area.target, found, scans, written, clock)
@@ -150,16 +151,6 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
         with store_lock(area.target):
             pass
     return segments
-
-
-@contextmanager
-def _target_lock(root: str, area: WorkArea) -> Iterator[None]:
-    """The lock of the store that is written into; of another directory, if it is a store's."""
-    if isinstance(area, LocalArea) and (area.is_at(root) or Path(paths.lock_file(area.target)).exists()):
-        with store_lock(area.target):
-            yield
-    else:  # no broker runs on an object store
-        yield
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import StoreError, StoreLockedError
 from rmq_formats.offline.object_area import MANIFEST, ObjectArea
 from rmq_formats.offline.rebuild import WORK_DIRECTORY
 from rmq_formats.offline.rebuild_store import rebuild_store
@@ -115,6 +115,19 @@ def test_killed_before_any_change_it_is_old_or_told_to_be_unfinished(bucket: Buc
             put_old(bucket, tmp_path / "old")
     assert (code, at > 30) == (0, True)
     assert published(bucket, "out") == new
+
+
+def test_of_two_rebuilds_into_one_target_one_is_refused(bucket: Bucket, tmp_path: Path) -> None:
+    store, out = small_store(tmp_path / "store", 40), put_old(bucket, tmp_path / "old")
+    before = bucket.tree("out")
+    with ObjectArea(out).lock(str(store)) as still_alone:
+        with pytest.raises(StoreLockedError, match="another rebuild writes there"):
+            rebuild_store(str(store), out, SMALL, Splits(2))
+        still_alone()
+    assert bucket.tree("out") == before
+    rebuild(store, tmp_path / "local")
+    rebuild_store(str(store), out, SMALL, Splits(2))
+    assert published(bucket, "out") == tree(tmp_path / "local") | {"notes.txt": b"mine"}
 
 
 def test_a_bucket_that_is_not_there_is_told_in_a_line(bucket: Bucket, tmp_path: Path) -> None:

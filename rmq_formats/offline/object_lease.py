@@ -1,0 +1,144 @@
+"""One rebuild at a time under one target of an object store, which has no locks.
+
+Nor does ``pyarrow.fs`` know conditional puts. So who begins puts an object of its own below
+``.rmq-rebuild-leases``, then lists them: of two that begin at once at least one sees the other's, and whoever sees
+one that lives is refused. An owner puts its object anew every few seconds. One that has not done so for longer than
+``_SILENCE_S`` is taken for dead, and its object deleted; so is one whose process ran on this very machine and is
+gone. Before it publishes an owner looks whether its own is still there.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+from rmq_formats.errors import StoreError, StoreLockedError
+
+DIRECTORY: Final = ".rmq-rebuild-leases"
+_BEAT_S: Final = 5.0
+_SILENCE_S: Final = 25.0  # some beats that a slow network may delay
+_LOOK_S: Final = 1.0
+
+# A process that is forked while this one talks to the store would inherit locks that nobody unlocks.
+_talking = threading.Lock()
+os.register_at_fork(before=_talking.acquire, after_in_parent=_talking.release, after_in_child=_talking.release)
+
+
+class Notes(Protocol):
+    """Small objects of one directory, by name."""
+
+    def names(self) -> list[str]:
+        """Of those that are there."""
+        ...
+
+    def read(self, name: str) -> str | None:
+        """One's text; None if it is not there."""
+        ...
+
+    def put(self, name: str, text: str) -> None:
+        """Put one, in the place of an older one."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete one, if it is there."""
+        ...
+
+
+@contextmanager
+def lease(notes: Notes, target: str) -> Iterator[Callable[[], None]]:
+    """Be the only rebuild under a target; gives a function that raises if that is no longer so.
+
+    Raises:
+        StoreLockedError: another one is at work there.
+        StoreError: the object store cannot be read or written.
+    """
+    own = uuid.uuid4().hex
+    over = threading.Event()
+    beat = threading.Thread(target=_beat, args=(notes, own, over), daemon=True)
+    _put(notes, own, 0)
+    try:
+        beat.start()
+        _refuse_company(notes, own, target)
+        yield lambda: _refuse_lost(notes, own, target)
+    finally:
+        over.set()
+        beat.join()
+        with suppress(StoreError):  # who comes next finds that this process is gone
+            notes.delete(own)
+
+
+def _beat(notes: Notes, own: str, over: threading.Event) -> None:
+    beats = 0
+    while not over.wait(_BEAT_S):
+        beats += 1
+        with suppress(StoreError), _talking:  # one that fails may be followed by one that does not
+            if notes.read(own) is not None:
+                _put(notes, own, beats)
+
+
+def _put(notes: Notes, own: str, beats: int) -> None:
+    owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": _process(os.getpid()), "beats": beats}
+    notes.put(own, json.dumps(owner))
+
+
+def _refuse_company(notes: Notes, own: str, target: str) -> None:
+    """Wait until all other leases have ended or are known to be dead. Raises StoreLockedError."""
+    first = {name: text for name in notes.names() if name != own and (text := notes.read(name)) is not None}
+    deadline = time.monotonic() + _SILENCE_S
+    while first:
+        for name, text in list(first.items()):
+            now = notes.read(name)
+            lives = _lives(text)
+            if now is None or lives is False or (time.monotonic() >= deadline and now == text):
+                notes.delete(name)
+                del first[name]
+            elif lives or now != text:
+                raise StoreLockedError(f"{target}: another rebuild writes there ({_who(text)}); let it end first")
+        if first:
+            time.sleep(_LOOK_S)
+
+
+def _refuse_lost(notes: Notes, own: str, target: str) -> None:
+    if notes.read(own) is None:
+        raise StoreLockedError(
+            f"{target}: another rebuild took this one for dead and writes there; nothing was published"
+        )
+
+
+def _lives(text: str) -> bool | None:
+    """Whether the process that put a lease lives; None if it is not of this machine."""
+    try:
+        owner = json.loads(text)
+        process, pid = str(owner["process"]), int(owner["pid"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    here = _process(os.getpid())
+    if not here or process.split()[:2] != here.split()[:2]:
+        return None
+    return _process(pid) == process
+
+
+def _who(text: str) -> str:
+    try:
+        owner = json.loads(text)
+        return f"process {owner['pid']} on {owner['host']}"
+    except (ValueError, KeyError, TypeError):
+        return "of an unknown process"
+
+
+def _process(pid: int) -> str:
+    """A running process of this machine: boot, namespace of process ids, id, start; empty if that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        state, *rest = (
+            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        )
+        return "" if state == "Z" else f"{boot} {Path('/proc/self/ns/pid').readlink()} {pid} {rest[18]}"
+    except OSError:
+        return ""
