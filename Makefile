@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,dev]'
 	$(MAKE) --no-print-directory delta-jars
+	@echo "compiling the kernels, half a minute: the first broker and the first job start as fast as the others" >&2
+	$(BIN)/python -m compileall -q rmq_formats rmq_core spark_udfs jobs
+	$(BIN)/python -m tools.compile_kernels
 	touch $@
 
 # Delta's two jars beside Spark's own: a session starts at once, and without resolving packages.

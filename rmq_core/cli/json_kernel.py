@@ -4,11 +4,13 @@ The text is that of ``record_json.message_line``, which is the oracle. Topics an
 UTF-8 here (``FrameRows.repair`` sees to that).
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numba import njit
 
+from rmq_formats.kernels import drop_stale_code
 from rmq_formats.kernels.bytes import read_i32, read_i64, write_i32
 from rmq_formats.kernels.columns import BORROWING
 from rmq_formats.kernels.scan import (
@@ -23,6 +25,8 @@ from rmq_formats.kernels.scan import (
     TOPIC_BYTES,
 )
 from rmq_formats.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, RECORD_SYS_FLAG_AT
+
+drop_stale_code(Path(__file__).parent, [Path(__file__)])
 
 # What a call says.
 DONE: Final = 0

@@ -35,6 +35,7 @@ from rmq_core.store.dispatch_tables import (
     TARGET_NEXT,
     TARGET_ROOM,
 )
+from rmq_core.store.kernel_loading import drop_stale_kernels
 from rmq_formats.damage import DamageCode
 from rmq_formats.kernels.bytes import read_i32
 from rmq_formats.kernels.dispatch import (
@@ -59,6 +60,8 @@ from rmq_formats.kernels.scan import (
     walk_frames,
 )
 from rmq_formats.layout import INDEX_COUNT_AT, UNIT_BYTES
+
+drop_stale_kernels()
 
 SECTOR_BYTES: Final = 512  # what a disk writes whole, or not at all
 _TORN: Final = int(DamageCode.PROPERTIES_CRC)
