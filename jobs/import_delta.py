@@ -1,0 +1,172 @@
+"""Write a store that RocketMQ opens out of a Delta table: ``spark-submit jobs/import_delta.py --table T --store DIR``.
+
+The table has columns of ``rmq_commitlog``, such as ``jobs/export_delta.py`` writes; ``topic`` and ``body`` are enough.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from rmq_formats import paths
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.offline.lock import store_lock
+from rmq_formats.offline.write_end import log_segments
+from rmq_formats.spark import schemas
+from rmq_formats.spark.delta import DeltaTableLog
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.option_values import names, timestamp_ms
+from rmq_formats.spark.write_options import check_columns
+
+# Options of the sink by the job's arguments.
+_SINK_OPTIONS = {
+    "commitlog_file_bytes": "commitlogFileBytes",
+    "consumequeue_file_bytes": "consumequeueFileBytes",
+    "consumequeue_ext_file_bytes": "consumequeueExtFileBytes",
+    "index_slots": "indexSlots",
+    "index_entries": "indexEntries",
+    "delay_levels": "delayLevels",
+    "crc_property": "crcProperty",
+    "dispatch": "dispatch",
+}
+
+
+def parser() -> JobParser:
+    """The job's arguments."""
+    job = job_parser("import_delta", "Write a RocketMQ store out of the messages in a Delta table.")
+    job.add_argument("--table", required=True, help="path of the Delta table")
+    job.add_argument("--store", required=True, help="the store's root directory")
+    job.add_argument("--mode", choices=["append", "overwrite"], help="of a store that has messages")
+    job.add_argument("--topics", help="comma list; default: all")
+    job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601")
+    job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601; exclusive")
+    job.add_argument("--starting-physical-offset", type=int, help="of the record in the table")
+    job.add_argument("--ending-physical-offset", type=int, help="exclusive")
+    job.add_argument("--dispatch", choices=["true", "false"], default="true", help="make ConsumeQueue and Index too")
+    job.add_argument("--keep-offsets", action="store_true", help="records stand where the table says; a whole log only")
+    job.add_argument("--crc-property", choices=["asgiven", "always", "never"], help="records end with __CRC32#")
+    job.add_argument("--commitlog-file-bytes", type=int, help="default: as in the store, else 1 GiB")
+    job.add_argument("--consumequeue-file-bytes", type=int)
+    job.add_argument("--consumequeue-ext-file-bytes", type=int)
+    job.add_argument("--index-slots", type=int)
+    job.add_argument("--index-entries", type=int)
+    job.add_argument("--delay-levels", help="the broker's messageDelayLevel")
+    return job
+
+
+def check(given: argparse.Namespace) -> None:
+    """Refuse what can be refused before a session is started."""
+    for name in ("starting_timestamp", "ending_timestamp"):
+        _time(given, name)
+    _topics(given)
+    if "://" in given.store:
+        raise OptionError(f"--store {given.store}: a store is written to a directory")
+    if not Path(given.store).exists():
+        return
+    if Path(paths.lock_file(given.store)).exists():
+        with store_lock(given.store):
+            pass
+    if log_segments(given.store) and given.mode is None:
+        raise StoreError(f"{given.store}: has messages already; give --mode append or --mode overwrite")
+
+
+def _topics(given: argparse.Namespace) -> list[str] | None:
+    if given.topics is None:
+        return None
+    try:
+        return list(names(given.topics))
+    except ValueError as error:
+        raise OptionError(f"--topics {given.topics!r}: {error}") from error
+
+
+def _time(given: argparse.Namespace, name: str) -> int | None:
+    text = getattr(given, name)
+    if text is None:
+        return None
+    try:
+        return timestamp_ms(text)
+    except ValueError as error:
+        raise OptionError(f"--{name.replace('_', '-')} {text!r}: {error}") from error
+
+
+def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, list[str]]:
+    """The wanted rows, with the columns that a store has room for; and the names of the others.
+
+    Raises:
+        StoreError: no Delta table.
+        OptionError: it lacks a column, or has one of another type.
+    """
+    if not DeltaTableLog(spark, given.table).exists():
+        raise StoreNotFoundError(f"{given.table}: no Delta table")
+    try:
+        table = spark.read.format("delta").load(given.table)
+    except AnalysisException as error:
+        raise StoreError(f"{given.table}: cannot be read ({str(error).splitlines()[0]})") from error
+    known = [name for name in table.columns if name in schemas.COMMITLOG.fieldNames()]
+    frame = table.select(*known)
+    check_columns(f"{given.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(given)))
+    topics = _topics(given)
+    if topics is not None:
+        frame = frame.where(F.col("topic").isin(topics))
+    for name, column, is_start in (
+        ("starting_timestamp", "store_timestamp", True),
+        ("ending_timestamp", "store_timestamp", False),
+        ("starting_physical_offset", "physical_offset", True),
+        ("ending_physical_offset", "physical_offset", False),
+    ):
+        bound = _time(given, name) if column == "store_timestamp" else getattr(given, name)
+        if bound is not None:
+            wanted = F.lit(bound) if column == "physical_offset" else F.timestamp_millis(F.lit(bound))
+            frame = frame.where(F.col(column) >= wanted if is_start else F.col(column) < wanted)
+    return frame, [name for name in table.columns if name not in known]
+
+
+def _needed(given: argparse.Namespace) -> list[str]:
+    """Columns that the arguments speak of."""
+    found = ["physical_offset", "queue_offset"] if given.keep_offsets else []
+    if given.starting_physical_offset is not None or given.ending_physical_offset is not None:
+        found.append("physical_offset")
+    if given.starting_timestamp is not None or given.ending_timestamp is not None:
+        found.append("store_timestamp")
+    return found
+
+
+def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+    """Write the store."""
+    begin = time.perf_counter()
+    frame, left_out = rows(spark, given)
+    seen = Observation("import")
+    sound = F.col("record_error").isNull() if "record_error" in frame.columns else F.lit(True)
+    frame = frame.observe(
+        seen,
+        F.count_if(sound).alias("messages"),
+        F.sum(F.when(sound, F.length("body"))).alias("bytes"),
+        F.count_if(~sound).alias("damaged"),
+    )
+    writer = frame.write.format("rmq_commitlog").mode(given.mode or "append")
+    for argument, option in _SINK_OPTIONS.items():
+        value = getattr(given, argument)
+        if value is not None:
+            writer = writer.option(option, str(value))
+    writer.option("keepOffsets", str(given.keep_offsets).lower()).save(given.store)
+    counts = {name: int(seen.get[name] or 0) for name in ("messages", "bytes", "damaged")}
+    seconds = time.perf_counter() - begin
+    report = {
+        "job": "import_delta",
+        "store": given.store,
+        "table": given.table,
+        "mode": given.mode or "append",
+        **counts,
+        "columns_left_out": left_out,
+        "seconds": round(seconds, 3),
+        "bytes_per_second": round(counts["bytes"] / seconds),
+    }
+    return report, EXIT_FINDINGS if counts["damaged"] else EXIT_CLEAN
+
+
+if __name__ == "__main__":
+    run_job(parser(), main, check=check)
