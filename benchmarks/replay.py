@@ -1,0 +1,62 @@
+"""A replay of messages of 1 KiB to our broker, and to the original."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.broker import PEER, java_broker, our_broker
+from benchmarks.measure import Figure
+from rmq_core.client import Admin
+from rmq_core.remoting.loop import run
+from rmq_core.replay.choice import chosen
+from rmq_core.replay.run import Replay, count, send
+from rmq_formats.access.query import Query
+from rmq_formats.generate import generate_store
+
+MESSAGES = 400_000
+TARGET = 50_000
+_TOPIC = "Replayed"
+_QUEUES = 8
+
+
+def figures(work: Path) -> list[Figure]:
+    """One replay to each broker, on stores under ``work``."""
+    subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
+    store = work / "replayed"
+    generate_store(
+        str(store), messages=MESSAGES, body_bytes=1024, topics=[_TOPIC], queues=_QUEUES, keys=True, tags=True
+    )
+    with our_broker(work / "replay-ours", "ASYNC_FLUSH") as broker:
+        ours = per_second(store, broker.namesrv)
+    with java_broker(work / "replay-java", "ASYNC_FLUSH") as broker:
+        theirs = per_second(store, broker.namesrv)
+    return [
+        Figure(
+            "replay to our broker, messages of 1 KiB", f"{ours:,.0f}/s", f"{theirs:,.0f}/s", ours / theirs,
+            f"{TARGET:,}/s", ours >= TARGET,
+        )
+    ]  # fmt: skip
+
+
+def per_second(store: Path, namesrv: str) -> float:
+    """Messages a second of one replay, the pass that counts included."""
+
+    async def make_topic() -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(_TOPIC, queues=_QUEUES)
+            while _TOPIC not in await admin.topics():
+                await asyncio.sleep(0.1)
+
+    run(make_topic())
+    replay = Replay(str(store), "bench", chosen(Query(), None, None), namesrv)
+    begin, begin_cpu_s = time.perf_counter(), psutil.Process().cpu_times()
+    found = count(replay)
+    run(send(replay, found))
+    seconds, end_cpu_s = time.perf_counter() - begin, psutil.Process().cpu_times()
+    spent_s = end_cpu_s.user + end_cpu_s.system - begin_cpu_s.user - begin_cpu_s.system
+    print(f"replay to {namesrv}: {seconds:.1f} s, of which {spent_s:.1f} s of a processor are ours", file=sys.stderr)
+    return found.messages / seconds
