@@ -3,11 +3,13 @@
 Source: ``SendMessageProcessor``.
 """
 
+import asyncio
+
 from rmq_core.broker.appending import DiskWaiters
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.storing import Stored, Storing
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.connection import Answer, Connection, Handler
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendMessage, SendMessageV2
@@ -31,19 +33,22 @@ class Sends:
             RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
         }
 
-    def send(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+    def send(self, request: RemotingCommand, connection: Connection) -> Answer:
         """SEND_MESSAGE (10)."""
         return self._send(request, connection, read_fields(request, SendMessage))
 
-    def send_v2(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+    def send_v2(self, request: RemotingCommand, connection: Connection) -> Answer:
         """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320)."""
         return self._send(request, connection, read_fields(request, SendMessageV2))
 
-    def _send(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> RemotingCommand | None:
+    def _send(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> Answer:
+        topics = self._state.topics.version
         stored = self._storing.store(request, connection, asked)
         answer = self._answer(request, stored)
         if not (self._waiters.is_sync and stored.waits):
             return answer
+        if self._state.topics.version is not topics:  # name servers are waited for, too
+            return self._when_forced(request, answer, stored)
 
         def forced(on_disk: bool) -> None:
             if not request.is_oneway:
@@ -51,6 +56,18 @@ class Sends:
 
         self._waiters.add(stored.result, forced)
         return None
+
+    def _when_forced(
+        self, request: RemotingCommand, answer: RemotingCommand, stored: Stored
+    ) -> asyncio.Future[RemotingCommand]:
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+
+        def forced(on_disk: bool) -> None:
+            if not future.done():  # else its connection has ended
+                future.set_result(answer if on_disk else self._unforced(request, answer))
+
+        self._waiters.add(stored.result, forced)
+        return future
 
     def _answer(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
         result = stored.result

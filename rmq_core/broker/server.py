@@ -48,9 +48,11 @@ from rmq_formats.hosts import Host
 _EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
 _PULL_EXPIRY_S: Final = 0.5  # likewise pulls that wait for messages, of which there are more
 _HOUSEKEEPING_S: Final = 10.0
+_PATIENCE_S: Final = 3.0  # how long a start lasts without a word
 _MAKE_TOPICS: Final = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
 )  # fmt: skip
 _NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -107,6 +109,7 @@ class Broker:
             self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
             _tell_recovery(self.store)
             ending.callback(self._let_go)
+            await _kernels(self.store)
             self._build(host)
             ending.callback(self._save)
             ending.push_async_callback(self._server.close)
@@ -232,6 +235,15 @@ class Broker:
             self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+
+async def _kernels(store: MessageStore) -> None:
+    """Wait for the store's kernels: clients would not, where numba has to compile them first."""
+    loading = asyncio.ensure_future(asyncio.to_thread(store.wait_for_kernels))
+    done, _ = await asyncio.wait([loading], timeout=_PATIENCE_S)
+    if not done:
+        log.info("compiling the kernels, which is done once after an installation")
+    await loading
 
 
 def _tell_recovery(store: MessageStore) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies import TopicRouteData, decode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.header import request
-from rmq_core.store.config import StoreConfig
-from tests.broker.conftest import Asker, eventually
+from rmq_core.store.config import FlushDiskType, StoreConfig
+from tests.broker.conftest import Asker, eventually, small_store
 
 
 @pytest.fixture
@@ -56,6 +57,41 @@ async def test_all_name_servers_know_the_broker_and_its_topics(namesrvs: list[st
         await eventually(is_read_only)
     for address in namesrvs:
         assert await route(address, "T") is None
+
+
+@asynccontextmanager
+async def slow_way(address: str, delay_s: float) -> AsyncIterator[str]:
+    """An address behind which is another, whose requests take their time."""
+    host, _, port = address.rpartition(":")
+
+    async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter, wait_s: float) -> None:
+        while data := await source.read(1 << 16):
+            await asyncio.sleep(wait_s)
+            target.write(data)
+        target.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, there = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(relay(reader, there, delay_s), relay(back, writer, 0))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("flush", list(FlushDiskType))
+async def test_a_topic_is_known_where_its_first_message_is_answered(
+    namesrvs: list[str], tmp_path: Path, flush: FlushDiskType
+) -> None:
+    async with (
+        slow_way(namesrvs[0], 0.1) as slow,
+        Broker(BrokerConfig(listen_port=0, namesrv_addr=slow), small_store(tmp_path / "s", flush)) as broker,
+        RemotingClient() as client,
+    ):
+        for number in range(3):
+            answer = await Asker(broker, client, {}).send(f"New{number}")
+            assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "0")
+            assert await route(namesrvs[0], f"New{number}") is not None
 
 
 async def test_ordered_topics_are_those_that_the_name_server_says(
