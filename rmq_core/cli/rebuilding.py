@@ -16,7 +16,8 @@ from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_formats.errors import OptionError
 from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import RebuildReport, rebuild_store
+from rmq_formats.offline.rebuild_report import RebuildReport
+from rmq_formats.offline.rebuild_store import rebuild_store
 from rmq_formats.offline.runner import ProcessRunner
 
 LISTED: Final = 50  # findings in the table: the report has more

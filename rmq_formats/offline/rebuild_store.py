@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rmq_formats import config_json, paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError, StoreSizeError
@@ -19,50 +19,11 @@ from rmq_formats.offline.area import LocalArea, WorkArea, work_area
 from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.plan import Split, plan_splits
 from rmq_formats.offline.rebuild import IndexTask, RebuildOptions, ScanResult, WriteResult
+from rmq_formats.offline.rebuild_report import RebuildReport
 from rmq_formats.offline.runner import Runner
 from rmq_formats.segment import Segment, Storage, commitlog_segments, list_segments, open_storage
 
 _WRITTEN: Final = "written.json"
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """What a rebuild did.
-
-    Attributes:
-        store: the store that was read.
-        out: where the files were published.
-        messages: sound records.
-        bytes: of these records.
-        units: ConsumeQueue units written.
-        index_entries: Index entries written.
-        queues: queues written.
-        files: files written.
-        seconds: from the first look at the store to the publication.
-        phases: seconds of each phase.
-        findings: faults, the first ``MAX_REPORTED`` of each task.
-        finding_counts: all of them, by code.
-    """
-
-    store: str
-    out: str
-    messages: int
-    bytes: int
-    units: int
-    index_entries: int
-    queues: int
-    files: int
-    seconds: float
-    phases: dict[str, float]
-    findings: tuple[Finding, ...]
-    finding_counts: dict[str, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The job's JSON report."""
-        fields = asdict(self)
-        fields["findings"] = [finding.to_dict() for finding in self.findings]
-        rate = self.bytes / self.seconds if self.seconds else 0.0
-        return {"job": "rebuild", **fields, "bytes_per_second": round(rate)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from rmq_formats.hosts import Host
 from rmq_formats.index import build_index, index_keys
 from rmq_formats.message import MessageToStore, StoredMessage
 from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import RebuildReport, rebuild_store
+from rmq_formats.offline.rebuild_report import RebuildReport
+from rmq_formats.offline.rebuild_store import rebuild_store
 from rmq_formats.offline.runner import ProcessRunner, Runner
 from rmq_formats.paths import is_safe_topic, parse_segment_name
 from rmq_formats.properties import encode_properties

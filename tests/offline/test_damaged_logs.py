@@ -15,7 +15,7 @@ from rmq_formats.damage import DamageCode
 from rmq_formats.findings import Finding
 from rmq_formats.layout import MAGIC_BLANK, UNIT_BYTES
 from rmq_formats.message import encode_record
-from rmq_formats.offline.rebuild_store import RebuildReport
+from rmq_formats.offline.rebuild_report import RebuildReport
 from rmq_formats.properties import encode_properties
 from tests.conftest import GOLDEN_SETTINGS
 from tests.offline.rebuilding import (
