@@ -6,7 +6,7 @@ time of that segment's first record: they tell a checkpoint of this store from o
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -48,12 +48,13 @@ class GapPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """The log as it is at this moment."""
+    """The log as it was when it was looked at; what its files begin with is read once."""
 
     storage: "Storage"
     root: str
     segments: "list[Segment]"
     end: int
+    timestamps_ms: dict[int, int | None] = field(default_factory=dict)
 
     @property
     def begin(self) -> int:
@@ -81,17 +82,29 @@ class _Log:
         from rmq_formats.access.splits import segment_timestamp_ms  # noqa: PLC0415
         from rmq_formats.segment import opened  # noqa: PLC0415
 
-        with opened(self.storage, segment.path) as file:
-            return segment_timestamp_ms(file, segment.start_offset)
+        start = segment.start_offset
+        if start not in self.timestamps_ms:
+            with opened(self.storage, segment.path) as file:
+                self.timestamps_ms[start] = segment_timestamp_ms(file, start)
+        return self.timestamps_ms[start]
 
 
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro batches by physical offset; each is read as a batch of the source is."""
+    """Plans micro batches by physical offset; each is read as a batch of the source is.
+
+    The end of a log is found by reading its tail, on an object store by some requests: each trigger looks once,
+    for ``latestOffset``, and what follows in it goes by that.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         columns = schemas.check_asked(schemas.COMMITLOG, schema, options.columns)
         self._options = replace(options, read=replace(options.read, columns=columns))
         self._last: int | None = None  # of Trigger.AvailableNow
+        self._seen: _Log | None = None  # by this trigger; None before the first, where a restart repeats a batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the tasks need."""
+        return {**self.__dict__, "_seen": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
         """Where a new query begins: at ``startingPhysicalOffset``, else by ``startingOffsets`` or time."""
@@ -126,7 +139,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """
         from rmq_formats.access.follow import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
 
-        log = self._look()
+        log = self._seen = self._look()
         begin = self._begin(log, start)
         end = log.end if self._last is None else min(self._last, log.end)
         if log.end < begin and begin > self._options.query.first_physical_offset:
@@ -144,7 +157,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The log's end: less the stream's offset, it is the lag in bytes."""
-        log = self._look()
+        log = self._seen or self._look()
         return log.offset(log.end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -157,7 +170,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         from rmq_formats.access.plan import ScanTask  # noqa: PLC0415
         from rmq_formats.access.splits import range_splits  # noqa: PLC0415
 
-        log = self._look()
+        log = self._seen or self._look()
         begin, limit = self._begin(log, start), int(end[PHYSICAL_OFFSET])
         gaps = missing_ranges(log.segments, begin, limit)
         for first, last in gaps:

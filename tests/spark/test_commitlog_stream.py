@@ -1,6 +1,7 @@
 """``readStream.format("rmq_commitlog")``: every record once, whatever the batches, restarts and deletions."""
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmq_formats.hosts import Host
 from rmq_formats.message import MessageToStore
+from rmq_formats.offline import plan
+from rmq_formats.spark.commitlog import CommitLogSource
 from tests.stores import flip, write_commitlog
 
 FILE_BYTES = 4096
@@ -110,6 +114,31 @@ def test_a_restart_goes_on_where_it_stopped_and_reports_its_lag(stream: Stream, 
     more = write(store, 90)
     stream.run(maxOffsetsPerTrigger=7)
     assert stream.offsets() == more
+
+
+def test_a_trigger_looks_at_the_log_once(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    def counted(*given: Any) -> int:
+        looks.append(frozen_end(*given))
+        return looks[-1]
+
+    frozen_end = plan.frozen_end
+    monkeypatch.setattr(plan, "frozen_end", counted)
+    write(store, 50)
+    source = CommitLogSource({"path": str(store)})
+    reader = source.streamReader(source.schema())
+    begin = reader.initialOffset()
+    looks.clear()
+    for count in (50, 90):
+        write(store, count)
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        assert end == reader.reportLatestOffset()
+        planned = pickle.loads(pickle.dumps(reader)), reader.partitions(begin, end)
+        rows = [row for part in planned[1] for batch in planned[0].read(part) for row in batch.to_pylist()]
+        assert end["physicalOffset"] == looks[-1] == rows[-1]["physical_offset"] + rows[-1]["size"]
+        begin = end
+    assert len(looks) == 2
 
 
 def test_half_of_a_record_is_not_read_before_it_is_whole(stream: Stream, store: Path) -> None:
