@@ -8,13 +8,12 @@ file has batches of at most ``KEYS_PER_BATCH`` keys in log order.
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_formats.dispatch import QueueTable
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
@@ -45,7 +44,15 @@ def _text_column(values: list[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(values), buffers)
 
 
-def write_units(path: Path, units: NDArray[np.int64], table: QueueTable, partition_count: int) -> None:
+class QueueNames(Protocol):
+    """Knows the queues that a unit table points to."""
+
+    def queue_names(self) -> list[tuple[str, int]]:
+        """Topic and queue id of each."""
+        ...
+
+
+def write_units(path: Path, units: NDArray[np.int64], table: QueueNames, partition_count: int) -> None:
     """Write the units of one split, grouped by partition, queue and log order."""
     names = table.queue_names()
     placed = sorted((queue_partition(*name, partition_count), name, row) for row, name in enumerate(names))

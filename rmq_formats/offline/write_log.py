@@ -8,13 +8,11 @@
 Killed at any instant, the store has the old log or the new one. What a killed write leaves is cleared by the next.
 """
 
-import json
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,18 +22,17 @@ from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.kernels import encode_rows
 from rmq_formats.layout import BLANK_BYTES, RECORD_FIXED_BYTES_V1
 from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.publish import clear_work, finish_publishing, publish
+from rmq_formats.offline.publish import publish
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import check_rebuild, check_sizes, rebuild_store
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.write_end import log_end, log_file_bytes, log_segments, queue_ends
+from rmq_formats.offline.write_job import WriteJob, begin_job, check_target
 from rmq_formats.offline.write_piece import WrittenTask
 from rmq_formats.offline.write_place import LogEnd, LogWriter
 from rmq_formats.offline.write_topics import add_topics, queue_counts, read_topics
 from rmq_formats.segment import Segment
 
-WORK_DIRECTORY: Final = ".rmq-write"  # below the store's root
-_NOTE: Final = "write.json"
 _MAX_FILE_BYTES: Final = (1 << 31) - 1  # mappedFileSizeCommitLog is a Java int
 # What stands beside a log and speaks of it; another log's would lead astray.
 _DERIVED: Final = ("consumequeue", "consumequeue_ext", "index", "checkpoint", "abort")
@@ -63,37 +60,27 @@ class WriteOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteJob:
+class LogWrite:
     """A write that has begun.
 
     Attributes:
-        options: ``commitlog_file_bytes`` is set.
-        number: tells it from other writes into the store.
-        now_ms: when it began; the time of messages that have none.
+        options: what it is to do.
+        file_bytes: size of the CommitLog's files.
+        job: where tasks write.
     """
 
     options: WriteOptions
-    number: str
-    now_ms: int
-
-    @property
-    def work(self) -> Path:
-        """Where all is written until it is published."""
-        return Path(self.options.root) / WORK_DIRECTORY
-
-    @property
-    def pieces(self) -> Path:
-        """Where tasks write."""
-        return self.work / f"pieces-{self.number}"
+    file_bytes: int
+    job: WriteJob
 
     @property
     def encoding(self) -> EncodeOptions:
         """How rows become records."""
-        file_bytes = self.options.commitlog_file_bytes or 0
-        return EncodeOptions(self.now_ms, self.options.crc_way, self.options.keep_offsets, file_bytes - BLANK_BYTES)
+        options = self.options
+        return EncodeOptions(self.job.now_ms, options.crc_way, options.keep_offsets, self.file_bytes - BLANK_BYTES)
 
 
-def begin_write(options: WriteOptions) -> WriteJob:
+def begin_write(options: WriteOptions) -> LogWrite:
     """Begin a write: check all that can be checked, and make its directory.
 
     Raises:
@@ -102,46 +89,21 @@ def begin_write(options: WriteOptions) -> WriteJob:
         StoreError: the store cannot be continued, or not be written to.
         OptionError: options that do not go together.
     """
-    segments = _check(options)
+    check_target(options.root)
+    segments = log_segments(options.root)
     file_bytes = log_file_bytes([] if options.overwrite else segments, options.commitlog_file_bytes)
     if not RECORD_FIXED_BYTES_V1 + BLANK_BYTES <= file_bytes <= _MAX_FILE_BYTES:
         raise OptionError(f"CommitLog files of {file_bytes} bytes: 100 to {_MAX_FILE_BYTES} can be")
-    if not options.overwrite:
-        log_end(segments, file_bytes)
-    job = WriteJob(replace(options, commitlog_file_bytes=file_bytes), uuid.uuid4().hex, int(time.time() * 1000))
-    root = Path(options.root)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with store_lock(options.root):
-            finish_publishing(job.work, root)
-            clear_work(job.work, [job.pieces.name, "new"])
-            (job.work / _NOTE).write_text(json.dumps({"number": job.number}), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{error.filename or root}: {error.strerror}") from error
-    return job
-
-
-def _check(options: WriteOptions) -> list[Segment]:
-    """Refuse a write that cannot be done; the log's files."""
-    if "://" in options.root:
-        raise OptionError(f"{options.root}: a store is written to a directory; copy it to the object store then")
-    root = Path(options.root)
-    if root.exists() and not root.is_dir():
-        raise StoreError(f"{root}: is no directory")
     if options.dispatch is not None:
         check_sizes(options.dispatch)
     read_topics(options.root)
-    if not root.exists():
-        return []
-    if Path(paths.lock_file(options.root)).exists():
-        with store_lock(options.root):
-            pass
-    segments = log_segments(options.root)
-    if options.keep_offsets and segments and not options.overwrite:
-        raise OptionError(f"{options.root}: has a log; offsets can be kept only in a new one, with overwrite")
-    if options.dispatch is not None and segments and not options.overwrite:
-        check_rebuild(options.root, None, options.dispatch)
-    return segments
+    if segments and not options.overwrite:
+        if options.keep_offsets:
+            raise OptionError(f"{options.root}: has a log; offsets can be kept only in a new one, with overwrite")
+        log_end(segments, file_bytes)
+        if options.dispatch is not None:
+            check_rebuild(options.root, None, options.dispatch)
+    return LogWrite(options, file_bytes, begin_job(options.root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +123,11 @@ class WriteReport:
     seconds: float
 
 
-def commit_write(job: WriteJob, tasks: Sequence[WrittenTask]) -> WriteReport:
+def commit_write(write: LogWrite, tasks: Sequence[WrittenTask]) -> WriteReport:
     """Give the records of all tasks their places, and publish the store with them.
 
     Args:
-        job: of ``begin_write``.
+        write: of ``begin_write``.
         tasks: what they gave, in the order of their rows.
 
     Raises:
@@ -173,15 +135,16 @@ def commit_write(job: WriteJob, tasks: Sequence[WrittenTask]) -> WriteReport:
         StoreError: another write has begun, offsets that cannot be kept, or a disk that is full.
     """
     begin = time.perf_counter()
-    root = Path(job.options.root)
+    job = write.job
+    root = Path(job.root)
     try:
-        with store_lock(job.options.root):
-            _check_own(job)
-            end_before, end = _write_new_log(job, tasks)
-            names = ["commitlog", *_dispatch(job)]
-            add_topics(job.options.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
+        with store_lock(job.root):
+            job.check_own()
+            end_before, end = _write_new_log(write, tasks)
+            names = ["commitlog", *_dispatch(write)]
+            add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
             shutil.rmtree(job.pieces)  # what is deleted before it is flushed never goes to the disk
-            if job.options.overwrite:
+            if write.options.overwrite:
                 _retire_derived(job)
             publish(job.work, root, names)
     except OSError as error:
@@ -190,39 +153,21 @@ def commit_write(job: WriteJob, tasks: Sequence[WrittenTask]) -> WriteReport:
     return WriteReport(messages, end_before, end, round(time.perf_counter() - begin, 3))
 
 
-def abort_write(job: WriteJob) -> None:
-    """Remove what a write has left beside the store, unless another one has begun since."""
-    try:
-        _check_own(job)
-    except StoreError:
-        return
-    shutil.rmtree(job.work, ignore_errors=True)
-
-
-def _check_own(job: WriteJob) -> None:
-    try:
-        note = json.loads((job.work / _NOTE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        note = {}
-    if note.get("number") != job.number:
-        raise StoreError(f"{job.options.root}: another write into this store has begun since this one did")
-
-
-def _write_new_log(job: WriteJob, tasks: Sequence[WrittenTask]) -> tuple[int, int]:
+def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask]) -> tuple[int, int]:
     """Make ``new/commitlog``; physical offsets of its new part's begin and end."""
-    directory = job.work / "new" / "commitlog"
+    options, file_bytes = write.options, write.file_bytes
+    directory = write.job.work / "new" / "commitlog"
     directory.mkdir()
-    file_bytes = job.encoding.max_record_bytes + BLANK_BYTES
     workers = len(os.sched_getaffinity(0))
-    segments = [] if job.options.overwrite else log_segments(job.options.root)
+    segments = [] if options.overwrite else log_segments(options.root)
     log_file_bytes(segments, file_bytes)
     end = log_end(segments, file_bytes)
     if segments:
-        _link_old(Path(job.options.root) / "commitlog", directory, segments, end.physical_offset)
-    elif job.options.keep_offsets:
+        _link_old(Path(options.root) / "commitlog", directory, segments, end.physical_offset)
+    elif options.keep_offsets:
         end = _kept_begin(tasks, file_bytes)
-    writer = LogWriter(directory, end, file_bytes, keep_offsets=job.options.keep_offsets)
-    known = {} if job.options.overwrite else queue_ends(job.options.root, segments, workers)
+    writer = LogWriter(directory, end, file_bytes, keep_offsets=options.keep_offsets)
+    known = {} if options.overwrite else queue_ends(options.root, segments, workers)
     writer.write(tasks, known)
     if not any(directory.iterdir()):  # no rows at all: an empty log, and not none
         with (directory / paths.segment_name(0)).open("xb") as file:
@@ -253,12 +198,12 @@ def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
         target.truncate(segments[-1].size_bytes)
 
 
-def _dispatch(job: WriteJob) -> list[str]:
+def _dispatch(write: LogWrite) -> list[str]:
     """Have ConsumeQueue and Index rebuilt beside the new log; the names of their directories."""
-    if job.options.dispatch is None:
+    if write.options.dispatch is None:
         return []
-    new = job.work / "new"
-    rebuild_store(str(new), None, job.options.dispatch, ProcessRunner())
+    new = write.job.work / "new"
+    rebuild_store(str(new), None, write.options.dispatch, ProcessRunner())
     return [name for name in ("consumequeue", "consumequeue_ext", "index") if (new / name).is_dir()]
 
 
@@ -267,6 +212,6 @@ def _retire_derived(job: WriteJob) -> None:
     retired = job.work / "retired"
     retired.mkdir()
     for name in _DERIVED:
-        path = Path(job.options.root) / name
+        path = Path(job.root) / name
         if path.exists():
             path.rename(retired / name)

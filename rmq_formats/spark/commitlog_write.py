@@ -36,22 +36,20 @@ class CommitLogWriter(DataSourceArrowWriter):
         lacking = [name for name in ("physical_offset", "queue_offset") if name not in schema.fieldNames()]
         if given.keep_offsets and lacking:
             raise OptionError(f"option keepOffsets needs the column {lacking[0]}")
-        self._job = begin_write(given)
+        self._write = begin_write(given)
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         """Encode the rows of one task."""
         from rmq_formats.offline.write_piece import write_pieces  # noqa: PLC0415
 
-        return TaskMessage(write_pieces(iterator, self._job.pieces, self._job.encoding))
+        return TaskMessage(write_pieces(iterator, self._write.job.pieces, self._write.encoding))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give all records their places, and publish."""
         from rmq_formats.offline.write_log import commit_write  # noqa: PLC0415
 
-        commit_write(self._job, [message.task for message in messages if isinstance(message, TaskMessage)])
+        commit_write(self._write, [message.task for message in messages if isinstance(message, TaskMessage)])
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
         """Remove what the tasks wrote."""
-        from rmq_formats.offline.write_log import abort_write  # noqa: PLC0415
-
-        abort_write(self._job)
+        self._write.job.abort()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark import schemas
@@ -40,6 +40,12 @@ class ConsumeQueueSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of a batch."""
         return ConsumeQueueReader(batch_only(self._options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of units."""
+        from rmq_formats.spark.derived_write import consumequeue_writer  # noqa: PLC0415
+
+        return consumequeue_writer(self._given, schema, overwrite)
 
 
 class UnitPartition(InputPartition):

@@ -58,6 +58,18 @@ def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "Wri
     )
 
 
+def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions]":
+    """Root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
+    given = GivenOptions("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes"))
+    return store_root(given), rebuild_options(given, "consumequeue", "")
+
+
+def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions]":
+    """Root and sizes of a write with ``rmq_index``. Raises OptionError."""
+    given = GivenOptions("rmq_index as a sink", options, ("path", *_INDEX))
+    return store_root(given), rebuild_options(given, "index", "")
+
+
 def store_root(given: GivenOptions) -> str:
     """The store that is written. Raises OptionError."""
     root = given.get("path", values.path)

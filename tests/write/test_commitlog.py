@@ -17,7 +17,8 @@ from rmq_formats.kernels.encode_rows import CRC_ALWAYS, CRC_NEVER
 from rmq_formats.layout import MAGIC_V2
 from rmq_formats.message import StoredMessage, encode_record
 from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.write_log import WORK_DIRECTORY, WriteOptions, begin_write, commit_write
+from rmq_formats.offline.write_job import WORK_DIRECTORY
+from rmq_formats.offline.write_log import WriteOptions, begin_write, commit_write
 from rmq_formats.offline.write_piece import write_pieces
 from tests.offline.rebuilding import built, by_codecs, commitlog_only, rebuild, small_store, snapshot, stored_messages
 from tests.stores import tree
@@ -288,15 +289,15 @@ def test_of_two_writes_the_later_one_counts(source: Path) -> None:
     slow = begin_write(WriteOptions(str(source), False))
     write(source, [[rows(topic=["New"], body=[b"x"])]], file_bytes=None)
     with pytest.raises(StoreError, match="another write into this store has begun"):
-        write_pieces([rows(topic=["Slow"], body=[b"x"])], slow.pieces, slow.encoding)
+        write_pieces([rows(topic=["Slow"], body=[b"x"])], slow.job.pieces, slow.encoding)
     with pytest.raises(StoreError, match="another write into this store has begun"):
         commit_write(slow, [])
     assert messages_of(source)[-1].topic == "New"
 
 
 def test_a_broker_that_starts_meanwhile_keeps_its_store(source: Path) -> None:
-    job = begin_write(WriteOptions(str(source), True))
-    task = write_pieces([rows(topic=["New"], body=[b"x"])], job.pieces, job.encoding)
+    begun = begin_write(WriteOptions(str(source), True))
+    task = write_pieces([rows(topic=["New"], body=[b"x"])], begun.job.pieces, begun.encoding)
     before = lines(source)
     child = os.fork()  # a lock is a process's
     if child == 0:
@@ -305,7 +306,7 @@ def test_a_broker_that_starts_meanwhile_keeps_its_store(source: Path) -> None:
                 commit = os.fork()
                 if commit == 0:
                     try:
-                        commit_write(job, [task])
+                        commit_write(begun, [task])
                     except StoreLockedError:
                         os._exit(0)
                     os._exit(1)

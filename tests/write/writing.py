@@ -33,8 +33,8 @@ def write(
 ) -> WriteReport:
     """Write batches, a task for each list of them."""
     options = WriteOptions(str(root), overwrite, file_bytes, crc_way, keep_offsets, dispatch)
-    job = begin_write(options)
-    return commit_write(job, [write_pieces(batches, job.pieces, job.encoding) for batches in tasks])
+    begun = begin_write(options)
+    return commit_write(begun, [write_pieces(batches, begun.job.pieces, begun.encoding) for batches in tasks])
 
 
 def rows(**columns: Sequence[Any]) -> pa.RecordBatch:

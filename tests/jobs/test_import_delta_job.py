@@ -1,0 +1,126 @@
+"""``jobs/import_delta.py``: a table that was exported gives the store's records again; what does not fit is named."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import export_delta, import_delta
+from rmq_formats.errors import RmqError
+from tests.conftest import GoldenSettings
+from tests.offline.rebuilding import built
+from tests.write.writing import lines
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def table(spark: SparkSession, golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden store ``mixed``, exported."""
+    path = tmp_path_factory.mktemp("tables") / "mixed"
+    arguments = ["--store", str(golden("mixed") / "store"), "--table", str(path), "--system-topics"]
+    given = export_delta.parser().parse_args(arguments)
+    export_delta.check(given)
+    export_delta.main(given, spark)
+    return path
+
+
+def run(spark: SparkSession, table: Path, store: Path, *arguments: str) -> tuple[dict[str, Any], int]:
+    """The job on a session that is there."""
+    given = import_delta.parser().parse_args(["--table", str(table), "--store", str(store), *arguments])
+    import_delta.check(given)
+    return import_delta.main(given, spark)
+
+
+def sizes(settings: GoldenSettings) -> list[str]:
+    return [
+        "--commitlog-file-bytes", str(settings.commitlog_file_bytes),
+        "--consumequeue-file-bytes", str(settings.consumequeue_file_bytes),
+        "--index-slots", str(settings.index_slots), "--index-entries", str(settings.index_entries),
+        "--delay-levels", settings.delay_levels,
+    ]  # fmt: skip
+
+
+def test_an_exported_store_is_imported_as_it_was(
+    spark: SparkSession,
+    table: Path,
+    golden: Callable[[str], Path],
+    golden_settings: dict[str, GoldenSettings],
+    tmp_path: Path,
+) -> None:
+    report, code = run(spark, table, tmp_path / "store", "--keep-offsets", *sizes(golden_settings["mixed"]))
+    expected = (golden("mixed") / "expected" / "messages.jsonl").read_bytes().splitlines(keepends=True)
+    assert lines(tmp_path / "store") == expected
+    assert built(tmp_path / "store") == built(golden("mixed") / "expected")
+    assert (code, report["job"], report["messages"]) == (0, "import_delta", len(expected))
+    assert {"store", "bytes", "seconds", "bytes_per_second"} < set(report)
+
+
+def test_some_of_the_messages_are_added_to_a_store(
+    spark: SparkSession, table: Path, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    every = [
+        json.loads(line) for line in (golden("mixed") / "expected" / "messages.jsonl").read_text("utf-8").splitlines()
+    ]
+    bound = every[len(every) // 2]["store_timestamp"]
+    store = tmp_path / "store"
+    small = ["--topics", "Clicks", "--dispatch", "false", "--commitlog-file-bytes", "1048576"]
+    run(spark, table, store, *small, "--ending-timestamp", str(bound))
+    with pytest.raises(RmqError, match="has messages already; give --mode append or --mode overwrite"):
+        run(spark, table, store, *small)
+    run(spark, table, store, *small, "--starting-timestamp", str(bound), "--mode", "append")
+    found = [json.loads(line) for line in lines(store)]
+    wanted = [record for record in every if record["topic"] == "Clicks"]
+    assert [record["body_base64"] for record in found] == [record["body_base64"] for record in wanted]
+    assert [record["properties"] for record in found] == [record["properties"] for record in wanted]
+    assert not (store / "consumequeue").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "arguments", "told"),
+    [
+        ("'T' topic", [], "needs the column 'body'"),
+        ("'T' topic, 'x' body", [], "column 'body' is string, not binary"),
+        ("'T' topic, X'00' body", ["--keep-offsets"], "needs the column 'physical_offset'"),
+        ("'T' topic, X'00' body", ["--starting-timestamp", "0"], "needs the column 'store_timestamp'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(
+    spark: SparkSession, tmp_path: Path, columns: str, arguments: list[str], told: str
+) -> None:
+    spark.sql(f"SELECT {columns}").write.format("delta").save(str(tmp_path / "table"))
+    with pytest.raises(RmqError, match=told):
+        run(spark, tmp_path / "table", tmp_path / "store", *arguments)
+    assert not (tmp_path / "store").exists()
+
+
+def test_no_table_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(RmqError, match="none: no Delta table"):
+        run(spark, tmp_path / "none", tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--store", "s3://bucket/store"], "a store is written to a directory"),
+        (["--store", "/tmp/none", "--topics", ","], "--topics ','"),
+        (["--store", "/tmp/none", "--starting-timestamp", "soon"], "--starting-timestamp 'soon'"),
+    ],
+)
+def test_arguments_are_checked_before_a_session_is_made(arguments: list[str], told: str) -> None:
+    given = import_delta.parser().parse_args(["--table", "/tmp/none", *arguments])
+    with pytest.raises(RmqError, match=told):
+        import_delta.check(given)
+
+
+def test_a_wrong_argument_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "jobs/import_delta.py", "--table", "none", "--store", str(tmp_path), "--mode", "replace"],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
