@@ -54,7 +54,10 @@ def check(given: argparse.Namespace) -> None:
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the rebuild on a session."""
-    report = rebuild_store(given.store, given.out, options(given), SparkRunner(spark))
+    runner = SparkRunner(spark)
+    runner.check_seen("--store", given.store)
+    runner.check_shared("--out" if given.out else "--store", given.out or given.store)
+    report = rebuild_store(given.store, given.out, options(given), runner)
     return report.to_dict(), EXIT_FINDINGS if report.finding_counts else EXIT_CLEAN
 
 

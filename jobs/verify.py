@@ -1,6 +1,7 @@
 """Find what is wrong with a store: ``spark-submit jobs/verify.py --store DIR``. Nothing is written into it."""
 
 import argparse
+import tempfile
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,7 +29,11 @@ def parser() -> JobParser:
     job.add_argument("--findings", metavar="PATH", help="write the findings there, as a table")
     job.add_argument("--findings-format", choices=FORMATS, default="json", help="json is lines of JSON")
     job.add_argument("--html", metavar="FILE", help="write a page for a browser there")
-    job.add_argument("--work", metavar="DIR", help="for intermediate files; on a cluster all executors must see it")
+    job.add_argument(
+        "--work",
+        metavar="DIR",
+        help="for intermediate files, a directory or a URI; on a cluster all executors must see it",
+    )
     for option, setting in (
         ("--commitlog-file-bytes", "mappedFileSizeCommitLog"),
         ("--consumequeue-file-bytes", "mappedFileSizeConsumeQueue"),
@@ -73,7 +78,10 @@ def write_delta(spark: SparkSession, findings: tuple[Finding, ...], path: str) -
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the verification on a session."""
-    report = verify_store(given.store, options(given), SparkRunner(spark), work=given.work)
+    runner = SparkRunner(spark)
+    runner.check_seen("--store", given.store)
+    runner.check_shared("--work", given.work or tempfile.gettempdir())
+    report = verify_store(given.store, options(given), runner, work=given.work)
     outputs(given).write(report, datetime.now(UTC))
     if given.findings is not None and given.findings_format == "delta":
         write_delta(spark, report.findings, given.findings)

@@ -1,5 +1,9 @@
-"""Where a rebuild writes, until it is published: a directory beside the target, or objects below it."""
+"""Where a job's tasks write what others read: a directory that all of them see, or objects.
 
+Of a rebuild it lies in the root that is published under; of a verification it is one that is deleted in the end.
+"""
+
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +22,10 @@ _MADE_AHEAD: Final = ("spill", "done", "part")
 class LocalArea:
     """A directory of the file system that is published into, which all tasks must see."""
 
-    def __init__(self, target: str) -> None:
-        """Of the root that is published into; nothing is made yet."""
+    def __init__(self, target: str, directory: str = WORK_DIRECTORY) -> None:
+        """The directory of that name below a root, which may be published into; nothing is made yet."""
         self.target = target
-        self._work = Path(target) / WORK_DIRECTORY
+        self._work = Path(target) / directory
 
     def is_at(self, root: str) -> bool:
         """Whether a store's root is what is published into."""
@@ -39,6 +43,10 @@ class LocalArea:
         """A small file's text."""
         return (self._work / name).read_text(encoding="utf-8")
 
+    def read_bytes(self, name: str) -> bytes:
+        """A small file."""
+        return (self._work / name).read_bytes()
+
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Have a file written beside, and renamed; its directory is made if need be."""
         path = self._work / name
@@ -49,6 +57,10 @@ class LocalArea:
     def clear(self, directories: Sequence[str]) -> None:
         """Begin anew: an empty work directory, in which the new directories are."""
         clear_work(self._work, [*_MADE_AHEAD, *(f"new/{name}" for name in directories)])
+
+    def remove(self) -> None:
+        """Delete everything; what cannot be deleted stays."""
+        shutil.rmtree(self._work, ignore_errors=True)
 
     def drop_spills(self) -> None:
         """Delete the intermediate files."""
@@ -78,13 +90,13 @@ class LocalArea:
 WorkArea = LocalArea | ObjectArea
 
 
-def work_area(target: str) -> WorkArea:
-    """The area of a rebuild that is published under ``target``, a directory or a URI.
+def work_area(target: str, directory: str = WORK_DIRECTORY) -> WorkArea:
+    """The area below ``target``, a directory or a URI.
 
     Raises:
         StoreError: an object store of an unknown kind, or one that does not answer.
     """
     storage, root = open_storage(target)
     if isinstance(storage, ArrowStorage):
-        return ObjectArea(root)
-    return LocalArea(root)
+        return ObjectArea(root, directory)
+    return LocalArea(root, directory)

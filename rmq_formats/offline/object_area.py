@@ -11,7 +11,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,11 +30,12 @@ _FLUSH_BYTES: Final = 64 << 20  # pyarrow sends in the background, and holds in 
 
 
 class ObjectArea:
-    """Objects below ``<target>/.rmq-rebuild``."""
+    """Objects below ``<target>/.rmq-rebuild``, or another directory."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, directory: str = WORK_DIRECTORY) -> None:
         """Of the URI that is published under; nothing is made yet."""
         self.target = target
+        self._directory = directory
         self._storage = ArrowStorage(target)
 
     def is_at(self, root: str) -> bool:
@@ -43,7 +44,7 @@ class ObjectArea:
 
     def path(self, name: str) -> str:
         """Where an object is, for those who read it."""
-        return f"{self.target}/{WORK_DIRECTORY}/{name}"
+        return f"{self.target}/{self._directory}/{name}"
 
     def exists(self, name: str) -> bool:
         """Whether an object is there."""
@@ -51,7 +52,11 @@ class ObjectArea:
 
     def read_text(self, name: str) -> str:
         """A small object's text."""
-        return self._storage.read_bytes(self.path(name)).decode()
+        return self.read_bytes(name).decode()
+
+    def read_bytes(self, name: str) -> bytes:
+        """A small object."""
+        return self._storage.read_bytes(self.path(name))
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Have a file written on this machine, and put it as one object."""
@@ -95,7 +100,12 @@ class ObjectArea:
     def clear(self, directories: Sequence[str]) -> None:  # noqa: ARG002 # an object store has none to make
         """Begin anew: nothing is left of an earlier run, its plan gone first."""
         self.delete(self.path("plan.json"))
-        self._delete_below(f"{self.target}/{WORK_DIRECTORY}")
+        self._delete_below(f"{self.target}/{self._directory}")
+
+    def remove(self) -> None:
+        """Delete everything; what cannot be deleted stays."""
+        with suppress(StoreError):
+            self._delete_below(f"{self.target}/{self._directory}")
 
     def drop_spills(self) -> None:
         """Delete the intermediate objects."""
@@ -121,7 +131,7 @@ class ObjectArea:
         # The note goes before what it speaks of, and after the plan: half of this is none to go on with.
         self.delete(self.path("plan.json"))
         self.delete(self.path(_NOTE))
-        self._delete_below(f"{self.target}/{WORK_DIRECTORY}")
+        self._delete_below(f"{self.target}/{self._directory}")
 
     def _copy(self, name: str) -> None:
         target = f"{self.target}/{name}"

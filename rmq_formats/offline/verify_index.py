@@ -1,9 +1,9 @@
 """Second wave of a verification: a task compares one IndexFile with the keys of the log."""
 
+import io
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -14,8 +14,9 @@ from rmq_formats.findings import Finding, FindingList, Kind
 from rmq_formats.index import IndexHeader
 from rmq_formats.layout import INDEX_HEADER_BYTES
 from rmq_formats.offline import spill
+from rmq_formats.offline.area import WorkArea
 from rmq_formats.offline.verify_plan import StoreLayout
-from rmq_formats.offline.verify_queues import read_facts
+from rmq_formats.offline.verify_queues import read_facts, write_arrays
 from rmq_formats.offline.verify_scan import SplitCheck
 from rmq_formats.segment import OpenRange, open_storage, opened, read_range
 from rmq_formats.verify import kinds
@@ -55,19 +56,19 @@ class IndexResult:
     excused: FindingList
 
 
-def write_key_table(work: Path, checks: Sequence[SplitCheck]) -> None:
+def write_key_table(work: WorkArea, checks: Sequence[SplitCheck]) -> None:
     """Leave to the tasks which splits have which keys."""
     counts = np.array([check.key_count for check in checks], dtype=np.int64)
     begins = np.array([check.split.file_offset + check.split.start for check in checks], dtype=np.int64)
-    np.savez(work / "keys.npz", counts=counts, begins=begins)
+    write_arrays(work, "keys.npz", counts=counts, begins=begins)
 
 
 class SpilledKeys:
     """The keys of the log, in the spill files of the first wave."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: WorkArea) -> None:
         self._work = work
-        with np.load(work / "keys.npz") as arrays:
+        with np.load(io.BytesIO(work.read_bytes("keys.npz"))) as arrays:
             counts, self._begins = arrays["counts"], arrays["begins"]
         self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._held: OrderedDict[int, tuple[Hashes, Longs, Longs]] = OrderedDict()
@@ -78,7 +79,7 @@ class SpilledKeys:
             if len(self._held) == SPLITS_HELD:
                 self._held.popitem(last=False)
             size = int(self._starts[number + 1] - self._starts[number])
-            parts = list(spill.read_keys(str(self._work / "spill" / f"keys-{number:06d}.arrow"), 0, size))
+            parts = list(spill.read_keys(self._work.path(f"spill/keys-{number:06d}.arrow"), 0, size))
             if len(parts) == 1:
                 self._held[number] = parts[0]
             else:
@@ -153,7 +154,7 @@ class _IndexReader:
         return data
 
 
-def check_index(task: IndexFileTask, layout: StoreLayout, work: Path) -> IndexResult:
+def check_index(task: IndexFileTask, layout: StoreLayout, work: WorkArea) -> IndexResult:
     """Task: compare one IndexFile."""
     findings, excused = FindingList(), FindingList()
     span = None

@@ -1,5 +1,6 @@
 """Second wave of a verification: a task compares the queues of one partition with what the log gives them."""
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from rmq_formats.findings import FindingList, Kind
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.layout import UNIT_BYTES
 from rmq_formats.offline import spill
+from rmq_formats.offline.area import WorkArea
+from rmq_formats.offline.rebuild import write_text
 from rmq_formats.offline.verify_plan import StoreLayout
 from rmq_formats.segment import Storage, open_storage, opened
 from rmq_formats.verify import kinds
@@ -44,23 +47,31 @@ class PartResult:
     unit_count: int
 
 
-def write_facts(work: Path, facts: LogFacts) -> None:
+def write_facts(work: WorkArea, facts: LogFacts) -> None:
     """Leave what is known of the log to the tasks."""
-    np.savez(
-        work / "facts.npz", bounds=np.array([facts.start, facts.end, facts.largest_record_bytes], dtype=np.int64),
-        begins=facts.lost_begins, ends=facts.lost_ends,
-    )  # fmt: skip
+    bounds = np.array([facts.start, facts.end, facts.largest_record_bytes], dtype=np.int64)
+    write_arrays(work, "facts.npz", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)
 
 
-def read_facts(work: Path) -> LogFacts:
+def write_arrays(work: WorkArea, name: str, **arrays: Any) -> None:
+    """Write numpy arrays by their names, for ``np.load``."""
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            np.savez(file, **arrays)
+
+    work.write(name, write)
+
+
+def read_facts(work: WorkArea) -> LogFacts:
     """The reverse of ``write_facts``."""
-    with np.load(work / "facts.npz") as arrays:
+    with np.load(io.BytesIO(work.read_bytes("facts.npz"))) as arrays:
         start, end, largest = arrays["bounds"].tolist()
         return LogFacts(start, end, arrays["begins"], arrays["ends"], largest)
 
 
 def write_queue_notes(
-    work: Path,
+    work: WorkArea,
     directories: Sequence[Sequence[tuple[str, int]]],
     known_topics: frozenset[str] | None,
     unchecked_topics: frozenset[str],
@@ -79,7 +90,7 @@ def write_queue_notes(
         "known_topics": None if known_topics is None else sorted(known_topics),
         "unchecked_topics": sorted(unchecked_topics),
     }
-    (work / "topics.json").write_text(json.dumps(notes), encoding="utf-8")
+    write_text(work, "topics.json", json.dumps(notes))
     parts: list[list[Any]] = [[] for _ in directories]
     for path, made in claims:
         for claim in made:
@@ -87,10 +98,10 @@ def write_queue_notes(
             parts[partition].append([path, claim.topic, claim.queue_id, claim.queue_offset, claim.group])
     for partition, own in enumerate(directories):
         text = json.dumps({"directories": own, "claims": parts[partition]})
-        (work / f"queues-{partition:06d}.json").write_text(text, encoding="utf-8")
+        write_text(work, f"queues-{partition:06d}.json", text)
 
 
-def check_queues(partition: int, root: str, split_count: int, layout: StoreLayout, work: Path) -> PartResult:
+def check_queues(partition: int, root: str, split_count: int, layout: StoreLayout, work: WorkArea) -> PartResult:
     """Task: compare the queues of one partition.
 
     Args:
@@ -102,10 +113,10 @@ def check_queues(partition: int, root: str, split_count: int, layout: StoreLayou
     """
     queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
     for number in range(split_count):
-        for topic, queue_id, rows in spill.read_partition(str(work / "spill" / f"units-{number:06d}.arrow"), partition):
+        for topic, queue_id, rows in spill.read_partition(work.path(f"spill/units-{number:06d}.arrow"), partition):
             if len(rows):
                 queues.setdefault((topic, queue_id), []).append(rows)
-    notes = json.loads((work / f"queues-{partition:06d}.json").read_text(encoding="utf-8"))
+    notes = json.loads(work.read_text(f"queues-{partition:06d}.json"))
     for topic, queue_id in notes["directories"]:
         queues.setdefault((topic, queue_id), [])
     claims: dict[tuple[str, int], list[tuple[str, Claim]]] = {}
@@ -124,14 +135,14 @@ def check_queues(partition: int, root: str, split_count: int, layout: StoreLayou
 class _PartitionCheck:
     """What the queues of one partition have in common."""
 
-    def __init__(self, root: str, layout: StoreLayout, work: Path) -> None:
+    def __init__(self, root: str, layout: StoreLayout, work: WorkArea) -> None:
         self.storage, self.root = open_storage(root)
         self.layout = layout
         self.facts = read_facts(work)
         self.findings = FindingList()
         self.excused = FindingList()
         self.queue_count = 0
-        topics = json.loads((work / "topics.json").read_text(encoding="utf-8"))
+        topics = json.loads(work.read_text("topics.json"))
         self.known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
         self.unchecked_topics = frozenset(topics["unchecked_topics"])
 

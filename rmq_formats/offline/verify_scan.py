@@ -1,5 +1,6 @@
 """First wave of a verification: a task reads one split of the log, checks its records, spills what they give."""
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -14,8 +15,8 @@ from rmq_formats.dispatch import Dispatcher
 from rmq_formats.errors import RmqError
 from rmq_formats.findings import Finding, FindingList
 from rmq_formats.offline import spill
+from rmq_formats.offline.area import WorkArea
 from rmq_formats.offline.plan import Split
-from rmq_formats.offline.rebuild import write_whole
 from rmq_formats.offline.verify_plan import StoreLayout
 from rmq_formats.scan import scan_segment
 from rmq_formats.segment import open_storage, opened
@@ -74,7 +75,7 @@ class SplitCheck:
 
 
 def check_split(
-    split: Split, layout: StoreLayout, work: Path, partitions: int, *, begin: int | None = None
+    split: Split, layout: StoreLayout, work: WorkArea, partitions: int, *, begin: int | None = None
 ) -> SplitCheck:
     """Task: read one split; its units, keys and damaged stretches go to the work directory.
 
@@ -112,15 +113,12 @@ def check_split(
         )
     units, keys = dispatcher.take()
     names = f"{split.number:06d}"
-    write_whole(
-        work / "spill" / f"units-{names}.arrow", work,
-        lambda target: spill.write_units(target, units, dispatcher, partitions),
-    )  # fmt: skip
-    write_whole(work / "spill" / f"keys-{names}.arrow", work, lambda target: spill.write_keys(target, keys))
+    work.write(f"spill/units-{names}.arrow", lambda target: spill.write_units(target, units, dispatcher, partitions))
+    work.write(f"spill/keys-{names}.arrow", lambda target: spill.write_keys(target, keys))
     damages = [] if check is None else list(check.damages)
     if failed:
         damages.append(Damage(end, split.file_offset + split.limit - end, DamageCode.TRUNCATED))
-    write_damages(work / "spill" / f"damages-{names}.npy", work, damages)
+    write_damages(work, split.number, damages)
     times = None if check is None else check.times
     return SplitCheck(
         split=split,
@@ -145,21 +143,21 @@ def check_split(
     )
 
 
-def write_damages(path: Path, work: Path, damages: Sequence[Damage]) -> None:
-    """Write stretches as int64[n, 2]: begin and end."""
+def write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
+    """Write the stretches of a split as int64[n, 2]: begin and end."""
     rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
 
     def write(target: Path) -> None:
         with target.open("wb") as file:
             np.save(file, rows.reshape(-1, 2))
 
-    write_whole(path, work, write)
+    work.write(f"spill/damages-{number:06d}.npy", write)
 
 
-def read_damages(work: Path, split_count: int) -> Iterator[NDArray[np.int64]]:
+def read_damages(work: WorkArea, split_count: int) -> Iterator[NDArray[np.int64]]:
     """The stretches of all splits, in log order."""
     for number in range(split_count):
-        yield np.load(work / "spill" / f"damages-{number:06d}.npy")
+        yield np.load(io.BytesIO(work.read_bytes(f"spill/damages-{number:06d}.npy")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """The verification of a whole store: plan, scan, compare, report. Nothing is written into the store."""
 
 import functools
-import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from rmq_formats import config_json, paths
 from rmq_formats.errors import DecodeError, OptionError, StoreError, StoreNotFoundError
 from rmq_formats.findings import Finding, FindingList
 from rmq_formats.offline import verify_index, verify_queues, verify_scan
+from rmq_formats.offline.area import LocalArea, WorkArea, work_area
 from rmq_formats.offline.plan import Split, plan_splits
 from rmq_formats.offline.rebuild import mend_seams, partition_count
 from rmq_formats.offline.rebuild_store import Progress
@@ -62,7 +63,7 @@ def verify_store(
         store: root of the store, or a URI.
         options: the broker's sizes, as far as they are known.
         runner: where the tasks run.
-        work: directory for intermediate files, which all tasks must see; default: this machine's own.
+        work: directory or URI for intermediate files, which all tasks must see; default: this machine's own.
         on_progress: told after each task.
 
     Raises:
@@ -77,14 +78,26 @@ def verify_store(
     if not is_a_store(storage, root):
         raise StoreNotFoundError(f"{root}: holds no store")
     refuse_inside_store(root, "--work", work)
+    area = _work_area(work)
     try:
-        directory = tempfile.mkdtemp(prefix="rmq-verify-", dir=work)
-    except OSError as error:
-        raise OptionError(f"--work {work or tempfile.gettempdir()}: {error.strerror}") from error
-    try:
-        return _Verification(storage, root, options, runner, Path(directory), on_progress).run()
+        return _Verification(storage, root, options, runner, area, on_progress).run()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        area.remove()
+
+
+def _work_area(work: str | None) -> WorkArea:
+    """An empty one of its own. Raises OptionError."""
+    parent = work or tempfile.gettempdir()
+    area = work_area(parent, f"rmq-verify-{uuid.uuid4().hex}")
+    try:
+        if isinstance(area, LocalArea) and not Path(area.target).is_dir():
+            raise OptionError(f"--work {parent}: no such directory")
+        area.clear(())
+        if work is None:  # everybody's directory, and what is written there tells topics and keys
+            Path(area.path(".")).chmod(0o700)
+    except OSError as error:
+        raise OptionError(f"--work {parent}: {error.strerror or error}") from error
+    return area
 
 
 def refuse_inside_store(root: str, option: str, path: str | None) -> None:
@@ -117,7 +130,7 @@ class _Verification:
         root: str,
         options: VerifyOptions,
         runner: Runner,
-        work: Path,
+        work: WorkArea,
         on_progress: OnProgress | None,
     ) -> None:
         self.storage, self.root = storage, root
@@ -132,8 +145,6 @@ class _Verification:
 
     def run(self) -> VerifyReport:
         """Verify."""
-        for name in ("spill", "part"):
-            (self.work / name).mkdir()
         plan = self._plan()
         self._mark("plan")
         checks = self._scan(plan)
@@ -389,7 +400,7 @@ class _Verification:
 
 
 def _compare_task(
-    task: int | IndexFileTask, root: str, split_count: int, layout: StoreLayout, work: Path
+    task: int | IndexFileTask, root: str, split_count: int, layout: StoreLayout, work: WorkArea
 ) -> PartResult | IndexResult:
     if isinstance(task, IndexFileTask):
         return check_index(task, layout, work)

@@ -1,10 +1,16 @@
 """Runs tasks on a Spark cluster: one Spark task each."""
 
+import functools
+import socket
+import uuid
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.offline.runner import Argument, Result
+from rmq_formats.segment import open_storage
 
 
 class SparkRunner:
@@ -28,3 +34,58 @@ class SparkRunner:
             if on_done:
                 on_done(result)
         return results
+
+    def check_seen(self, option: str, path: str) -> None:
+        """See that the executors find what the driver does: a store, or an intermediate file.
+
+        Args:
+            option: the option that gave the path, for the error.
+            path: of a file or directory, or a URI.
+
+        Raises:
+            OptionError: some executor does not see it.
+        """
+        self._check(option, path, path)
+
+    def check_shared(self, option: str, directory: str) -> None:
+        """See that what the driver writes into a directory is seen by the executors; objects are.
+
+        Args:
+            option: the option that gave the directory, for the error.
+            directory: it, which need not be there yet, or a URI.
+
+        Raises:
+            OptionError: some executor does not see it, or the driver cannot write there.
+        """
+        if "://" in directory or self._is_local():
+            return
+        place = next(path for path in [Path(directory), *Path(directory).absolute().parents] if path.is_dir())
+        probe = place / f".rmq-probe-{uuid.uuid4().hex}"
+        try:
+            probe.touch()
+            self._check(option, directory, str(probe))
+        except OSError as error:
+            raise OptionError(f"{option} {directory}: {error.strerror}") from error
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def _is_local(self) -> bool:
+        """Whether tasks run in the driver's machine, by the master's own words."""
+        return str(self._context.master).partition("[")[0] == "local"
+
+    def _check(self, option: str, told: str, path: str) -> None:
+        if self._is_local():
+            return
+        faults = [fault for fault in self.map(functools.partial(_unseen, path), range(self.parallelism)) if fault]
+        if faults:
+            remedy = "give one on a mount that all machines share, or in an object store"
+            raise OptionError(f"{option} {told}: {faults[0]}; {remedy}")
+
+
+def _unseen(path: str, _number: int) -> str | None:
+    """Why this machine does not see a path; None if it does."""
+    try:
+        storage, root = open_storage(path)
+        return None if storage.exists(root) else f"not seen on {socket.gethostname()}"
+    except RmqError as error:
+        return f"not seen on {socket.gethostname()} ({error})"

@@ -45,7 +45,7 @@ class Caught(ProcessRunner):
             self.tasks = [task for task in arguments if isinstance(task, IndexFileTask)]
             queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
             for number in range(function.keywords["split_count"]):
-                path = str(work / "spill" / f"units-{number:06d}.arrow")
+                path = work.path(f"spill/units-{number:06d}.arrow")
                 for partition in (task for task in arguments if isinstance(task, int)):
                     for topic, queue_id, rows in read_partition(path, partition):
                         queues.setdefault((topic, queue_id), []).append(rows)
