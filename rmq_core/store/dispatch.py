@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rmq_core.store.dispatch_tables import (
     RUN_DATA_BYTES,
     RUN_FILE_BYTES,
@@ -97,8 +94,6 @@ class Dispatch:
         self._queues = queues
         self._index = index
         self._delay_levels_ms = delay_levels_ms
-        self._file: LogFile | None = None
-        self._array: NDArray[np.uint8] = np.zeros(0, dtype=np.uint8)
         self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
 
     @cached_property
@@ -142,8 +137,6 @@ class Dispatch:
 
     def _run_file(self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None) -> bool:
         """Dispatch a batch of one file's records; False if none is whole below the limit."""
-        if file is not self._file:
-            self._file, self._array = file, file.array
         collector, index = self._collector, self._index
         numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
@@ -153,7 +146,7 @@ class Dispatch:
         numbers[RUN_FILE_OFFSET] = file.start
         numbers[RUN_FILE_BYTES] = file.size
         target = index.target() if index is not None else None
-        units, keys = collector.run(self._array, self.writer, target)
+        units, keys = collector.run(file.array, self.writer, target)
         found = numbers.tolist()
         self._queues.unit_total += found[RUN_WRITTEN]
         if found[RUN_PLACED] < len(units):

@@ -3,7 +3,6 @@
 Source: ``IndexFile``.
 """
 
-import mmap
 from collections.abc import Iterator
 from typing import Final
 
@@ -11,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_core.store.disk import Disk
+from rmq_core.store.mapped_file import MappedFile
 from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
 
 _ALLOCATED_AT_ONCE: Final = 4 << 20  # of entries; a map must not grow into blocks that a full disk does not have
 
 
-class IndexFile:
+class IndexFile(MappedFile):
     """A file of keys.
 
     Attributes:
-        path: of the file.
         name: its name as a number; files are read in the order of these.
         slots: ``maxHashSlotNum``.
         entries: ``maxIndexNum``; one of them is never used.
@@ -29,21 +28,12 @@ class IndexFile:
     """
 
     def __init__(self, path: str, name: int, slots: int, entries: int, disk: Disk) -> None:
-        self.path = path
+        super().__init__(path, index_file_bytes(slots, entries), disk)
         self.name = name
         self.slots = slots
         self.entries = entries
         self.is_dirty = False
-        self._disk = disk
-        self._size = index_file_bytes(slots, entries)
         self._allocated = 0
-        self._descriptor: int | None = None
-        self._map: mmap.mmap | None = None
-        self._array: NDArray[np.uint8] | None = None
-
-    def __del__(self) -> None:
-        if self._descriptor is not None:
-            self._disk.close(self._descriptor)
 
     @classmethod
     def create(cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]) -> "IndexFile":
@@ -61,7 +51,7 @@ class IndexFile:
             OSError: it cannot be made; nothing is left of it then.
         """
         file = cls(path, name, slots, entries, disk)
-        file._descriptor = disk.create(path, file._size, allocate=False)
+        file._descriptor = disk.create(path, file.size, allocate=False)
         try:
             file._allocate(INDEX_HEADER_BYTES)
         except OSError:
@@ -71,27 +61,6 @@ class IndexFile:
         header = IndexHeader(timestamp, timestamp, physical_offset, physical_offset)
         file.map[:INDEX_HEADER_BYTES] = header.encode()
         return file
-
-    @property
-    def descriptor(self) -> int:
-        """The file, open for reading and writing."""
-        if self._descriptor is None:
-            self._descriptor = self._disk.open(self.path)
-        return self._descriptor
-
-    @property
-    def map(self) -> mmap.mmap:
-        """The whole file, mapped."""
-        if self._map is None:
-            self._map = mmap.mmap(self.descriptor, self._size)
-        return self._map
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """The whole file, for kernels."""
-        if self._array is None:
-            self._array = np.frombuffer(self.map, dtype=np.uint8)
-        return self._array
 
     @property
     def header(self) -> IndexHeader:
@@ -120,7 +89,7 @@ class IndexFile:
             self._disk.allocate(self.descriptor, 0, first)
             self._allocated = first
         while self._allocated < end:
-            step = min(_ALLOCATED_AT_ONCE, self._size - self._allocated)
+            step = min(_ALLOCATED_AT_ONCE, self.size - self._allocated)
             self._disk.allocate(self.descriptor, self._allocated, step)
             self._allocated += step
 
@@ -180,8 +149,8 @@ class IndexFile:
         from rmq_formats.kernels.index import rechain  # noqa: PLC0415 # as above
 
         end = entry_position(header.index_count, self.slots)
-        self._map = self._array = None  # the file shrinks for a moment
-        self._disk.zero(self.descriptor, end, self._size)
+        self.unmap()  # the file shrinks for a moment
+        self._disk.zero(self.descriptor, end, self.size)
         self._allocated = 0
         self._allocate(entry_position(header.index_count, self.slots))
         used_slots = int(rechain(self.array, self.slots, header.index_count))

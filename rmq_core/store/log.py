@@ -1,14 +1,11 @@
 """The CommitLog's mapped files: where the next record goes, and slices of what stands in them."""
 
-import mmap
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rmq_core.store.disk import Disk
+from rmq_core.store.mapped_file import MappedFile
 from rmq_formats import paths
 from rmq_formats.layout import (
     BLANK_BYTES,
@@ -28,58 +25,16 @@ _INT64 = Struct(">q")
 _SMALLEST_RECORD: Final = 91
 
 
-class LogFile:
-    """One file of the log, open and mapped from its first use on.
+class LogFile(MappedFile):
+    """One file of the log.
 
-    The map lives as long as a slice of it does: a file that was deleted stays readable to those who hold one.
+    Attributes:
+        start: physical offset of its first byte.
     """
 
     def __init__(self, path: str, start: int, size: int, disk: Disk, descriptor: int | None = None) -> None:
-        self.path = path
+        super().__init__(path, size, disk, descriptor)
         self.start = start
-        self.size = size
-        self._disk = disk
-        self._descriptor = descriptor
-        self._map: mmap.mmap | None = None
-        self._view: memoryview | None = None
-
-    def __del__(self) -> None:
-        if self._descriptor is not None:
-            self._disk.close(self._descriptor)
-
-    @property
-    def descriptor(self) -> int:
-        """The file, open for reading and writing."""
-        if self._descriptor is None:
-            self._descriptor = self._disk.open(self.path)
-        return self._descriptor
-
-    @property
-    def map(self) -> mmap.mmap:
-        """The whole file, mapped."""
-        if self._map is None:
-            self._map = mmap.mmap(self.descriptor, self.size)
-        return self._map
-
-    @property
-    def view(self) -> memoryview:
-        """The whole file."""
-        if self._view is None:
-            self._view = memoryview(self.map)
-        return self._view
-
-    @property
-    def array(self) -> NDArray[np.uint8]:
-        """The whole file, for kernels."""
-        array: NDArray[Any] = np.frombuffer(self.map, dtype=np.uint8)
-        return array
-
-    def release(self) -> None:
-        """Give the map and the descriptor up until the file is used again."""
-        self._view = self._map = None
-        if self._descriptor is not None:
-            self._disk.close(self._descriptor)
-            self._descriptor = None
 
 
 class CommitLog:
