@@ -1,175 +1,193 @@
-"""Land a store's messages in a Delta table, each once: ``spark-submit jobs/export_delta.py --store DIR --table PATH``.
+"""Land a store's messages in Delta tables, each once: ``spark-submit jobs/export_delta.py --store DIR --table PATH``.
 
-The end of what was exported is the transaction version of each commit, a physical offset. A run begins
-there, so one that follows another adds only what is new, and one that was killed adds what it owed.
+``docs/lakehouse.md`` says how it holds. The end of what was exported is a transaction version in each table, a
+physical offset. A run begins there, whatever its mode: one that follows another adds only what is new, and one
+that was killed adds what it owed.
 """
 
 import argparse
-import hashlib
 import time
-from pathlib import Path
 from typing import Any
 
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.offline.plan import frozen_end, torn_bytes
+from rmq_core.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.checkpoint import Checkpoint
+from rmq_formats.lakehouse.files import set_file_sizes
+from rmq_formats.lakehouse.log import check_topics, look
+from rmq_formats.lakehouse.maintain import check_maintenance, maintain
+from rmq_formats.lakehouse.once import Shape
+from rmq_formats.lakehouse.raw import Export, RawExport
+from rmq_formats.lakehouse.run import Bounds, Run
+from rmq_formats.lakehouse.selection import LeftOut, Selection, identify
+from rmq_formats.lakehouse.spec import load_spec
+from rmq_formats.lakehouse.typed import TypedExport
 from rmq_formats.segment import commitlog_segments, open_storage
-from rmq_formats.spark.delta import DeltaTableLog
+from rmq_formats.spark import option_values as values
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
 
-STORE_PROPERTY = "rmq.store"
+DEFAULT_PARTITIONS = "topic,date"
 
 
 def parser() -> JobParser:
     """The job's arguments."""
-    job = job_parser("export_delta", "Land a RocketMQ store's messages in a Delta table, each once.")
+    job = job_parser("export_delta", "Land a RocketMQ store's messages in Delta tables, each once.")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
-    job.add_argument("--table", required=True, help="path of the Delta table")
-    job.add_argument("--mode", choices=["batch"], default="batch")
-    job.add_argument("--topics", help="comma list; default: all")
-    job.add_argument("--starting-physical-offset", type=int, default=0)
-    job.add_argument("--ending-physical-offset", type=int)
-    job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601")
-    job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601")
-    job.add_argument("--partition-by", default="topic,date", help="comma list of columns; date is the store time's")
-    job.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
-    job.add_argument("--store-id", help="name of the store in the table; default: its path")
+    job.add_argument("--table", help="path of the raw Delta table")
+    job.add_argument("--typed", metavar="SPEC", help="TOML or JSON file of typed tables; without --table no raw one")
+    job.add_argument("--dlq-table", help="path of a Delta table for bodies that the spec's schemas do not fit")
+    job.add_argument("--store-id", help="name of the store in the tables; default: its path")
+    what = job.add_argument_group("what is landed")
+    what.add_argument("--topics", help="comma list; default: all but RocketMQ's own")
+    what.add_argument("--system-topics", action="store_true", help="RocketMQ's own topics too")
+    what.add_argument("--starting-physical-offset", type=int, default=0)
+    what.add_argument("--ending-physical-offset", type=int)
+    what.add_argument("--starting-timestamp", help="store time, ms or ISO-8601")
+    what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601")
+    what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
+    what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
+                      help="whether a segment that was deleted before it was exported is an error")  # fmt: skip
+    how = job.add_argument_group("how it is landed")
+    how.add_argument("--mode", choices=["batch", "available-now", "stream"], default="batch")
+    how.add_argument("--checkpoint", help="directory of a stream's checkpoint; default: within the table's")
+    how.add_argument("--trigger-interval", default="10 seconds", help="of --mode stream")
+    how.add_argument("--max-bytes-per-trigger", help="of the log in a micro batch, as 512m; default: all there is")
+    how.add_argument(
+        "--partition-by", help=f"comma list of columns; default: {DEFAULT_PARTITIONS}; date is of store time"
+    )
+    how.add_argument("--cluster-by", help="comma list of columns, instead of partitions")
+    after = job.add_argument_group("afterwards")
+    after.add_argument("--optimize", action="store_true", help="make small files into ones of 128 MiB, and cluster")
+    after.add_argument("--retention", metavar="DAYS", type=int, help="delete messages that were stored longer ago")
+    after.add_argument("--vacuum", metavar="HOURS", type=int, help="delete files that no version of so long has")
     return job
 
 
 def check(given: argparse.Namespace) -> None:
     """Refuse what can be refused before a session is started."""
     commitlog_segments(*open_storage(given.store))
-    if given.topics is not None and not _names(given.topics):
-        raise OptionError(f"--topics {given.topics!r}: names no topic")
+    if given.table is None and given.typed is None:
+        raise OptionError("--table or --typed: one of them says where to")
+    if given.dlq_table is not None and given.typed is None:
+        raise OptionError("--dlq-table is for bodies that --typed cannot decode")
+    if given.typed is not None:
+        load_spec(given.typed)
+    if given.mode != "batch" and given.table is None and given.checkpoint is None:
+        raise OptionError(f"--mode {given.mode} without --table needs --checkpoint")
+    check_maintenance(given.retention, given.vacuum)
+    for name in ("topics", "columns", "partition_by", "cluster_by"):
+        _names(given, name)
+    if given.partition_by and given.cluster_by:
+        raise OptionError("--partition-by and --cluster-by exclude each other")
+    if given.mode == "batch" and given.checkpoint:
+        raise OptionError("--checkpoint is for --mode available-now and stream; a batch needs none")
+    if given.mode != "batch" and (given.ending_physical_offset is not None or given.ending_timestamp is not None):
+        raise OptionError(f"--mode {given.mode} has no end: leave out --ending-…, or use --mode batch")
+    _limits(given)
 
 
-def _names(text: str) -> list[str]:
-    return sorted({name.strip() for name in text.split(",") if name.strip()})
+def _names(given: argparse.Namespace, option: str) -> tuple[str, ...] | None:
+    text = getattr(given, option)
+    if text is None:
+        return None
+    try:
+        return values.names(text)
+    except ValueError as error:
+        raise OptionError(f"--{option.replace('_', '-')} {text!r}: {error}") from error
 
 
-def store_id(given: argparse.Namespace) -> str:
-    """Which store this is: offsets of two stores must not be taken for one another's."""
-    if given.store_id:
-        return str(given.store_id)
-    return given.store if "://" in given.store else str(Path(given.store).resolve())
+def _limits(given: argparse.Namespace) -> dict[str, str]:
+    text = given.max_bytes_per_trigger
+    if text is None:
+        return {}
+    try:
+        return {"maxBytesPerTrigger": str(values.size(text))}
+    except ValueError as error:
+        raise OptionError(f"--max-bytes-per-trigger {text!r}: {error}") from error
 
 
-def application_id(given: argparse.Namespace) -> str:
-    """Delta's ``txnAppId``: one for each store and selection of its messages."""
-    selection = "|".join(_names(given.topics)) if given.topics else "*"
-    selection += f"|{given.starting_timestamp}|{given.ending_timestamp}|{given.starting_physical_offset}"
-    return f"rmq-export:{store_id(given)}:{hashlib.sha256(selection.encode()).hexdigest()[:16]}"
+def selection(given: argparse.Namespace) -> Selection:
+    """Which messages the arguments choose."""
+    topics = _names(given, "topics")
+    everything = topics is not None or given.system_topics
+    return Selection(
+        store=given.store,
+        store_id=identify(given.store, given.store_id),
+        topics=None if topics is None else tuple(sorted(set(topics))),
+        left_out=None if everything else LeftOut(tuple(sorted(SYSTEM_TOPICS)), SYSTEM_TOPIC_PREFIX),
+        starting_timestamp=given.starting_timestamp,
+        ending_timestamp=given.ending_timestamp,
+        starting_physical_offset=given.starting_physical_offset,
+    )
 
 
-def messages(spark: SparkSession, given: argparse.Namespace, start: int, end: int) -> DataFrame:
-    """The store's sound and damaged rows of ``[start, end)``, with the column ``date``."""
-    reader = spark.read.format("rmq_commitlog").option("accessPath", "scan")
-    options = {
-        "subscribe": ",".join(_names(given.topics)) if given.topics else None,
-        "startingPhysicalOffset": start,
-        "endingPhysicalOffset": end,
-        "startingTimestamp": given.starting_timestamp,
-        "endingTimestamp": given.ending_timestamp,
-        "columns": ",".join(sorted({*_names(given.columns), *_required(given)})) if given.columns else None,
-    }
-    for name, value in options.items():
-        if value is not None:
-            reader = reader.option(name, value)
-    return reader.load(given.store).withColumn("date", F.to_date("store_timestamp"))
-
-
-def _required(given: argparse.Namespace) -> set[str]:
-    partition = {name for name in _names(given.partition_by) if name != "date"}
-    return {"physical_offset", "size", "store_timestamp", "record_error", *partition}
-
-
-def _check_table(table: DeltaTableLog, given: argparse.Namespace) -> None:
-    """Refuse a table that is not this store's, before anything is written."""
-    owner = table.configuration().get(STORE_PROPERTY)
-    if owner is None:
-        raise StoreError(f"{given.table}: a Delta table that no export wrote; give another --table")
-    if owner != store_id(given):
-        raise StoreError(
-            f"{given.table}: holds the messages of {owner}, not of {store_id(given)}; "
-            "give another --table, or --store-id if the store has moved"
-        )
-    if table.partition_columns() != given.partition_by.split(","):
-        raise StoreError(
-            f"{given.table}: is partitioned by {','.join(table.partition_columns())}, not {given.partition_by}"
-        )
-
-
-def without_exported(frame: DataFrame, spark: SparkSession, path: str, start: int, end: int) -> DataFrame:
-    """Leave out rows that an export of another selection of the same store has landed already."""
-    landed = spark.read.format("delta").load(path).where(F.col("physical_offset").between(start, end - 1))
-    if landed.select("physical_offset").limit(1).count() == 0:
-        return frame
-    return frame.join(landed.select("physical_offset"), "physical_offset", "left_anti").select(*frame.columns)
+def exports(given: argparse.Namespace, spark: SparkSession) -> list[Export]:
+    """What the arguments ask to be landed."""
+    clusters = _names(given, "cluster_by") or ()
+    partitions = () if clusters else _names(given, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
+    chosen = selection(given)
+    found: list[Export] = []
+    if given.table is not None:
+        found.append(RawExport(spark, given.table, chosen, _names(given, "columns"), Shape(partitions, clusters)))
+    if given.typed is not None:
+        found += [TypedExport(spark, topic, chosen, given.dlq_table) for topic in load_spec(given.typed)]
+    return found
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Export what is new."""
     begin = time.perf_counter()
-    table = DeltaTableLog(spark, given.table)
-    exists = table.exists()
-    app_id = application_id(given)
-    if exists:
-        _check_table(table, given)
-    start = max(given.starting_physical_offset, table.transaction_version(app_id) if exists else -1)
-    storage, root = open_storage(given.store)
-    segments = commitlog_segments(storage, root)
-    end, torn = frozen_end(storage, segments), 0
-    if given.ending_physical_offset is not None and given.ending_physical_offset <= end:
-        end = given.ending_physical_offset
+    log = look(given.store)
+    todo = exports(given, spark)
+    for export in todo:
+        check_topics(spark, log, export.selection.topics or ())
+    topics = max(len(export.selection.topics or log.known_topics()) for export in todo)
+    set_file_sizes(spark, topics)
+    bounds = Bounds(given.ending_physical_offset, given.fail_on_data_loss == "true", topics)
+    run = Run(spark, given.store, todo, bounds)
+    run.check(log)
+    checkpoint = None
+    if given.mode != "batch":
+        checkpoint = Checkpoint(spark, given.checkpoint or f"{given.table}/_rmq_checkpoint")
+        checkpoint.check(identify(given.store, given.store_id), [export.selection.app_id for export in todo])
+    run.prepare()
+    if checkpoint is None:
+        run.batch(log)
     else:
-        torn = torn_bytes(storage, segments, end)
-    counts = {"messages": 0, "bytes": 0, "damaged": 0}
-    if start < end:
-        counts = _write(spark, given, exists, app_id, start, end)
-    seconds = time.perf_counter() - begin
+        checkpoint.claim(identify(given.store, given.store_id), [export.selection.app_id for export in todo])
+        interval = None if given.mode == "available-now" else given.trigger_interval
+        run.stream(checkpoint, interval, _limits(given))
+    torn = log.torn if given.ending_physical_offset is None or given.ending_physical_offset > log.end else 0
+    for export in todo:
+        maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+    return _report(given, run, torn, time.perf_counter() - begin)
+
+
+def _report(given: argparse.Namespace, run: Run, torn: int, seconds: float) -> tuple[dict[str, Any], int]:
+    progress, total = run.progress, run.progress.total
     report = {
         "job": "export_delta",
         "store": given.store,
         "table": given.table,
-        "starting_physical_offset": start,
-        "ending_physical_offset": end,
-        **counts,
+        "mode": given.mode,
+        "starting_physical_offset": progress.start,
+        "ending_physical_offset": progress.end,
+        "messages": total.messages,
+        "bytes": total.bytes,
+        "damaged": total.damaged,
+        "undecoded": total.undecoded,
+        "missing_bytes": progress.missing_bytes,
         "torn_bytes": torn,
+        "files": total.files,
+        "exports": {name: landed.messages for name, landed in progress.landed.items()},
+        "batches": progress.batches,
         "seconds": round(seconds, 3),
-        "bytes_per_second": round(counts["bytes"] / seconds),
+        "bytes_per_second": round(total.bytes / seconds),
     }
-    return report, EXIT_FINDINGS if counts["damaged"] or torn else EXIT_CLEAN
-
-
-def _write(
-    spark: SparkSession, given: argparse.Namespace, exists: bool, app_id: str, start: int, end: int
-) -> dict[str, int]:
-    frame = messages(spark, given, start, end)
-    seen = Observation("export")
-    sound = F.col("record_error").isNull()
-    frame = (
-        frame.observe(
-            seen,
-            F.count_if(sound).alias("messages"),
-            F.sum(F.when(sound, F.col("size"))).alias("bytes"),
-            F.count_if(~sound).alias("damaged"),
-        )
-        .where(sound)
-        .drop("record_error")
-    )
-    if exists:
-        frame = without_exported(frame, spark, given.table, start, end)
-    partitions = given.partition_by.split(",")
-    if not exists:
-        table = DeltaTable.createIfNotExists(spark).location(given.table).addColumns(frame.schema)
-        table.partitionedBy(*partitions).property(STORE_PROPERTY, store_id(given)).execute()
-    writer = frame.write.format("delta").mode("append").partitionBy(*partitions)
-    writer.option("txnAppId", app_id).option("txnVersion", end).save(given.table)
-    return {name: int(seen.get[name] or 0) for name in ("messages", "bytes", "damaged")}
+    lost = total.undecoded if given.dlq_table is None else 0
+    findings = total.damaged or lost or torn or progress.missing_bytes
+    return report, EXIT_FINDINGS if findings else EXIT_CLEAN
 
 
 if __name__ == "__main__":

@@ -1,8 +1,51 @@
-"""What a job needs of a Delta table beyond reading and writing rows."""
+"""What a job needs of a Delta table beyond reading and writing rows.
 
+Delta's writer can skip a transaction that was committed already; it cannot commit one only if nobody else has
+committed since rows were chosen. Its own transactions can, and only Scala has them: this module calls those.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What a transaction has added.
+
+    Attributes:
+        rows: of the table.
+        files: of the table.
+        committed: False where there was nothing to do.
+    """
+
+    rows: int = 0
+    files: int = 0
+    committed: bool = False
 
 
 class DeltaTableLog:
@@ -23,18 +66,81 @@ class DeltaTableLog:
 
     def configuration(self) -> dict[str, str]:
         """The table's properties."""
-        properties = self._snapshot().metadata().configuration()
-        entries = properties.toSeq()
-        return {str(entries.apply(at)._1()): str(entries.apply(at)._2()) for at in range(entries.size())}
+        return _text_map(self._snapshot().metadata().configuration())
+
+    def schema(self) -> StructType:
+        """The table's columns."""
+        return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
 
     def partition_columns(self) -> list[str]:
         """Names of the columns that the table is partitioned by."""
         names = self._snapshot().metadata().partitionColumns()
         return [str(names.apply(at)) for at in range(names.size())]
 
+    def begin_append(self) -> "AppendTransaction":
+        """A transaction on the newest version; commit it, or let it go."""
+        jvm: Any = self._spark._jvm
+        jvm.org.apache.spark.sql.SparkSession.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
+        self._snapshot()
+        return AppendTransaction(jvm, self._log().startTransaction())
+
+    def _log(self) -> Any:
+        jvm: Any = self._spark._jvm
+        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
+
     def _snapshot(self) -> Any:
         # Delta has no Python call for transaction identifiers; its log is the only place that has them.
         jvm: Any = self._spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
         nothing = jvm.scala.Option.empty()
-        return log.update(False, nothing, nothing)
+        return self._log().update(False, nothing, nothing)
+
+
+class AppendTransaction:
+    """Reads transaction identifiers, appends rows and sets identifiers, all or nothing.
+
+    It commits only if none of the identifiers that were read has been set by another since.
+    """
+
+    def __init__(self, jvm: Any, transaction: Any) -> None:
+        self._jvm = jvm
+        self._transaction = transaction
+
+    @property
+    def table_version(self) -> int:
+        """The table's version that the transaction sees."""
+        return int(self._transaction.readVersion())
+
+    def transaction_version(self, app_id: str) -> int:
+        """The last version that was committed for ``app_id``, -1 if none was; from now on it must stay so."""
+        return int(self._transaction.txnVersion(app_id))
+
+    def app_ids(self) -> list[str]:
+        """All that have a transaction version in the table."""
+        keys = self._transaction.snapshot().transactions().keysIterator()
+        found = []
+        while keys.hasNext():
+            found.append(str(keys.next()))
+        return found
+
+    def append(self, frame: DataFrame, versions: Mapping[str, int]) -> Appended:
+        """Write the rows and commit them with ``versions``, by application id.
+
+        Raises:
+            one of CONFLICTS: another has committed meanwhile; the files that were written belong to no version.
+        """
+        nothing = self._jvm.scala.Option.empty()
+        actions = self._transaction.writeFiles(frame._jdf)
+        added = [actions.apply(at) for at in range(actions.size())]
+        delta = self._jvm.org.apache.spark.sql.delta
+        for app_id, version in versions.items():
+            actions = actions.appended(delta.actions.SetTransaction(app_id, version, nothing))
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        write = getattr(delta, "DeltaOperations$Write")
+        self._transaction.commit(actions, write(append, *[nothing] * 8))
+        rows = sum(int(file.numLogicalRecords().get()) for file in added)
+        return Appended(rows, len(added), committed=True)
+
+
+def _text_map(entries: Any) -> dict[str, str]:
+    pairs = entries.toSeq()
+    return {str(pairs.apply(at)._1()): str(pairs.apply(at)._2()) for at in range(pairs.size())}

@@ -1,0 +1,138 @@
+"""The raw table: the source's columns as they are, and the date of the store time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, StructField, StructType
+
+from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.once import OnceTable, Rows, Shape
+from rmq_formats.lakehouse.selection import Selection
+from rmq_formats.spark import schemas
+
+DATE: Final = "date"
+ERROR: Final = "record_error"
+_NEEDED: Final = ("physical_offset", "size", "store_timestamp", ERROR)
+# Smallest and largest values cost a look at each value; these are what rows are looked up by.
+_STATS: Final[tuple[str, ...]] = ("physical_offset", "store_timestamp", "queue_id", "queue_offset", "uniq_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What an export has added to its tables.
+
+    Attributes:
+        messages: rows.
+        bytes: of these messages in the log.
+        damaged: stretches of the log that hold no sound record.
+        undecoded: messages whose body is not what the spec says.
+        files: of the tables.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+    damaged: int = 0
+    undecoded: int = 0
+    files: int = 0
+
+    def __add__(self, other: "Landed") -> "Landed":
+        return Landed(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+
+class Export(Protocol):
+    """Lands a selection of a store's messages in tables of its own."""
+
+    name: str
+    tables: dict[str, str]
+    """Their paths, each with its column of store times."""
+    selection: Selection
+
+    def source_options(self) -> dict[str, str]:
+        """The source's options beyond those of the selection."""
+        ...
+
+    def check(self) -> None:
+        """Refuse tables that do not fit. Raises StoreError."""
+        ...
+
+    def prepare(self) -> None:
+        """Make the tables that are not there. Raises StoreError."""
+        ...
+
+    def exported_end(self) -> int:
+        """Physical offset up to which all is landed; -1 if nothing ever was."""
+        ...
+
+    def land(self, rows: Rows, end: int) -> Landed:
+        """Land what is owed of the records that begin before ``end``."""
+        ...
+
+
+class RawExport:
+    """Lands all columns, or some, in one table.
+
+    Args:
+        spark: the session.
+        path: of the table.
+        selection: which messages.
+        columns: of the source, in the wanted order; None is all.
+        shape: of the table.
+    """
+
+    def __init__(
+        self, spark: SparkSession, path: str, selection: Selection, columns: Sequence[str] | None, shape: Shape
+    ) -> None:
+        layout = [name for name in (*shape.partitions, *shape.clusters) if name != DATE]
+        wanted = None if columns is None else tuple(dict.fromkeys([*columns, *_NEEDED, "topic", *layout]))
+        source = schemas.project(schemas.COMMITLOG, wanted)
+        self.name = "raw"
+        self.tables = {path: "store_timestamp"}
+        self.selection = selection
+        self._source = source
+        kept = [field for field in source if field.name != ERROR]
+        self._schema = StructType([*kept, StructField(DATE, DateType())])
+        for name in shape.partitions + shape.clusters:
+            if name not in self._schema.fieldNames():
+                raise OptionError(f"unknown column {name!r}; there are {', '.join(self._schema.fieldNames())}")
+        stats: tuple[str, ...] = tuple(
+            name for name in _STATS if name in source.fieldNames() and name not in shape.partitions
+        )
+        stats += tuple(name for name in shape.clusters if name not in stats)
+        self._table = OnceTable(spark, path, selection, Shape(shape.partitions, shape.clusters, stats=stats))
+
+    def source_options(self) -> dict[str, str]:
+        """The wanted columns."""
+        return {"columns": ",".join(self._source.fieldNames())}
+
+    def check(self) -> None:
+        """Refuse a table of another store, or of other columns. Raises StoreError."""
+        self._table.check(self._schema)
+
+    def prepare(self) -> None:
+        """Make the table."""
+        self._table.prepare(self._schema)
+
+    def exported_end(self) -> int:
+        """See ``Export``."""
+        return self._table.exported_end()
+
+    def land(self, rows: Rows, end: int) -> Landed:
+        """See ``Export``."""
+        seen = Observation()
+
+        def finish(frame: DataFrame) -> DataFrame:
+            nonlocal seen
+            seen = Observation()
+            sound = F.col(ERROR).isNull()
+            bytes_, damaged = F.sum(F.when(sound, F.col("size"))).alias("bytes"), F.count_if(~sound).alias("damaged")
+            dated = frame.withColumn(DATE, F.to_date("store_timestamp"))
+            return dated.observe(seen, bytes_, damaged).where(sound).drop(ERROR)
+
+        added = self._table.land(rows, end, finish)
+        if not added.committed:
+            return Landed()
+        counted = seen.get
+        return Landed(added.rows, int(counted["bytes"] or 0), int(counted["damaged"] or 0), 0, added.files)

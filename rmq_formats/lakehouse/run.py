@@ -1,0 +1,186 @@
+"""Runs exports: once over what is there, or micro batch by micro batch as a log grows."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.checkpoint import Checkpoint
+from rmq_formats.lakehouse.files import split_bytes
+from rmq_formats.lakehouse.log import StoreLog, check_end, look
+from rmq_formats.lakehouse.raw import Export, Landed
+
+_WAIT_S = 0.5  # how long a signal waits to be noticed
+
+_log = logging.getLogger("rmq_formats.lakehouse")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far an export goes, and what it puts up with.
+
+    Attributes:
+        ending_physical_offset: exclusive; None is the log's end.
+        fail_on_data_loss: whether what was deleted before it was exported is an error.
+        topics: how many there may be, for the size of files.
+    """
+
+    ending_physical_offset: int | None = None
+    fail_on_data_loss: bool = True
+    topics: int = 1
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a run has done so far.
+
+    Attributes:
+        start: physical offset where it began.
+        end: where it stands.
+        missing_bytes: of the log that were deleted before they were exported.
+        landed: by export.
+        batches: that landed something.
+    """
+
+    start: int = 0
+    end: int = 0
+    missing_bytes: int = 0
+    batches: int = 0
+    landed: dict[str, Landed] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Landed:
+        """All exports together."""
+        return sum(self.landed.values(), Landed())
+
+
+class Run:
+    """Exports of one store that go together.
+
+    Args:
+        spark: the session.
+        store: the store's root.
+        exports: what is landed, and where.
+        bounds: see ``Bounds``.
+    """
+
+    def __init__(self, spark: SparkSession, store: str, exports: Sequence[Export], bounds: Bounds) -> None:
+        self._spark = spark
+        self._store = store
+        self._exports = exports
+        self._bounds = bounds
+        self.progress = Progress(landed={export.name: Landed() for export in exports})
+
+    def check(self, log: StoreLog) -> None:
+        """Refuse what does not fit, before anything is written; then see where the run begins.
+
+        Raises:
+            StoreError: a table of another store, a log that was cut off, or a part of it that is gone.
+        """
+        for export in self._exports:
+            export.check()
+            check_end(log, export.exported_end(), ", ".join(export.tables))
+            self._missing(log, self._begin(export, log), self._end(log))
+        self.progress.start = min(self._begin(export, log) for export in self._exports)
+        self.progress.end = self.progress.start
+
+    def _begin(self, export: Export, log: StoreLog) -> int:
+        landed = export.exported_end()
+        return landed if landed >= 0 else max(export.selection.starting_physical_offset, log.segments[0].start_offset)
+
+    def _end(self, log: StoreLog) -> int:
+        asked = self._bounds.ending_physical_offset
+        return log.end if asked is None else min(log.end, asked)
+
+    def _missing(self, log: StoreLog, begin: int, end: int) -> int:
+        gaps = log.missing(begin, end)
+        for first, last in gaps:
+            message = f"{self._store}: bytes {first} to {last} of the CommitLog are gone: never exported, and deleted"
+            if self._bounds.fail_on_data_loss:
+                raise StoreError(f"{message}; --fail-on-data-loss false goes on without them")
+            _log.warning("%s", message)
+        return sum(last - first for first, last in gaps)
+
+    def prepare(self) -> None:
+        """Make the tables. Raises StoreError."""
+        for export in self._exports:
+            export.prepare()
+
+    def land(self, log: StoreLog, end: int) -> None:
+        """Land all that is owed of the records that begin before ``end``."""
+        progress, gone, done = self.progress, 0, False
+        for export in self._exports:
+            begin = self._begin(export, log)
+            if begin >= end:
+                continue
+            gone = max(gone, self._missing(log, begin, end))
+            added = export.land(partial(self._rows, export, end), end)
+            progress.landed[export.name] += added
+            done = True
+        progress.missing_bytes += gone
+        progress.batches += done
+        progress.end = max(progress.end, end)
+
+    def _rows(self, export: Export, end: int, first: int) -> DataFrame:
+        processors = self._spark.sparkContext.defaultParallelism
+        options = export.source_options()
+        options["splitBytes"] = str(split_bytes(self._bounds.topics, end - first, processors))
+        return export.selection.batch(self._spark, first, end, options)
+
+    def batch(self, log: StoreLog) -> None:
+        """Land what is there."""
+        self.land(log, self._end(log))
+
+    def stream(self, checkpoint: Checkpoint, interval: str | None, limits: dict[str, str]) -> None:
+        """Land what comes, until the query ends or a signal stops it.
+
+        A micro batch is a stretch of the log. Its rows are read from where the table stands, not from where the
+        checkpoint says: that may be lost, or behind the table, or ahead of it.
+
+        Args:
+            checkpoint: of the query.
+            interval: between micro batches, as ``10 seconds``; None ends the query with what is there now.
+            limits: options of the source that bound a micro batch.
+        """
+
+        def land(_frame: DataFrame, batch_id: int) -> None:
+            self.land(look(self._store), checkpoint.batch_end(batch_id))
+
+        source = self._spark.readStream.format("rmq_commitlog").options(**limits).option("columns", "physical_offset")
+        source = source.option("startingPhysicalOffset", self.progress.start)
+        source = source.option("failOnDataLoss", str(self._bounds.fail_on_data_loss).lower())
+        writer = source.load(self._store).writeStream.option("checkpointLocation", checkpoint.path)
+        with _stopping() as stopped:
+            writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
+            query = writer.foreachBatch(land).start()
+            _await(query, stopped)
+
+
+def _await(query: StreamingQuery, stopped: threading.Event) -> None:
+    try:
+        while not stopped.is_set() and not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
+            pass
+    finally:
+        query.stop()
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, instead of ending the process."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

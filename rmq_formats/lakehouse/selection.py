@@ -1,0 +1,98 @@
+"""Which of a store's messages an export lands, and by which name it is known in a table."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Topics that are not exported.
+
+    Attributes:
+        names: whole names.
+        prefix: of names.
+    """
+
+    names: tuple[str, ...]
+    prefix: str
+
+    def keeps(self) -> Column:
+        """Whether a row stays; one without a topic is a damaged stretch, and does."""
+        topic = F.col("topic")
+        return topic.isNull() | ~(topic.isin(*self.names) | topic.startswith(self.prefix))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Messages of one store.
+
+    Attributes:
+        store: the store's root.
+        store_id: which store it is: offsets of two must not be taken for one another's.
+        topics: their names; None is all but those that are left out.
+        left_out: RocketMQ's own topics; None if they are asked for.
+        starting_timestamp: smallest store time, as the source's option; None is any.
+        ending_timestamp: one past the largest; None is any.
+        starting_physical_offset: of the first record.
+    """
+
+    store: str
+    store_id: str
+    topics: tuple[str, ...] | None = None
+    left_out: LeftOut | None = None
+    starting_timestamp: str | None = None
+    ending_timestamp: str | None = None
+    starting_physical_offset: int = 0
+
+    def of_topic(self, topic: str) -> "Selection":
+        """The same bounds, of one topic."""
+        return replace(self, topics=(topic,), left_out=None)
+
+    @property
+    def lock_id(self) -> str:
+        """The transaction identifier that all exports of the store into a table set: one at a time."""
+        return f"rmq-export:{self.store_id}"
+
+    @property
+    def app_id(self) -> str:
+        """The transaction identifier of these messages; its version is the offset where their export ended."""
+        chosen = "|".join(self.topics) if self.topics is not None else "*" if self.left_out else "**"
+        chosen += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
+        return f"{self.lock_id}:{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
+
+    def options(self) -> dict[str, str]:
+        """The source's options."""
+        given = {
+            "subscribe": None if self.topics is None else ",".join(self.topics),
+            "startingTimestamp": self.starting_timestamp,
+            "endingTimestamp": self.ending_timestamp,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def batch(self, spark: SparkSession, start: int, end: int, options: Mapping[str, str]) -> DataFrame:
+        """The rows of records that begin in ``[start, end)``."""
+        frame = (
+            spark.read.format("rmq_commitlog")
+            .options(**self.options(), **options)
+            .option("accessPath", "scan")
+            .option("startingPhysicalOffset", start)
+            .option("endingPhysicalOffset", end)
+            .load(self.store)
+        )
+        return self.chosen(frame)
+
+    def chosen(self, frame: DataFrame) -> DataFrame:
+        """Without the rows of topics that are left out."""
+        return frame if self.left_out is None else frame.where(self.left_out.keeps())
+
+
+def identify(store: str, given: str | None) -> str:
+    """A store's name in tables: the one that was given, else its absolute path or URI."""
+    if given:
+        return given
+    return store if "://" in store else str(Path(store).resolve())

@@ -1,0 +1,86 @@
+"""The spec file of typed tables: which topics, what their bodies are, and where they go. TOML, or JSON by its name."""
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from rmq_formats.errors import OptionError
+
+
+class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One topic whose bodies become columns.
+
+    Attributes:
+        topic: its name.
+        table: path of its table; a relative one is beside the spec.
+        format: of the bodies.
+        schema: JSON: columns in Spark's DDL, or Spark's own JSON of a schema; Avro: the schema.
+        schema_file: a file with it, beside the spec; Protobuf: a FileDescriptorSet, as ``protoc -o`` writes it.
+        message: Protobuf: full name of the message.
+        key: columns whose values name a row: the last message of a key is its row. Without, each message is one.
+        cluster_by: columns that OPTIMIZE clusters the table by.
+        metadata_prefix: before the names of the columns that are not the body's.
+    """
+
+    topic: str
+    table: str
+    format: Literal["json", "avro", "protobuf"]
+    schema: str | None = None
+    schema_file: str | None = None
+    message: str | None = None
+    key: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    metadata_prefix: str = ""
+
+
+class _Spec(msgspec.Struct, forbid_unknown_fields=True):
+    topics: list[TypedTopic]
+
+
+_MAX_SPEC_BYTES: Final = 64 << 20  # a spec is written by hand; descriptors of large systems have megabytes
+
+
+def load_spec(path: str) -> list[TypedTopic]:
+    """The topics of a spec, their paths absolute.
+
+    Raises:
+        OptionError: naming the file, and what in it cannot be used.
+    """
+    decode = msgspec.json.decode if path.endswith(".json") else msgspec.toml.decode
+    try:
+        spec = decode(read_spec_file(path), type=_Spec)
+    except msgspec.MsgspecError as error:
+        raise OptionError(f"{path}: {error}") from error
+    beside = Path(path).absolute().parent
+    topics = [_placed(path, beside, topic) for topic in spec.topics]
+    if not topics:
+        raise OptionError(f"{path}: names no topic")
+    for attribute in ("topic", "table"):
+        names = [getattr(topic, attribute) for topic in topics]
+        for name in names:
+            if names.count(name) > 1:
+                raise OptionError(f"{path}: {attribute} {name!r} comes twice")
+    return topics
+
+
+def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
+    if (topic.schema is None) == (topic.schema_file is None):
+        raise OptionError(f"{path}: topic {topic.topic!r}: give schema or schema_file, one of them")
+    if (topic.format == "protobuf") != (topic.message is not None):
+        raise OptionError(f"{path}: topic {topic.topic!r}: message is for format protobuf, which needs it")
+    if topic.format == "protobuf" and topic.schema is not None:
+        raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
+    table = topic.table if "://" in topic.table else str(beside / topic.table)
+    file = None if topic.schema_file is None else str(beside / topic.schema_file)
+    return msgspec.structs.replace(topic, table=table, schema_file=file)
+
+
+def read_spec_file(path: str) -> bytes:
+    """A spec, or a file that it names. Raises OptionError."""
+    try:
+        if Path(path).stat().st_size > _MAX_SPEC_BYTES:
+            raise OptionError(f"{path}: larger than {_MAX_SPEC_BYTES} bytes")
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise OptionError(f"{path}: cannot be read ({error.strerror})") from error

@@ -1,0 +1,209 @@
+"""Typed tables: the bodies of a topic as columns, one row a message or one row a key, and their dead letters."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.keyed import upsert
+from rmq_formats.lakehouse.once import OnceTable, Rows, Shape
+from rmq_formats.lakehouse.raw import Landed
+from rmq_formats.lakehouse.selection import Selection
+from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
+from rmq_formats.spark import schemas
+from spark_udfs.bodies import avro_body, json_body, protobuf_body
+
+METADATA = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
+_OFFSET = "physical_offset"
+_DEAD = StructType(
+    [
+        *(schemas.COMMITLOG[name] for name in (*METADATA[:5], "body")),
+        StructField("reason", schemas.COMMITLOG["tags"].dataType),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """How a topic's bodies become columns.
+
+    Attributes:
+        columns: what they become.
+        column: a struct of ``value`` and ``reason``, of the column ``body``.
+    """
+
+    columns: StructType
+    column: Column
+
+
+def body_of(spark: SparkSession, topic: TypedTopic) -> Body:
+    """Read a topic's schema.
+
+    Raises:
+        OptionError: naming the topic and what is wrong with the schema.
+    """
+    given = topic.schema.encode() if topic.schema is not None else read_spec_file(topic.schema_file or "")
+    body = F.col("body")
+    try:
+        if topic.format == "json":
+            columns = _json_columns(given.decode())
+            return Body(columns, json_body(body, columns))
+        if topic.format == "avro":
+            columns = _avro_columns(spark, given.decode())
+            return Body(columns, avro_body(body, given.decode(), columns))
+        from spark_udfs.protobuf import columns as message_columns  # noqa: PLC0415 # only where it is used
+        from spark_udfs.protobuf import descriptor  # noqa: PLC0415
+
+        columns = message_columns(descriptor(given, str(topic.message)))
+        return Body(columns, protobuf_body(body, given, str(topic.message), columns))
+    except (ValueError, PySparkException) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise OptionError(f"topic {topic.topic!r}: its {topic.format} schema cannot be used: {said[0]}") from error
+
+
+def _json_columns(text: str) -> StructType:
+    if text.lstrip().startswith("{"):
+        try:
+            return StructType.fromJson(json.loads(text))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not Spark's JSON of a schema ({error})") from error
+    columns = StructType.fromDDL(text)
+    if not isinstance(columns, StructType):
+        raise ValueError(f"{text!r} is one column's type, and not columns")
+    return columns
+
+
+def _avro_columns(spark: SparkSession, text: str) -> StructType:
+    from spark_udfs.avro import decoder  # noqa: PLC0415 # only where it is used
+
+    decoder(text)
+    jvm: Any = spark._jvm
+    schema = getattr(jvm.org.apache.avro, "Schema$Parser")().parse(text)
+    found = json.loads(jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(schema).dataType().json())
+    if not isinstance(found, dict) or found.get("type") != "struct":
+        raise ValueError("it is no record")
+    return StructType.fromJson(found)
+
+
+class TypedExport:
+    """Lands one topic in its typed table, and what does not decode among the dead letters.
+
+    Args:
+        spark: the session.
+        topic: of the spec.
+        selection: the bounds; of all topics.
+        dead_letters: path of their table; None leaves them out.
+
+    Raises:
+        OptionError: a schema that cannot be used.
+    """
+
+    def __init__(self, spark: SparkSession, topic: TypedTopic, selection: Selection, dead_letters: str | None) -> None:
+        self.name = topic.topic
+        self.selection = selection.of_topic(topic.topic)
+        self._spark, self._topic = spark, topic
+        self._body = body_of(spark, topic)
+        self._names = {name: topic.metadata_prefix + name for name in METADATA}
+        self._schema = self._columns()
+        properties = (("rmq.topic", topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
+        shape = Shape(clusters=topic.cluster_by, properties=properties)
+        self.tables = {topic.table: self._names["store_timestamp"]}
+        self._table = OnceTable(spark, topic.table, self.selection, shape, self._names[_OFFSET])
+        self._dead = None
+        if dead_letters is not None:
+            dead = Shape(properties=(("rmq.topic", "dead letters"),))
+            self._dead = OnceTable(spark, dead_letters, self.selection, dead)
+            self.tables[dead_letters] = "store_timestamp"
+
+    def _columns(self) -> StructType:
+        topic, body = self._topic, self._body.columns
+        known = {name.lower() for name in self._names.values()}
+        for field in body:
+            if field.name.lower() in known:
+                raise OptionError(
+                    f"topic {topic.topic!r}: column {field.name!r} of the schema is a column of the message or comes "
+                    "twice; metadata_prefix names those of the message"
+                )
+            known.add(field.name.lower())
+        for name in topic.key:
+            if name not in body.fieldNames() or isinstance(body[name].dataType, StructType | ArrayType | MapType):
+                raise OptionError(f"topic {topic.topic!r}: key {name!r} is no plain column of the schema")
+        metadata = [StructField(self._names[name], schemas.COMMITLOG[name].dataType) for name in METADATA]
+        columns = StructType([*metadata, *(StructField(field.name, field.dataType) for field in body)])
+        for name in topic.cluster_by:
+            if name not in columns.fieldNames():
+                raise OptionError(f"topic {topic.topic!r}: cluster_by {name!r} is no column of the table")
+        return columns
+
+    def source_options(self) -> dict[str, str]:
+        """The columns of the source that are used; bodies as they were sent."""
+        return {"columns": ",".join([*METADATA, "size", "body", "record_error"]), "decompress": "true"}
+
+    def check(self) -> None:
+        """Refuse tables that are another's, or that the spec does not fit. Raises StoreError."""
+        self._table.check(self._schema)
+        if self._dead is not None:
+            self._dead.check(_DEAD)
+
+    def prepare(self) -> None:
+        """Make the tables, and add new columns of the schema."""
+        self._table.prepare(self._schema)
+        if self._dead is not None:
+            self._dead.prepare(_DEAD)
+
+    def exported_end(self) -> int:
+        """See ``Export``: what both tables have."""
+        landed = self._table.exported_end()
+        return landed if self._dead is None else min(landed, self._dead.exported_end())
+
+    def land(self, rows: Rows, end: int) -> Landed:
+        """See ``Export``. Bodies are decoded once, for both tables."""
+        begin = self.exported_end()
+        landed = self._table.exported_end()
+        decoded = self._decoded(rows(max(begin, self.selection.starting_physical_offset))).persist()
+        try:
+            owed = decoded.where(F.col(_OFFSET) >= landed)
+            sound = F.col("reason").isNull()
+            counted = owed.agg(F.count_if(sound), F.count_if(~sound), F.sum(F.when(sound, F.col("size")))).first()
+            assert counted is not None  # an aggregate without groups is one row
+            files = self._land_dead(decoded, end)
+            if self._topic.key:
+                upsert(self._spark, self._table, lambda first: self._typed(decoded, first), self._topic.key, end)
+            else:
+                added = self._table.land(lambda first: self._typed(decoded, first), end, lambda frame: frame)
+                files += added.files
+        finally:
+            decoded.unpersist()
+        return Landed(counted[0], int(counted[2] or 0), 0, counted[1], files)
+
+    def _land_dead(self, decoded: DataFrame, end: int) -> int:
+        if self._dead is None:
+            return 0
+        dead = decoded.where(F.col("reason").isNotNull()).select(*_DEAD.fieldNames())
+        return self._dead.land(lambda first: dead.where(F.col(_OFFSET) >= first), end, lambda frame: frame).files
+
+    def _decoded(self, frame: DataFrame) -> DataFrame:
+        """Metadata, ``size``, ``value``, ``reason``, and the body where there is a reason."""
+        sound = frame.where(F.col("record_error").isNull()).withColumn("decoded", self._body.column)
+        value, reason = F.col("decoded.value"), F.col("decoded.reason")
+        for name in self._topic.key:
+            no_key = f"its key {name} is null"
+            reason = F.when(reason.isNull() & F.col("decoded.value")[name].isNull(), F.lit(no_key)).otherwise(reason)
+        return sound.select(
+            *METADATA,
+            "size",
+            value.alias("value"),
+            reason.alias("reason"),
+            F.when(reason.isNotNull(), F.col("body")).alias("body"),
+        )
+
+    def _typed(self, decoded: DataFrame, first: int) -> DataFrame:
+        """The table's columns of what decodes, from a physical offset on."""
+        metadata = [F.col(name).alias(self._names[name]) for name in METADATA]
+        sound = decoded.where(F.col("reason").isNull() & (F.col(_OFFSET) >= first))
+        return sound.select(*metadata, *(F.col("value")[field.name].alias(field.name) for field in self._body.columns))

@@ -1,0 +1,53 @@
+"""Avro bodies, by fastavro."""
+
+import json
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any, Final
+
+import fastavro
+
+# Those that fastavro reads as Spark has them; of all others Spark takes the plain type.
+_LOGICAL: Final = frozenset(
+    ["date", "decimal", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"]
+)
+_WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
+
+
+def plain(schema: Any) -> Any:
+    """The schema without the logical types that Spark reads as their plain type.
+
+    Raises:
+        ValueError: it has a union of several types, which would be no column.
+    """
+    if isinstance(schema, list):
+        kinds = [kind for kind in schema if kind != "null"]
+        if len(kinds) > 1 and not any(all(isinstance(k, str) and k in pair for k in kinds) for pair in _WIDENED):
+            raise ValueError(f"a union of several types, {json.dumps(schema)}")
+        return [plain(kind) for kind in schema]
+    if isinstance(schema, dict):
+        dropped = {"logicalType"} if schema.get("logicalType") not in _LOGICAL else set()
+        nested = ("type", "items", "values")
+        made = {name: plain(part) if name in nested else part for name, part in schema.items() if name not in dropped}
+        if isinstance(schema.get("fields"), list):
+            made["fields"] = [plain(field) for field in schema["fields"]]
+        return made
+    return schema
+
+
+def decoder(schema: str) -> Callable[[bytes], dict[str, Any]]:
+    """A function that reads one body.
+
+    Raises:
+        ValueError: not a schema.
+    """
+    parsed = fastavro.parse_schema(plain(json.loads(schema)))
+
+    def decode(body: bytes) -> dict[str, Any]:
+        stream = BytesIO(body)
+        value = fastavro.schemaless_reader(stream, parsed, None)
+        if stream.tell() != len(body):
+            raise ValueError(f"{len(body) - stream.tell()} bytes behind the value")
+        return value  # type: ignore[return-value] # a record's; the spec is refused if it is none
+
+    return decode

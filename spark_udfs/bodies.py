@@ -1,0 +1,130 @@
+"""Typed bodies: JSON, Avro and Protobuf become columns, and what does not decode a reason.
+
+Each function gives a struct of ``value`` and ``reason``, one of which is null. JSON is decoded by Spark. The jars
+that decode Avro and Protobuf in Spark are not published for its version; their Python libraries do it instead,
+record by record, each in compiled code (docs/lakehouse.md has the figures).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.functions import arrow_udf
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
+_CORRUPT: Final = "__rmq_corrupt"
+_EMPTY: Final = "the body is empty"
+_REASON_CHARS: Final = 200  # a library may put the whole body into its message
+
+Decode = Callable[[bytes], dict[str, Any]]
+
+
+def json_body(body: Column, schema: StructType) -> Column:
+    """Bodies that are JSON objects; members that the schema does not name are passed over."""
+    text = body.cast("string")
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = F.from_json(text, StructType([*schema, StructField(_CORRUPT, StringType())]), options)
+    reason = (
+        F.when(body.isNull() | (F.octet_length(body) == 0), F.lit(_EMPTY))
+        .when(~F.is_valid_utf8(text), F.lit("the body is not UTF-8"))
+        .when(parsed.isNull() | parsed[_CORRUPT].isNotNull(), F.lit("the body is not JSON of the schema"))
+    )
+    value = F.struct(*(parsed[field.name].alias(field.name) for field in schema))
+    return F.struct(F.when(reason.isNull(), value).alias("value"), reason.alias("reason"))
+
+
+def avro_body(body: Column, schema: str, columns: StructType) -> Column:
+    """Bodies that are one Avro datum each, without a header.
+
+    Args:
+        body: binary.
+        schema: in Avro's JSON.
+        columns: what it is in Spark's types.
+    """
+
+    def decoder() -> Decode:
+        from spark_udfs.avro import decoder as of  # noqa: PLC0415 # where it runs
+
+        return of(schema)
+
+    return _library_body(body, decoder, columns)
+
+
+def protobuf_body(body: Column, descriptors: bytes, message: str, columns: StructType) -> Column:
+    """Bodies that are one Protobuf message each.
+
+    Args:
+        body: binary.
+        descriptors: a FileDescriptorSet.
+        message: full name.
+        columns: what it is in Spark's types.
+    """
+
+    def decoder() -> Decode:
+        from spark_udfs.protobuf import decoder as of  # noqa: PLC0415 # where it runs
+
+        return of(descriptors, message)
+
+    return _library_body(body, decoder, columns)
+
+
+def _library_body(body: Column, decoder: Callable[[], Decode], columns: StructType) -> Column:
+    value_type = to_arrow_type(columns, timezone="UTC")
+    cached: list[Decode] = []
+
+    def decode(bodies: pa.Array) -> pa.Array:
+        if not cached:
+            cached.append(decoder())
+        return decoded(bodies, cached[0], value_type)
+
+    result = StructType([StructField("value", columns), StructField("reason", StringType())])
+    column: Column = arrow_udf(decode, result)(body)
+    return column
+
+
+def decoded(bodies: pa.Array, decode: Decode, value_type: pa.DataType) -> pa.Array:
+    """A struct of ``value`` and ``reason`` for each body.
+
+    Args:
+        bodies: binary.
+        decode: gives a value, or raises what says why not.
+        value_type: of the values.
+    """
+    values: list[dict[str, Any] | None] = []
+    reasons: list[str | None] = []
+    for body in bodies:
+        value, reason = _attempt(body.as_py(), decode)
+        values.append(value)
+        reasons.append(reason)
+    try:
+        column = pa.array(values, value_type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        column = _one_by_one(values, reasons, value_type)
+    return pa.StructArray.from_arrays([column, pa.array(reasons, pa.string())], names=["value", "reason"])
+
+
+def _attempt(body: bytes | None, decode: Decode) -> tuple[dict[str, Any] | None, str | None]:
+    if not body:
+        return None, _EMPTY
+    try:
+        return decode(body), None
+    except Exception as error:  # whatever a library makes of foreign bytes, the stream goes on
+        return None, _shown(error)
+
+
+def _one_by_one(values: list[Any], reasons: list[str | None], value_type: pa.DataType) -> pa.Array:
+    """As ``pa.array``; a value that does not fit its column becomes null and gets a reason."""
+    for row, value in enumerate(values):
+        try:
+            pa.array([value], value_type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            values[row], reasons[row] = None, _shown(error)
+    return pa.array(values, value_type)
+
+
+def _shown(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:_REASON_CHARS] if text else type(error).__name__

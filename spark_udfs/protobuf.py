@@ -1,0 +1,135 @@
+"""Protobuf bodies, by Google's library: messages to columns."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_PLAIN: Final[dict[int, DataType]] = {
+    FieldDescriptor.CPPTYPE_INT32: IntegerType(),
+    FieldDescriptor.CPPTYPE_INT64: LongType(),
+    FieldDescriptor.CPPTYPE_UINT32: LongType(),
+    FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
+    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(),
+    FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
+    FieldDescriptor.CPPTYPE_BOOL: BooleanType(),
+    FieldDescriptor.CPPTYPE_ENUM: StringType(),
+}
+
+
+def descriptor(descriptors: bytes, message: str) -> Descriptor:
+    """A message's descriptor out of a FileDescriptorSet.
+
+    Raises:
+        ValueError: not such a set, or the message is not in it.
+    """
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+        return pool.FindMessageTypeByName(message)
+    except KeyError:
+        raise ValueError(f"no message {message!r}") from None
+    except (DecodeError, TypeError) as error:
+        raise ValueError(f"not a FileDescriptorSet with all that it imports ({error})") from error
+
+
+def columns(message: Descriptor, above: tuple[str, ...] = ()) -> StructType:
+    """A message's columns in Spark's types.
+
+    Raises:
+        ValueError: it holds itself, and would have no end.
+    """
+    if message.full_name in above:
+        raise ValueError(f"message {message.full_name!r} holds itself")
+    above = (*above, message.full_name)
+    return StructType([StructField(field.name, _type(field, above)) for field in message.fields])
+
+
+def _type(field: FieldDescriptor, above: tuple[str, ...]) -> DataType:
+    if _is_map(field):
+        entry = field.message_type.fields_by_name
+        return MapType(_single(entry["key"], above), _single(entry["value"], above))
+    return ArrayType(_single(field, above)) if field.is_repeated else _single(field, above)
+
+
+def _single(field: FieldDescriptor, above: tuple[str, ...]) -> DataType:
+    if field.message_type is not None:
+        return TimestampType() if field.message_type.full_name == _TIMESTAMP else columns(field.message_type, above)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else StringType()
+    return _PLAIN[field.cpp_type]
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def decoder(descriptors: bytes, message: str) -> Callable[[bytes], dict[str, Any]]:
+    """A function that reads one body. Fields without presence have their default; others may be null."""
+    found = descriptor(descriptors, message)
+    kind = message_factory.GetMessageClass(found)
+    read = _reader(found)
+
+    def decode(body: bytes) -> dict[str, Any]:
+        parsed = kind.FromString(body)
+        if not parsed.IsInitialized():
+            raise ValueError(f"required fields are missing: {', '.join(parsed.FindInitializationErrors())}")
+        return read(parsed)
+
+    return decode
+
+
+def _reader(message: Descriptor) -> Callable[[Any], dict[str, Any]]:
+    """Reads a message's fields; what each one is, is decided once."""
+    fields = [(field.name, field.has_presence, _value(field)) for field in message.fields]
+
+    def read(parsed: Any) -> dict[str, Any]:
+        return {
+            name: None if optional and not parsed.HasField(name) else value(getattr(parsed, name))
+            for name, optional, value in fields
+        }
+
+    return read
+
+
+def _value(field: FieldDescriptor) -> Callable[[Any], Any]:
+    if _is_map(field):
+        entry = field.message_type.fields_by_name
+        key, value = _single_value(entry["key"]), _single_value(entry["value"])
+        return lambda given: [(key(name), value(given[name])) for name in given]
+    single = _single_value(field)
+    return (lambda given: [single(item) for item in given]) if field.is_repeated else single
+
+
+def _single_value(field: FieldDescriptor) -> Callable[[Any], Any]:
+    if field.message_type is not None:
+        if field.message_type.full_name == _TIMESTAMP:
+            return lambda given: given.ToMicroseconds()
+        return _reader(field.message_type)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
+        names = {value.number: value.name for value in field.enum_type.values}
+        return lambda number: names.get(number, str(number))
+    if field.cpp_type == FieldDescriptor.CPPTYPE_UINT64:
+        return Decimal
+    return lambda value: value
