@@ -66,6 +66,55 @@ def test_help_and_wrong_arguments_do_not_load_what_is_slow() -> None:
         assert done.stdout.splitlines()[-1] == wanted
 
 
+# Serves until it says that it does, and then tells what it has loaded.
+SERVE = """
+import logging, os, signal, sys
+from rmq_core.cli.main import main
+
+class Stop(logging.Handler):
+    def emit(self, record):
+        if sys.argv[1] in record.getMessage():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+logging.getLogger().addHandler(Stop())
+logging.getLogger().setLevel(logging.INFO)
+try:
+    main(sys.argv[2:])
+except SystemExit as end:
+    code = end.code
+slow = {"numba", "llvmlite", "numpy", "pyarrow", "pandas", "rich", "pyspark"}
+print(code, *sorted(slow & set(sys.modules)))
+"""
+
+
+def loaded(said: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, said, *arguments], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout.splitlines()[-1]
+
+
+def test_a_name_server_does_not_load_what_is_slow() -> None:
+    assert loaded("name server listens", "namesrv", "--listen", "127.0.0.1:0") == "0"
+
+
+def test_a_broker_loads_what_its_kernels_need_and_no_more(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n")
+    arguments = ["standalone", "--store", f"{tmp_path}/store", "-c", str(conf), "--listen", "127.0.0.1:0"]
+    told = loaded("broker-a listens", *arguments, "--broker-listen", "127.0.0.1:0")
+    assert told == "0 llvmlite numba numpy"
+
+
+def test_all_of_a_broker_but_its_kernels_can_be_loaded_without_numba() -> None:
+    code = (
+        "import sys\nimport rmq_core.broker.metrics_server, rmq_core.broker.server, rmq_core.namesrv.server\n"
+        "print(*{'numba', 'llvmlite', 'pyarrow', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
