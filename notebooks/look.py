@@ -43,7 +43,11 @@ pd.options.display.max_rows = 40
 def table(frame: pd.DataFrame) -> Any:
     """A table as a notebook shows it: no row numbers, text to the left, thousands apart."""
     texts = [name for name in frame.columns if frame[name].dtype == object]
+    times = [name for name in frame.columns if pd.api.types.is_datetime64_any_dtype(frame[name])]
     style = frame.style.hide(axis="index").format(thousands=",", precision=2, na_rep="")
+    for name in times:
+        style = style.format("{:%Y-%m-%d %H:%M:%S}", subset=[name], na_rep="")
+        style = style.set_properties(subset=[name], **{"white-space": "nowrap"})
     for name in texts:
         style = style.set_properties(subset=[name], **{"text-align": "left"})
     heads: Any = {name: [{"selector": "th", "props": "text-align: left"}] for name in texts}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 
@@ -27,7 +28,8 @@ from rmq_formats.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.message import encode_message_id
 from rmq_formats.properties import encode_properties
 
-DIRECTORY: Final = Path(tempfile.gettempdir()) / "rmq-lake-shop-1"
+_OWN_SUM: Final = crc32(Path(__file__).read_bytes())  # another story has another store
+DIRECTORY: Final = Path(tempfile.gettempdir()) / f"rmq-lake-shop-{_OWN_SUM:08x}"
 START_MS: Final = int(datetime(2026, 3, 10, tzinfo=UTC).timestamp() * 1000)
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 END_MS: Final = START_MS + 2 * DAY_MS
@@ -184,7 +186,7 @@ def _write_config(root: Path, messages: Sequence[Sent]) -> None:
     (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}, indent=1))
 
 
-def _slowly(times: Sequence[int], each_ms: int = 72_000) -> Iterator[int]:
+def _slowly(times: Sequence[int], each_ms: int = 105_000) -> Iterator[int]:
     """When a consumer that takes a while for each message is through with it; it is stopped for some hours."""
     free_ms = 0
     for at_ms in times:
