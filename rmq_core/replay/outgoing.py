@@ -66,10 +66,14 @@ class Outgoing:
 
     Attributes:
         pieces: in order within each queue.
+        messages: how many they are.
+        record_bytes: of the records that they come from.
         refused: how many rows no broker would take: without a body, or too large.
     """
 
     pieces: list[Piece]
+    messages: int
+    record_bytes: int
     refused: int
 
 
@@ -93,7 +97,8 @@ def outgoing(rows: pa.RecordBatch, store_id: str, batch_bytes: int) -> Outgoing:
         keep = pa.array(able)
         rows, properties = rows.filter(keep), properties.filter(keep)
     messages = encode_messages(rows["body"], properties, np.asarray(rows["flag"]))
-    return Outgoing(list(_pieces(rows, messages, batch_bytes)), refused)
+    pieces = list(_pieces(rows, messages, batch_bytes))
+    return Outgoing(pieces, rows.num_rows, pc.sum(rows["size"]).as_py() or 0, refused)
 
 
 def _pieces(rows: pa.RecordBatch, messages: pa.BinaryArray, batch_bytes: int) -> Iterator[Piece]:

@@ -180,8 +180,8 @@ class _Pass:
             self._sent.refused += made.refused
             for piece in made.pieces:
                 await self._put(piece, batch)
-            self._sent.messages += part.num_rows - made.refused
-            self._sent.bytes += pc.sum(part["size"]).as_py()
+            self._sent.messages += made.messages
+            self._sent.bytes += made.record_bytes
             await self._pace()
         batch.is_whole = True
         self._advance()

@@ -6,7 +6,7 @@ a queue goes to the topic's queues in turn.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +49,7 @@ _TEXT: Final = (StringType(),)
 _NUMBER: Final = (IntegerType(), LongType(), ShortType())
 _STRINGS: Final = (ArrayType(StringType(), True), ArrayType(StringType(), False))
 _MAPS: Final = (MapType(StringType(), StringType(), True), MapType(StringType(), StringType(), False))
-_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
+WRITTEN_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": _TEXT, "body": (BinaryType(), *_TEXT), "keys": (*_TEXT, *_STRINGS), "tags": _TEXT, "properties": _MAPS,
     "flag": _NUMBER, "queue_id": _NUMBER, "broker_name": _TEXT,
 }  # fmt: skip
@@ -74,9 +74,9 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
     if overwrite:
         raise OptionError('rmq takes mode("append") only: messages cannot be overwritten')
     for column in schema:
-        kinds = _COLUMNS.get(column.name)
+        kinds = WRITTEN_COLUMNS.get(column.name)
         if kinds is None:
-            raise OptionError(f"rmq cannot write column {column.name!r}; select of {', '.join(_COLUMNS)}")
+            raise OptionError(f"rmq cannot write column {column.name!r}; select of {', '.join(WRITTEN_COLUMNS)}")
         if column.dataType not in kinds:
             said = " or ".join(kind.simpleString() for kind in kinds)
             raise OptionError(f"rmq cannot write column {column.name!r} as {column.dataType.simpleString()}: {said}")
@@ -144,8 +144,6 @@ class _RowWriter:
 
     sink: ClusterSink
     options: ClusterWriteOptions
-    turn: int = 0
-    lanes: dict[tuple[str, str | None, int | None], int] = field(default_factory=dict)
 
     def write(self, rows: pa.RecordBatch) -> None:
         bodies = rows.column("body").cast(pa.binary())

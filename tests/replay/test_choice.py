@@ -1,0 +1,89 @@
+"""Which messages are chosen, and what they become on the wire."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmq_core.broker.sql92 import compile_expression
+from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
+from rmq_core.replay.outgoing import COLUMNS, ORIGIN, outgoing
+from rmq_formats.access.query import Query
+from rmq_formats.arrow_schema import COMMITLOG, schema_of
+from rmq_formats.errors import OptionError
+from rmq_formats.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
+from rmq_formats.properties import decode_properties
+
+_SQL = (
+    "a > 3 AND b = 'x'", "a BETWEEN 2 AND 7 OR c IS NULL", "NOT (b IN ('x', 'a > 3'))", "b CONTAINS 'y' AND a <> 5",
+    "TRUE", "c = 'it''s' OR AND_ = '1'",
+)  # fmt: skip
+_PROPERTIES = st.dictionaries(
+    st.sampled_from(["a", "b", "c", "AND_"]), st.sampled_from(["1", "5", "x", "xyz", "it's", "2.5", "", "-3"])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_PROPERTIES, max_size=30), st.sampled_from(_SQL))
+def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[dict[str, str]], sql: str) -> None:
+    schema = pa.schema([("row", pa.int64()), COMMITLOG.field("properties")])
+    columns = {"row": range(len(rows)), "properties": [list(row.items()) for row in rows]}
+    batch = pa.RecordBatch.from_pydict(columns, schema=schema)
+    (found,) = filtered(iter([batch]), Choice(Query(), sql))
+    holds = compile_expression(sql)
+    assert found["row"].to_pylist() == [number for number, row in enumerate(rows) if holds(row)]
+
+
+@pytest.mark.parametrize(
+    ("topic", "wanted"),
+    [("Orders", True), ("%RETRY%g", False), ("%DLQ%g", False), ("RMQ_SYS_TRACE_TOPIC", False),
+     ("rmq_sys_wheel_timer", False), ("SCHEDULE_TOPIC_XXXX", False), ("SCHEDULE_TOPIC_XXXXL", True), ("TBW102", False)],
+)  # fmt: skip
+def test_without_topics_it_is_all_that_are_users_own(topic: str, wanted: bool) -> None:
+    query = chosen(Query(), None, None).query
+    assert query.topic_pattern == USER_TOPICS
+    assert query.wants_topic(topic) is wanted
+
+
+def test_an_expression_that_is_none_is_told() -> None:
+    with pytest.raises(OptionError, match="--sql 'a >': "):
+        chosen(Query(), "a >", None)
+
+
+def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties: str) -> dict[str, Any]:
+    return {
+        "topic": "T", "queue_id": queue_id, "physical_offset": offset, "size": len(body) + 91, "body": body,
+        "properties": list(properties.items()), "flag": 0, "sys_flag": sys_flag, "record_error": None,
+    }  # fmt: skip
+
+
+def test_pieces_are_of_one_queue_and_one_flag_in_order() -> None:
+    rows = [row(number % 2, number, b"%d" % number, FLAG_COMPRESSED * (number in (4, 6))) for number in range(12)]
+    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1 << 20)
+    assert [(one.queue_id, one.sys_flag, one.messages) for one in made.pieces] == [
+        (0, 0, 2), (0, FLAG_COMPRESSED, 2), (0, 0, 2), (1, 0, 6),
+    ]  # fmt: skip
+    assert [bytes(one.data).count(ORIGIN.encode()) for one in made.pieces] == [2, 2, 2, 6]
+    assert (made.messages, made.record_bytes, made.refused) == (12, 12 * 92 + 2, 0)
+    small = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1)
+    assert [one.messages for one in small.pieces] == [1] * 12
+
+
+def test_origin_is_that_of_this_replay_and_brokers_own_properties_are_left_out() -> None:
+    one = row(0, 77, b"x", **{"a": "b", ORIGIN: "older@3", "CLUSTER": "c", "UNIQ_KEY": "k"})
+    made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), "s", 1 << 20)
+    block = bytes(made.pieces[0].data)[20 + 1 + 2 :]
+    assert decode_properties(block) == {"a": "b", "UNIQ_KEY": "k", ORIGIN: "s@77"}
+
+
+def test_what_no_broker_takes_is_counted() -> None:
+    rows = [
+        row(0, 0, b""),
+        row(0, 1, b"x", a="v" * MAX_PROPERTIES_BYTES),
+        row(0, 2, b"x" * MAX_BODY_BYTES),
+        row(0, 3, b"x"),
+    ]
+    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1 << 20)
+    assert (made.refused, made.messages) == (3, 1)
