@@ -64,10 +64,11 @@ def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True
 
 
 async def show_all(answers: AsyncIterable[Answer], *, as_json: bool) -> int:
-    """Print answers as they come; the exit code is 0."""
+    """Print answers as they come; gives the last one's exit code, or 0."""
+    code = output.EXIT_CLEAN
     async for answer in answers:
-        show(answer, as_json=as_json)
-    return output.EXIT_CLEAN
+        code = show(answer, as_json=as_json)
+    return code
 
 
 def show(answer: Answer, *, as_json: bool) -> int:

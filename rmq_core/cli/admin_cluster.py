@@ -1,5 +1,7 @@
 """Clusters and brokers: ``rmq admin clusterList, brokerStatus, getBrokerConfig``."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,8 +19,18 @@ async def cluster_list(
     *,
     cluster: ClusterName = None,
     more: Annotated[bool, typer.Option("-m", "--moreStats", help="Messages of today instead of rates.")] = False,
-) -> Answer:
+    interval_s: Annotated[
+        int | None, typer.Option("-i", "--interval", min=1, metavar="S", help="Again every S seconds, until Ctrl-C.")
+    ] = None,
+) -> AsyncIterator[Answer]:
     """List clusters and their brokers, and how they do."""
+    yield await _cluster_list(admin, cluster, more=more)
+    while interval_s is not None:
+        await asyncio.sleep(interval_s)
+        yield await _cluster_list(admin, cluster, more=more)
+
+
+async def _cluster_list(admin: "Admin", cluster: str | None, *, more: bool) -> Answer:
     from rmq_core.remoting.errors import TransportError  # noqa: PLC0415 # --help does not need it
 
     names = ("msgPutTotalTodayNow", "msgGetTotalTodayNow") if more else ("putTps", "getTransferredTps")

@@ -10,12 +10,13 @@ import typer
 
 from rmq_core.cli.admin_answers import Answer, of_messages
 from rmq_core.cli.admin_options import Switch, Topic, time_ms
+from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_core.cli.produce import credentials
 from rmq_formats.errors import DecodeError, OptionError
 from rmq_formats.message_id import decode_message_id
 
 if TYPE_CHECKING:
-    from rmq_core.client import Admin, MessageQueue
+    from rmq_core.client import Admin, MessageQueue, ReceivedMessage
 
 _END_OF_TIME_MS = (1 << 63) - 1
 
@@ -27,6 +28,12 @@ QueueId = Annotated[
 ]
 
 
+ConsumerGroup = Annotated[
+    str | None, typer.Option("-g", "--consumerGroup", metavar="G", help="Have a member of this group consume it.")
+]
+ClientId = Annotated[str | None, typer.Option("-d", "--clientId", metavar="ID", help="With -g: which member.")]
+
+
 async def by_id(
     admin: "Admin",
     *,
@@ -34,11 +41,18 @@ async def by_id(
     topic: Annotated[
         str | None, typer.Option("-t", "--topic", metavar="T", help="With a topic the id may be a unique key too.")
     ] = None,
+    group: ConsumerGroup = None,
+    client_id: ClientId = None,
+    resend: Annotated[Switch, typer.Option("-s", "--sendMessage", help="Send it again, as a new message.")] = "false",
 ) -> Answer:
-    """Find a message by its id."""
+    """Find a message by its id; have a consumer consume it, or send it again."""
     if topic is not None and not await _is_place(admin, msg_id):
-        return of_messages(await admin.query_by_uniq_key(topic, msg_id))
-    return of_messages([await admin.view_message(msg_id)])
+        found = await admin.query_by_uniq_key(topic, msg_id)
+    else:
+        found = [await admin.view_message(msg_id)]
+    if group is not None or client_id is not None:
+        return await _consumed(admin, found, group, client_id)
+    return await _sent_again(admin, found) if resend == "true" else of_messages(found)
 
 
 async def _is_place(admin: "Admin", msg_id: str) -> bool:
@@ -75,9 +89,13 @@ async def by_unique_key(
     topic: Topic,
     key: Annotated[str, typer.Option("-i", "--msgId", metavar="U", help="Its unique key, the id that a send gives.")],
     show_all: Annotated[bool, typer.Option("-a", "--showAll", help="All of them, if it was sent again.")] = False,
+    group: ConsumerGroup = None,
+    client_id: ClientId = None,
 ) -> Answer:
-    """Find a message by its unique key."""
+    """Find a message by its unique key; have a consumer consume it."""
     found = await admin.query_by_uniq_key(topic, key)
+    if group is not None or client_id is not None:
+        return await _consumed(admin, found[:1], group, client_id)
     return of_messages(found if show_all else found[:1])
 
 
@@ -162,6 +180,34 @@ async def send(
     at = sent.queue
     row = (at.broker_name, at.queue_id, sent.queue_offset, sent.status.name, sent.msg_id, sent.offset_msg_id)
     return Answer(("broker_name", "queue_id", "queue_offset", "status", "msg_id", "offset_msg_id"), [row])
+
+
+async def _consumed(admin: "Admin", found: "list[ReceivedMessage]", group: str | None, client_id: str | None) -> Answer:
+    """Have a member of a group consume messages at once; what came of it."""
+    if group is None or client_id is None:
+        raise OptionError("-g and -d: give both")
+    rows = []
+    for one in found:
+        address = decode_message_id(one.offset_msg_id)[0].text
+        result = await admin.brokers.consume_directly(address, group, client_id, one.topic, one.offset_msg_id)
+        told = result.consume_result or None, result.remark or None
+        rows.append((one.msg_id, group, client_id, *told, result.spent_time_mills))
+    columns = ("msg_id", "group", "client_id", "result", "remark", "spent_millis")
+    return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
+
+
+async def _sent_again(admin: "Admin", found: "list[ReceivedMessage]") -> Answer:
+    """Send messages as new ones, as ``rmq produce`` sends what ``rmq consume`` has printed."""
+    from rmq_core.client import Producer  # noqa: PLC0415 # --help does not need it
+    from rmq_core.client.lines import line_of_message, message_of_line  # noqa: PLC0415
+
+    rows = []
+    async with Producer(admin.namesrv, "TOOLS_PRODUCER", credentials=credentials()) as producer:
+        for one in found:
+            sent = await producer.send(message_of_line(line_of_message(one), None))
+            rows.append((one.msg_id, sent.status.name, sent.msg_id, sent.offset_msg_id))
+    columns = ("original_msg_id", "status", "msg_id", "offset_msg_id")
+    return Answer(columns, rows, code=EXIT_CLEAN if rows else EXIT_FINDINGS)
 
 
 async def _queues(admin: "Admin", topic: str, broker_name: str | None, queue_id: int | None) -> "list[MessageQueue]":

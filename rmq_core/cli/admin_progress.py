@@ -34,6 +34,9 @@ async def consumer_progress(
         str | None, typer.Option("-t", "--topicName", "--topic", metavar="T", help="With -g: only this topic.")
     ] = None,
     cluster: ClusterName = None,
+    with_clients: Annotated[
+        Switch, typer.Option("-s", "--showClientIP", help="With -g: which member has each queue.")
+    ] = "false",
 ) -> Answer:
     """Tell how far consumer groups are: all of them, or one queue by queue."""
     masters = await admin.masters(cluster)
@@ -42,14 +45,34 @@ async def consumer_progress(
             raise OptionError("-t: give -g too")
         return await _all_progress(admin, masters)
     rows: list[_QueueRow] = []
+    owners: dict[tuple[str, str, int], str] = {}
     rate = 0.0
     for address in masters:
+        if with_clients == "true":
+            owners |= await _owners(admin, address, group)
         stats = await admin.brokers.consume_stats(address, group, topic)
         rows += _queue_rows(stats)
         rate += stats.consume_tps
     behind = sum(row[_DIFF] for row in rows)
     code = EXIT_CLEAN if rows else EXIT_FINDINGS
-    return Answer(_QUEUE_COLUMNS, sorted(rows), note=f"{behind:,} behind, {rate:.2f} a second", code=code)
+    note = f"{behind:,} behind, {rate:.2f} a second"
+    if with_clients == "true":
+        with_owners = [(*row, owners.get(row[:3])) for row in sorted(rows)]
+        return Answer((*_QUEUE_COLUMNS, "client"), with_owners, note=note, code=code)
+    return Answer(_QUEUE_COLUMNS, sorted(rows), note=note, code=code)
+
+
+async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, str, int], str]:
+    """The addresses of the members that have queues, by topic, broker and number of the queue."""
+    from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+
+    members = await admin.brokers.consumers(address, group)
+    found = {}
+    for member in members.connection_set if members else ():
+        for key in (await admin.brokers.running_info(address, group, member.client_id)).mq_table:
+            queue = parse_queue_key(key)
+            found[queue.topic, queue.broker_name, queue.queue_id] = member.client_addr
+    return found
 
 
 async def _all_progress(admin: "Admin", masters: list[str]) -> Answer:
@@ -101,9 +124,12 @@ async def broker_consume_stats(
     level: Annotated[
         int, typer.Option("-l", "--level", min=0, metavar="N", help="Only queues that are so far behind.")
     ] = 0,
+    timeout_ms: Annotated[
+        int, typer.Option("-t", "--timeoutMillis", min=1, metavar="MS", help="How long the broker may take.")
+    ] = 50_000,
 ) -> Answer:
     """Tell how far all groups of a broker are, queue by queue."""
-    stats = await admin.brokers.all_consume_stats(broker, in_order=in_order == "true")
+    stats = await admin.brokers.all_consume_stats(broker, in_order=in_order == "true", timeout_s=timeout_ms / 1000)
     rows: list[tuple[str, *_QueueRow]] = []
     for table in stats.consume_stats_list:
         for group, found in table.items():

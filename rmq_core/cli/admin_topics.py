@@ -39,7 +39,12 @@ async def topic_list(
     return Answer(("topic", "clusters", "groups"), rows)
 
 
-async def topic_route(admin: "Admin", *, topic: Topic) -> Answer:
+async def topic_route(
+    admin: "Admin",
+    *,
+    topic: Topic,
+    _as_list: Annotated[bool, typer.Option("-l", "--list", help="Taken for mqadmin's sake; it is always so.")] = False,
+) -> Answer:
     """Tell which brokers have a topic, and how many queues."""
     route = await admin.route(topic)
     brokers = {broker.broker_name: broker for broker in route.broker_datas}
@@ -86,7 +91,9 @@ async def update_topic(
         int, typer.Option("-w", "--writeQueueNums", min=0, metavar="N", help="Queues that are sent to.")
     ] = 8,
     perm: Annotated[int, typer.Option("-p", "--perm", min=0, max=7, metavar="N", help="4 read, 2 write.")] = 6,
-    order: Annotated[Switch, typer.Option("-o", "--order", help="Whether it is an ordered one.")] = "false",
+    order: Annotated[
+        Switch, typer.Option("-o", "--order", help="Whether it is ordered, at name servers too.")
+    ] = "false",
     attributes: Annotated[
         str | None,
         typer.Option("-a", "--attributes", metavar="CHANGES", help="As +message.type=FIFO,-reserve.time."),
@@ -104,8 +111,17 @@ async def update_topic(
             attributes=attributes,
             broker=address,
         )
+    if order == "true":
+        await _keep_in_order(admin, topic, found, write_queues, whole=broker is None)
     columns = ("broker", "topic", "read_queues", "write_queues", "perm", "order")
     return Answer(columns, [(one, topic, read_queues, write_queues, perm, order == "true") for one in found])
+
+
+async def _keep_in_order(admin: "Admin", topic: str, masters: list[str], queues: int, *, whole: bool) -> None:
+    """Have name servers know how many ordered queues each of the brokers has."""
+    table = (await admin.cluster()).broker_addr_table
+    names = [name for name in sorted(table) if not set(masters).isdisjoint(table[name].broker_addrs.values())]
+    await admin.keep_in_order(topic, dict.fromkeys(names, queues), whole=whole)
 
 
 async def delete_topic(admin: "Admin", *, topic: Topic, cluster: ClusterName = None) -> Answer:

@@ -10,7 +10,7 @@ Source: ``MQAdminImpl``, ``DefaultMQAdminExtImpl``.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from rmq_core.client.admin_inquiries import BrokerInquiries
@@ -19,6 +19,7 @@ from rmq_core.client.decode import decode_records
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import ClientOptions, ConsumerOptions
+from rmq_core.client.order_config import keep_in_order
 from rmq_core.client.packet import MAX_GROUP_CHARACTERS, MAX_TOPIC_CHARACTERS, check_name
 from rmq_core.client.pull import Puller
 from rmq_core.client.queue_offsets import QueueOffsets
@@ -200,6 +201,10 @@ class Admin:
             attributes=attributes,
         )
         await self._at_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, broker=broker)
+
+    async def keep_in_order(self, topic: str, queues: Mapping[str, int], *, whole: bool = True) -> str:
+        """Have name servers know a topic's ordered queues; see ``order_config``."""
+        return await keep_in_order(self._cluster, topic, queues, whole=whole)
 
     async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic, everywhere or in one cluster."""

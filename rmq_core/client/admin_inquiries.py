@@ -3,11 +3,15 @@
 Source: ``MQClientAPIImpl``.
 """
 
+from typing import Final
+
 from rmq_core.client.cluster import Cluster
 from rmq_core.remoting.bodies import (
     BrokerConsumeStats,
     BrokerStats,
+    ConsumeDirectlyResult,
     ConsumerConnection,
+    ConsumerRunningInfo,
     ConsumeStats,
     GroupList,
     ProducerConnection,
@@ -24,14 +28,18 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.java_properties import parse_properties
 from rmq_core.remoting.requests import (
     CloneGroupOffset,
+    ConsumeDirectly,
     ConsumerGroup,
     ConsumeStatsInBroker,
     ConsumeStatsOf,
     ProducerGroup,
     ResetOffset,
+    RunningInfo,
     Topic,
     ViewStats,
 )
+
+_DIRECTLY_S: Final = 20.0  # a broker gives the consumer ten
 
 
 class BrokerInquiries:
@@ -81,15 +89,18 @@ class BrokerInquiries:
         answer = await self._cluster.ask(address, RequestCode.GET_CONSUME_STATS, fields)
         return decode_body(answer.body, ConsumeStats)
 
-    async def all_consume_stats(self, address: str, *, in_order: bool = False) -> BrokerConsumeStats:
+    async def all_consume_stats(
+        self, address: str, *, in_order: bool = False, timeout_s: float | None = None
+    ) -> BrokerConsumeStats:
         """How far all groups are.
 
         Args:
             address: of the broker.
             in_order: in ordered topics only.
+            timeout_s: for the answer; the options' if it is not given.
         """
         fields = ConsumeStatsInBroker(is_order=in_order)
-        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, fields)
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, fields, timeout_s=timeout_s)
         return decode_body(answer.body, BrokerConsumeStats)
 
     async def consumers(self, address: str, group: str) -> ConsumerConnection | None:
@@ -119,6 +130,20 @@ class BrokerInquiries:
         fields = ViewStats(stats_name=name, stats_key=key)
         answer = await self._or_none(address, RequestCode.VIEW_BROKER_STATS_DATA, fields, ResponseCode.SYSTEM_ERROR)
         return None if answer is None else decode_body(answer.body, BrokerStats)
+
+    async def running_info(self, address: str, group: str, client_id: str) -> ConsumerRunningInfo:
+        """What a member of a consumer group says of itself; the broker asks it."""
+        fields = RunningInfo(consumer_group=group, client_id=client_id)
+        answer = await self._cluster.ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        return decode_body(answer.body, ConsumerRunningInfo)
+
+    async def consume_directly(
+        self, address: str, group: str, client_id: str, topic: str, offset_msg_id: str
+    ) -> ConsumeDirectlyResult:
+        """Have a member of a consumer group consume a message of the broker's at once; what came of it."""
+        fields = ConsumeDirectly(consumer_group=group, client_id=client_id, topic=topic, msg_id=offset_msg_id)
+        answer = await self._cluster.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, timeout_s=_DIRECTLY_S)
+        return decode_body(answer.body, ConsumeDirectlyResult)
 
     async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
         """Have a group be as far as another one.
