@@ -11,6 +11,8 @@ import pytest
 
 from rmq_formats.hosts import Host
 from rmq_formats.message_id import encode_message_id
+from tests.admin.conftest import Cluster
+from tests.admin.test_groups import client, connections
 from tests.broker.processes import Standalone, standalone
 from tests.interop import peer
 from tests.stores import tree
@@ -147,6 +149,29 @@ def test_mqadmin_makes_uses_and_deletes_topics_and_groups(written: Written) -> N
     written.mqadmin("deleteSubGroup", "-b", broker, "-g", "made_group", "-c", "DefaultCluster")
     assert "success" in written.mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "Made")
     assert "Made" not in written.mqadmin("topicList").split()
+
+
+def test_mqadmin_sees_who_is_connected(written: Written) -> None:
+    topic, group, namesrv = "Members", "member_group", written.running.namesrv
+    written.mqadmin("updateTopic", "-b", written.running.broker, "-t", topic, "-r", "2", "-w", "2", "-o", "true")
+    cluster = Cluster(namesrv, written.running.broker)
+    (sent,) = cluster.rows("sendMessage", "-t", topic, "-p", "a body")
+    place = "--namesrv", namesrv, "--topic", topic, "--group", group
+    with client("consume", *place, "--from", "first"), client("produce", *place):
+        (member,) = connections(cluster, "consumerConnection", "-g", group)
+        connections(cluster, "producerConnection", "-g", group, "-t", topic)
+        shown = written.mqadmin("consumerConnection", "-g", group)
+        assert member["client_id"] in shown
+        assert "PYTHON" in shown
+        assert "PYTHON" in written.mqadmin("producerConnection", "-g", group, "-t", topic)
+        assert "PROP_CONSUMER_START_TIMESTAMP" in written.mqadmin(
+            "consumerStatus", "-g", group, "-i", member["client_id"]
+        )
+        directly = "-i", sent["offset_msg_id"], "-g", group, "-d", member["client_id"], "-t", topic
+        assert "CR_SUCCESS" in written.mqadmin("queryMsgById", *directly)
+    route = written.mqadmin("topicRoute", "-t", topic)
+    assert '"orderTopicConf":"ours:2"' in route.replace(" ", "")
+    assert written.running.broker in route
 
 
 def test_mqadmin_shows_statistics(written: Written) -> None:
