@@ -25,7 +25,8 @@ from rmq_core.remoting.requests import PullMessage, PullResult
 READER_GROUP: Final = "TOOLS_CONSUMER"  # MixAll.TOOLS_CONSUMER_GROUP: every broker has it
 _HAS_SUBSCRIPTION: Final = 4
 _OTHER_STATUSES: Final = tuple(status.value for status in PullStatus if status is not PullStatus.FOUND)
-_FIRST_STEP: Final = 1024  # messages of a pull; most brokers give 32 of them, and then that is asked for
+_MOST: Final = 1024  # messages of a pull; most brokers give 32 of them
+_PROBE_EVERY: Final = 16  # rounds
 _MAX_DEPTH: Final = 8  # pulls at a time; an answer has 4 MiB and some at most
 _PULL_TIMEOUT_S: Final = 30.0
 _ATTEMPTS: Final = 4  # a broker that starts anew is there again after some seconds
@@ -123,9 +124,11 @@ class BulkReader:
         """
         wanted = subscription(queue.topic, tags, sql=sql)
         is_filtered = tags != ALL or sql is not None
-        step, depth = _FIRST_STEP, 1
+        step, depth, until_probe = _MOST, 1, 0
         while begin < end:
-            count = 1 if is_filtered else depth
+            # Now and then one pull asks for all that the broker gives at once: those that go together ask for that.
+            is_probe = is_filtered or until_probe == 0
+            step, count = (_MOST, 1) if is_probe else (step, depth)
             starts = range(begin, min(end, begin + step * count), step)
             pulls = [self._pull(queue, start, min(step, end - start), wanted) for start in starts]
             answers, went_on_at = [], begin
@@ -137,10 +140,12 @@ class BulkReader:
             if went_on_at == begin:  # a queue that has become shorter than it was
                 raise TransportError(f"{queue.broker_name} {queue.topic}:{queue.queue_id}", f"ends at {begin}")
             yield answers
-            if went_on_at >= starts[-1] + step or went_on_at >= end:
-                depth = min(2 * depth, _MAX_DEPTH)
+            if is_probe:
+                step, until_probe = min(went_on_at - begin, _MOST), _PROBE_EVERY
+            elif went_on_at < min(starts[-1] + step, end):
+                depth, until_probe = 1, 0
             else:
-                step, depth = max(1, min(answers[0].next_offset - begin, _FIRST_STEP)), 1
+                depth, until_probe = min(2 * depth, _MAX_DEPTH), until_probe - 1
             begin = went_on_at
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int, wanted: SubscriptionData) -> Pulled:

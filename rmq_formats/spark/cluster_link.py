@@ -5,6 +5,7 @@ The one module of ``rmq_formats`` that imports ``rmq_core``: what a broker's ans
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -119,7 +120,7 @@ class ClusterSink:
             self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes)
         self._keys = BulkUniqKeys()
         self._queues: dict[str, Sequence[MessageQueue]] = {}
-        self._turn = 0
+        self._turn = random.randrange(1 << 16)  # tasks begin with different queues
 
     def __enter__(self) -> "ClusterSink":
         return self

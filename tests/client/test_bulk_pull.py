@@ -56,6 +56,12 @@ async def test_many_messages_take_few_rounds(fakes: FakeCluster) -> None:
     assert len(fakes.brokers["a"].requests) <= 64 + 2  # nothing to speak of is pulled twice
 
 
+async def test_after_large_messages_small_ones_are_pulled_together_again(fakes: FakeCluster) -> None:
+    fakes.brokers["a"].answer = queue_of(4000, lambda offset: 1 if offset < 100 else 32)
+    assert offsets(await read(fakes, 0, 4000)) == list(range(4000))
+    assert len(fakes.brokers["a"].requests) <= 100 + 3900 // 32 + 60
+
+
 async def test_messages_that_are_gone_are_told(fakes: FakeCluster) -> None:
     fakes.brokers["a"].answer = queue_of(100, lambda _: 32, first=40)
     pulled = await read(fakes, 10, 60)
