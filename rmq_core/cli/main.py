@@ -8,7 +8,6 @@ for 0, and raises ``RmqError``. What is slow to load (numba, pyarrow) is importe
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -143,6 +142,8 @@ app.add_typer(admin.app, name="admin")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 # it loads email and more
+
         try:
             number = version("rmq-lake")
         except PackageNotFoundError:  # run from a source tree
