@@ -1,8 +1,7 @@
 """Loads numba and the kernels of dispatch, most of a second, beside what else a start has to do.
 
 What is in a log already is read by kernels, so that a store with one has them before it is open. A new one has
-nothing to read and can be open without; the first dispatch waits for them. Only where they have to be compiled
-first, which takes a minute after an installation, no store is open before.
+nothing to read and can be open without; the first dispatch waits for them.
 """
 
 import sys
@@ -16,19 +15,12 @@ from rmq_formats.errors import StoreError
 from rmq_formats.kernels import drop_stale_code
 
 _KERNELS: Final = "rmq_core.store.collector"  # the module that has all others loaded
-_LAST_COMPILED: Final = "kernels.dispatch_log-*.nbi"
 _HERE: Final = Path(__file__).parent
 
 
 def drop_stale_kernels() -> None:
     """Drop the kernels' machine code if it is of other sources than today's."""
     drop_stale_code(_HERE, (_HERE / "kernels.py", _HERE / "dispatch_tables.py"))
-
-
-def is_compiled() -> bool:
-    """Whether machine code of the kernels is kept from an earlier start."""
-    drop_stale_kernels()
-    return any((_HERE / "__pycache__").glob(_LAST_COMPILED))
 
 
 def load_kernels() -> None:

@@ -19,7 +19,7 @@ from rmq_core.store.disk import Disk
 from rmq_core.store.dispatch import Dispatch
 from rmq_core.store.flush import FaultListener, FlushListener, LogFlusher
 from rmq_core.store.index import Index
-from rmq_core.store.kernel_loading import KernelLoading, is_compiled, load_kernels
+from rmq_core.store.kernel_loading import KernelLoading, load_kernels
 from rmq_core.store.lock import hold_lock
 from rmq_core.store.log import CommitLog, list_log_files
 from rmq_core.store.queues import QueueTable
@@ -152,7 +152,7 @@ class MessageStore:
         return f"{paths.config_dir(self.config.root)}/{_DROPPED_TOPICS}"
 
     def _open(self, now_ms: int) -> None:
-        if list_log_files(self.config.commitlog_path) or not is_compiled():
+        if list_log_files(self.config.commitlog_path):
             load_kernels()
         else:
             self._loading = KernelLoading()
