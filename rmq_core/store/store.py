@@ -5,7 +5,7 @@ down, deleting topics, and an append that needs a new file when none has been ma
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Final
 
@@ -19,7 +19,8 @@ from rmq_core.store.disk import Disk
 from rmq_core.store.dispatch import Dispatch
 from rmq_core.store.flush import FaultListener, FlushListener, LogFlusher
 from rmq_core.store.index import Index
-from rmq_core.store.kernel_loading import KernelLoading, load_kernels
+from rmq_core.store.kernel_loading import load_kernels
+from rmq_core.store.live_dispatch import LiveDispatch
 from rmq_core.store.lock import hold_lock
 from rmq_core.store.log import CommitLog, list_log_files
 from rmq_core.store.queues import QueueTable
@@ -27,14 +28,10 @@ from rmq_core.store.read import Reader
 from rmq_core.store.recovery import Recovery, RecoveryReport
 from rmq_core.store.refusals import SHUTDOWN, Refusals
 from rmq_core.store.unit_writer import UnitWriter
-from rmq_core.store.values import Arrival
 from rmq_core.store.watermark import Marks
 from rmq_formats import paths
 from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.errors import StoreError
 from rmq_formats.hosts import Host
-
-ArrivalListener = Callable[[list[Arrival]], None]
 
 _LOGGER = logging.getLogger(__name__)
 _DROPPED_TOPICS: Final = "droppedTopics.json"
@@ -50,6 +47,9 @@ class MessageStore:
             without a call in between: it would be felt.
         put_batch: appends a client's batch; see ``BulkAppender.put_batch``.
         put_encoded: appends a master's bytes; see ``BulkAppender.put_encoded``.
+        dispatch: makes readable what has been appended; see ``LiveDispatch.run``.
+        on_dispatched: has a function told of new messages; see ``LiveDispatch.on_dispatched``.
+        wait_for_kernels: has no later ``dispatch`` wait for numba; see ``LiveDispatch.wait_for_kernels``.
         next_offset: queue offset that the next message of a queue gets.
         get: messages of a queue; see ``Reader.get``.
         query: messages with a key; see ``Reader.query``.
@@ -71,7 +71,6 @@ class MessageStore:
         self._disk = disk
         self._closing = ExitStack()
         self._lacks_file = False  # that a new CommitLog file could not be made is told once
-        self._on_arrival: list[ArrivalListener] = []
         levels = delay_levels_ms(config.delay_levels)
         self._log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
         self._queues = QueueTable(config, disk)
@@ -97,20 +96,23 @@ class MessageStore:
         self.max_offset = self._reader.max_offset
         self.record = self._log.record
         self.log_stretch = self._log.stretch
-        self._is_sync = config.flush_disk_type is FlushDiskType.SYNC
-        self._flusher = LogFlusher(self._log, disk, None if self._is_sync else config.flush_interval_ms)
+        is_sync = config.flush_disk_type is FlushDiskType.SYNC
+        self._flusher = LogFlusher(self._log, disk, None if is_sync else config.flush_interval_ms)
         self._flusher.on_fault(self._on_flush_fault)
         self._marks = Marks(config.root, disk)
         self._background = Background(
             config, disk, self._log, self._queues.open_files, self._index, self._dispatch, self._flusher, self._marks
         )
+        self._live = LiveDispatch(config, self._log, self._dispatch, self._flusher, self._background, self._refusals)
+        self.dispatch = self._live.run
+        self.on_dispatched = self._live.on_dispatched
+        self.wait_for_kernels = self._live.wait_for_kernels
         cleaner = Cleaner(
             config, disk, self._log, self._queues, self._index, self._dispatch, self._background, self._flusher,
             self._refusals,
         )  # fmt: skip
         self.clean = cleaner.clean
         self.recovery = RecoveryReport()
-        self._loading: KernelLoading | None = None
 
     @classmethod
     def open(
@@ -155,7 +157,7 @@ class MessageStore:
         if list_log_files(self.config.commitlog_path):
             load_kernels()
         else:
-            self._loading = KernelLoading()
+            self._live.load_kernels_beside()
         recovery = Recovery(
             self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, self._dropped,
             now_ms,
@@ -166,21 +168,6 @@ class MessageStore:
         self._flusher.start(self._log.max_offset)
         self._background.force()
         self._background.start()
-
-    def wait_for_kernels(self) -> None:
-        """Wait until the first dispatch has not to: numba may have to compile them, and nobody else waits so long."""
-        self._has_kernels()
-
-    def _has_kernels(self) -> bool:
-        """Wait for the kernels; False if they cannot be had."""
-        if self._loading is not None:
-            try:
-                self._loading.wait()
-            except StoreError as error:
-                self._refusals.add("kernels", str(error))
-                return False
-            self._loading = None
-        return True
 
     def _roll(self) -> bool:
         """Have the log go on in a new file."""
@@ -194,47 +181,6 @@ class MessageStore:
             return False
         self._lacks_file = False
         return True
-
-    def dispatch(self) -> bool:
-        """Make what has been appended readable, and have it forced. Call it once for each batch of appends.
-
-        With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
-        it again when ``on_flushed`` tells of more. The first messages of a new store wait here until the kernels
-        are loaded.
-
-        Returns:
-            False if the disk did not take it: it is tried again at the next call, and until then no message is
-            taken.
-
-        Source: ``DefaultMessageStore.ReputMessageService``.
-        """
-        log = self._log
-        if log.position >= log.preallocate_at and self.config.preallocate:
-            log.preallocate_at = log.file_bytes + 1
-            self._background.prepare(log.start + log.file_bytes)
-        if self._is_sync:
-            self._flusher.request()
-        limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
-        if self._dispatch.offset >= limit:
-            return True
-        if self._loading is not None and not self._has_kernels():
-            return False
-        rows: dict[int, list[int]] | None = {} if self._on_arrival else None
-        try:
-            self._dispatch.run(limit, rows)
-        except OSError as error:  # what it needs may come: a full disk heals
-            self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
-            return False
-        self._refusals.remove("dispatch")
-        if rows:
-            arrivals = self._dispatch.arrivals_of(rows)
-            for listener in self._on_arrival:
-                listener(arrivals)
-        return True
-
-    def on_dispatched(self, listener: ArrivalListener) -> None:
-        """Have ``dispatch`` call a function with the queues that have new messages."""
-        self._on_arrival.append(listener)
 
     # --- the disk -----------------------------------------------------------------------
     @property
@@ -326,7 +272,7 @@ class MessageStore:
             Whether the next start finds it complete; else the mark of a crash stays, and it is recovered then.
         """
         self._refusals.add(SHUTDOWN, "the store is shut down")
-        self._has_kernels()  # no thread may be left that imports
+        self.wait_for_kernels()  # no thread may be left that imports
         self._flusher.stop()
         self.dispatch()
         self._background.stop()
