@@ -17,9 +17,12 @@ DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 
 
 
 def pytest_configure() -> None:
-    """Take SIGINT as a terminal's programs do, for the programs that tests start: one in the background ignores it."""
+    """What holds for the programs that tests start."""
+    # They take SIGINT as a terminal's programs do; one in the background ignores it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Of the processors' time in a test's short-lived JVM the optimizing compiler takes most, and to no use.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @dataclass(frozen=True, slots=True)

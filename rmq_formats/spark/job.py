@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -15,6 +17,8 @@ from rmq_formats.errors import RmqError
 from rmq_formats.spark.session import session
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
+
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")  # the last line of a Python traceback
 
 Body = Callable[[argparse.Namespace, SparkSession], tuple[dict[str, Any], int]]
 
@@ -67,7 +71,7 @@ def run_job(
         print(line, flush=True)  # noqa: T201 # the report is the job's output
     except RmqError as error:
         _fail(parser, str(error))
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:  # of queries, and of tasks that no query runs
         _fail(parser, spark_cause(error))
     except KeyboardInterrupt:
         _leave(parser, "interrupted", 130)
@@ -86,7 +90,12 @@ def spark_cause(error: BaseException) -> str:
         kind, _, text = line.partition(": ")
         if kind.startswith("rmq_formats.errors."):
             return text
-    return lines[0] if lines else type(error).__name__
+    raised = [line for line in lines if _RAISED.match(line)]
+    if "Traceback (most recent call last)" in str(error) and raised:
+        return raised[-1]
+    # Of a failure in the JVM Py4J says first which call it was.
+    told = next((line[2:] for line in lines if line.startswith(": ")), None)
+    return told or (lines[0] if lines else type(error).__name__)
 
 
 def _fail(parser: JobParser, message: str) -> NoReturn:

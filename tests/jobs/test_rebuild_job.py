@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from jobs import rebuild
 from tests.stores import tree
 
 JOB = Path(__file__).parents[2] / "jobs" / "rebuild.py"
@@ -29,24 +31,8 @@ def sizes(settings: Any) -> list[str]:
     ]  # fmt: skip
 
 
-@pytest.mark.spark
-def test_the_job_gives_javas_bytes_and_a_report(
-    golden: Callable[[str], Path], golden_name: str, golden_settings: Any, tmp_path: Path
-) -> None:
-    directory = golden(golden_name)
-    out, report_file = tmp_path / "out", tmp_path / "report.json"
-    done = run(
-        "--store",
-        str(directory / "store"),
-        "--out",
-        str(out),
-        "--report",
-        str(report_file),
-        *sizes(golden_settings[golden_name]),
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert json.loads(report_file.read_text()) == report
+def check_rebuilt(directory: Path, out: Path, report: dict[str, Any]) -> None:
+    """That a rebuild of a golden store gave Java's bytes, and reports what it did."""
     lines = (directory / "expected" / "messages.jsonl").read_text().splitlines()
     assert report["job"] == "rebuild"
     assert report["messages"] == len(lines)
@@ -58,6 +44,38 @@ def test_the_job_gives_javas_bytes_and_a_report(
         assert tree(out / name) == tree(expected / name)
     ours, theirs = tree(out / "index"), tree(expected / "index")
     assert [ours[name] for name in sorted(ours)] == [theirs[name] for name in sorted(theirs)]
+
+
+@pytest.mark.spark
+def test_the_job_gives_javas_bytes_and_a_report(
+    spark: SparkSession, golden: Callable[[str], Path], golden_name: str, golden_settings: Any, tmp_path: Path
+) -> None:
+    arguments = ["--store", str(golden(golden_name) / "store"), "--out", str(tmp_path / "out")]
+    given = rebuild.parser().parse_args([*arguments, *sizes(golden_settings[golden_name])])
+    rebuild.check(given)
+    report, code = rebuild.main(given, spark)
+    assert code == 0
+    check_rebuilt(golden(golden_name), tmp_path / "out", report)
+
+
+@pytest.mark.spark
+def test_a_process_of_its_own_prints_its_report_and_writes_it(
+    golden: Callable[[str], Path], golden_settings: Any, tmp_path: Path
+) -> None:
+    out, report_file = tmp_path / "out", tmp_path / "report.json"
+    done = run(
+        "--store",
+        str(golden("mixed") / "store"),
+        "--out",
+        str(out),
+        "--report",
+        str(report_file),
+        *sizes(golden_settings["mixed"]),
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(report_file.read_text()) == report
+    check_rebuilt(golden("mixed"), out, report)
 
 
 @pytest.mark.parametrize(
