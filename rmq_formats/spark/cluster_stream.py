@@ -4,7 +4,7 @@ An offset of the stream is ``{"Orders": {"broker-a:0": 17}}``: what ``startingOf
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -49,10 +49,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queues = plan.chosen_queues(link, options)
         bounds = link.bounds(queues)
         begins = plan.starting_offsets(link, options, queues, bounds)
-        begins, lost = plan.check_present(begins, bounds, options.fail_on_data_loss)
-        for text in lost:
-            _log.warning("%s", text)
-        return _as_json(begins)
+        return _as_json(self._check_present(begins, bounds))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Freeze the ends: what is sent from now on is for the next run."""
@@ -64,13 +61,20 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro batch ends. Raises ClusterError."""
+        """Where the next micro batch ends.
+
+        Raises:
+            ClusterError: the cluster does not answer; or a queue ends before the stream's place in it, as that of a
+                topic which was made anew, and the option failOnDataLoss is true.
+        """
         begins = _from_json(start)
         ends = self._ends() if self._last is None else dict(self._last)
         fresh = ends.keys() - begins.keys()
         if fresh:  # queues that are new are read from their first message
             begins |= {queue: low for queue, (low, _) in self._cluster().bounds(sorted(fresh)).items()}
-        # A queue whose broker is away, or that has become shorter, stands still; ``partitions`` tells the latter.
+        shorter = {queue: (0, ends[queue]) for queue, begin in begins.items() if ends.get(queue, begin) < begin}
+        self._check_present({queue: begins[queue] for queue in shorter}, shorter)
+        # A queue that has become shorter, or whose broker is away, stands still.
         ends = {queue: max(begin, ends.get(queue, begin)) for queue, begin in begins.items()}
         if isinstance(limit, ReadMaxRows):
             ends = plan.limited(begins, ends, limit.max_rows)
@@ -90,9 +94,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         changed = [queue for queue in ends if begins.get(queue) != ends[queue]]
         bounds = self._cluster().bounds(changed)
         begins = {queue: begins.get(queue, bounds[queue][0]) for queue in changed}
-        begins, lost = plan.check_present(begins, bounds, self._options.fail_on_data_loss)
-        for text in lost:
-            _log.warning("%s", text)
+        begins = self._check_present(begins, bounds)
         ends = {queue: min(ends[queue], bounds[queue][1]) for queue in changed}
         return [SpanPartition(span) for span in plan.spans(begins, ends, self._options.min_partitions)]
 
@@ -114,6 +116,12 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._link is not None:
             self._link.close()
             self._link = None
+
+    def _check_present(self, begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]) -> Offsets:
+        present, lost = plan.check_present(begins, bounds, self._options.fail_on_data_loss)
+        for text in lost:
+            _log.warning("%s", text)
+        return present
 
     def _ends(self) -> Offsets:
         link = self._cluster()

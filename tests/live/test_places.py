@@ -12,14 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from rmq_formats.errors import ClusterError
+from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.cluster import ClusterSource, SpanPartition
 from rmq_formats.spark.cluster_options import ClusterQueue
 from rmq_formats.spark.cluster_plan import Span
+from rmq_formats.spark.cluster_stream import ClusterStreamReader
 from tests.broker.processes import COMMAND, standalone
 from tests.live.scenarios import fresh, make_topic
 
@@ -117,3 +119,22 @@ def test_messages_that_go_after_planning_are_an_error_or_left_out(cut: str) -> N
     source = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
     batches = source.reader(source.schema()).read(partition)
     assert sum(batch.num_rows for batch in batches) == len(read(cut, assign='{"Orders": [0]}'))
+
+
+def test_a_stream_tells_of_a_queue_that_is_shorter_than_its_checkpoint(cut: str) -> None:
+    source = ClusterSource({"namesrv": cut, "subscribe": "Orders"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, ClusterStreamReader)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(1)) != start
+    (name, *_) = start["Orders"]
+    beyond = {"Orders": {**start["Orders"], name: 500}}
+    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are gone"):
+        reader.latestOffset(beyond, ReadAllAvailable())
+    reader.stop()
+    lenient = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
+    follower = lenient.streamReader(lenient.schema())
+    assert follower.latestOffset(beyond, ReadAllAvailable())["Orders"][name] == 500
+    follower.stop()
+    with pytest.raises(OptionError, match="is not one of rmq"):
+        reader.latestOffset({"physicalOffset": 5}, ReadAllAvailable())
