@@ -242,7 +242,7 @@ async def _kernels(store: MessageStore) -> None:
     loading = asyncio.ensure_future(asyncio.to_thread(store.wait_for_kernels))
     done, _ = await asyncio.wait([loading], timeout=_PATIENCE_S)
     if not done:
-        log.info("compiling the kernels, which is done once after an installation")
+        log.info("still loading the kernels: after an installation they are compiled, once")
     await loading
 
 
