@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_formats import paths
-from rmq_formats.arrow_texts import Table, list_offsets, no_texts, numbers, texts
+from rmq_formats.arrow_texts import NULL_TEXT, Table, fill_texts, list_offsets, no_texts, numbers, texts
 from rmq_formats.dispatch import QueueTable
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.hosts import Host
@@ -159,7 +159,10 @@ class _Columns:
             (kernel.TAGS, "tags"),
             (kernel.UNIQ_KEY, "uniq_key"),
         ):
-            self.texts[:, at : at + 2] = texts(batch.column(name)) if name in self._names else no_texts(count)
+            if name in self._names:
+                fill_texts(batch.column(name), self.texts[:, at : at + 2])
+            else:
+                self.texts[:, at : at + 2] = NULL_TEXT
         for at, name, flag, default in (
             (kernel.BORN_HOST, "born_host", FLAG_BORN_HOST_V6, DEFAULT_BORN_HOST),
             (kernel.STORE_HOST, "store_host", FLAG_STORE_HOST_V6, DEFAULT_STORE_HOST),
@@ -193,8 +196,12 @@ class _Columns:
         if "properties" not in self._names:
             return np.zeros((0, 4), dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
         column = self._batch.column("properties")
-        self._kept += [column.keys, column.items]
-        return np.hstack([texts(column.keys), texts(column.items)]), list_offsets(column)
+        names, values = column.keys, column.items
+        self._kept += [names, values]
+        entries = np.empty((len(names), 4), dtype=np.int64)
+        fill_texts(names, entries[:, :2])
+        fill_texts(values, entries[:, 2:])
+        return entries, list_offsets(column)
 
     def _parts(self) -> tuple[Table, Table]:
         count = len(self._batch)

@@ -18,18 +18,22 @@ def texts(array: pa.Array) -> Table:
     Returns:
         int64[n, TEXT]; the length of null is negative.
     """
-    _, offsets_buffer, values = array.buffers()
-    table = np.zeros((len(array), TEXT), dtype=np.int64)
+    table = np.empty((len(array), TEXT), dtype=np.int64)
+    fill_texts(array, table)
+    return table
+
+
+def fill_texts(array: pa.Array, table: Table) -> None:
+    """Write what ``texts`` gives into two columns of a larger table."""
     if not len(array):
-        return table
+        return
+    _, offsets_buffer, values = array.buffers()
     kind = np.int64 if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) else np.int32
     offsets = np.frombuffer(offsets_buffer, dtype=kind)[array.offset : array.offset + len(array) + 1]
-    table[:, 0] = offsets[:-1]
-    table[:, 0] += values.address if values is not None else 0
-    np.subtract(offsets[1:], offsets[:-1], out=table[:, 1], casting="unsafe")
+    np.add(offsets[:-1], values.address if values is not None else 0, out=table[:, 0], dtype=np.int64)
+    np.subtract(offsets[1:], offsets[:-1], out=table[:, 1], dtype=np.int64)
     if array.null_count:
         table[array.is_null().to_numpy(zero_copy_only=False)] = NULL_TEXT
-    return table
 
 
 def no_texts(count: int) -> Table:

@@ -25,7 +25,7 @@ from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.publish import publish
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import check_rebuild, check_sizes, rebuild_store
-from rmq_formats.offline.runner import ProcessRunner
+from rmq_formats.offline.runner import Runner
 from rmq_formats.offline.write_end import log_end, log_file_bytes, log_segments, queue_ends
 from rmq_formats.offline.write_job import WriteJob, begin_job, check_target
 from rmq_formats.offline.write_piece import WrittenTask
@@ -123,12 +123,13 @@ class WriteReport:
     seconds: float
 
 
-def commit_write(write: LogWrite, tasks: Sequence[WrittenTask]) -> WriteReport:
+def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) -> WriteReport:
     """Give the records of all tasks their places, and publish the store with them.
 
     Args:
         write: of ``begin_write``.
         tasks: what they gave, in the order of their rows.
+        runner: where queues and Index are made.
 
     Raises:
         StoreLockedError: a broker has the store by now.
@@ -141,7 +142,7 @@ def commit_write(write: LogWrite, tasks: Sequence[WrittenTask]) -> WriteReport:
         with store_lock(job.root):
             job.check_own()
             end_before, end = _write_new_log(write, tasks)
-            names = ["commitlog", *_dispatch(write)]
+            names = ["commitlog", *_dispatch(write, runner)]
             add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
             shutil.rmtree(job.pieces)  # what is deleted before it is flushed never goes to the disk
             if write.options.overwrite:
@@ -198,12 +199,12 @@ def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
         target.truncate(segments[-1].size_bytes)
 
 
-def _dispatch(write: LogWrite) -> list[str]:
+def _dispatch(write: LogWrite, runner: Runner) -> list[str]:
     """Have ConsumeQueue and Index rebuilt beside the new log; the names of their directories."""
     if write.options.dispatch is None:
         return []
     new = write.job.work / "new"
-    rebuild_store(str(new), None, write.options.dispatch, ProcessRunner())
+    rebuild_store(str(new), None, write.options.dispatch, runner)
     return [name for name in ("consumequeue", "consumequeue_ext", "index") if (new / name).is_dir()]
 
 

@@ -46,9 +46,11 @@ class CommitLogWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give all records their places, and publish."""
+        from rmq_formats.offline.runner import ProcessRunner  # noqa: PLC0415
         from rmq_formats.offline.write_log import commit_write  # noqa: PLC0415
 
-        commit_write(self._write, [message.task for message in messages if isinstance(message, TaskMessage)])
+        tasks = [message.task for message in messages if isinstance(message, TaskMessage)]
+        commit_write(self._write, tasks, ProcessRunner())
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
         """Remove what the tasks wrote."""

@@ -17,6 +17,7 @@ from rmq_formats.kernels.encode_rows import CRC_ALWAYS, CRC_NEVER
 from rmq_formats.layout import MAGIC_V2
 from rmq_formats.message import StoredMessage, encode_record
 from rmq_formats.offline.lock import store_lock
+from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.write_job import WORK_DIRECTORY
 from rmq_formats.offline.write_log import WriteOptions, begin_write, commit_write
 from rmq_formats.offline.write_piece import write_pieces
@@ -291,7 +292,7 @@ def test_of_two_writes_the_later_one_counts(source: Path) -> None:
     with pytest.raises(StoreError, match="another write into this store has begun"):
         write_pieces([rows(topic=["Slow"], body=[b"x"])], slow.job.pieces, slow.encoding)
     with pytest.raises(StoreError, match="another write into this store has begun"):
-        commit_write(slow, [])
+        commit_write(slow, [], ProcessRunner(1))
     assert messages_of(source)[-1].topic == "New"
 
 
@@ -306,7 +307,7 @@ def test_a_broker_that_starts_meanwhile_keeps_its_store(source: Path) -> None:
                 commit = os.fork()
                 if commit == 0:
                     try:
-                        commit_write(begun, [task])
+                        commit_write(begun, [task], ProcessRunner(1))
                     except StoreLockedError:
                         os._exit(0)
                     os._exit(1)

@@ -12,6 +12,7 @@ from rmq_formats.arrow_schema import COMMITLOG
 from rmq_formats.consumequeue import delay_levels_ms
 from rmq_formats.kernels.encode_rows import CRC_AS_GIVEN
 from rmq_formats.offline.rebuild import RebuildOptions
+from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.write_log import WriteOptions, WriteReport, begin_write, commit_write
 from rmq_formats.offline.write_piece import write_pieces
 from tests.conftest import GoldenSettings
@@ -34,7 +35,8 @@ def write(
     """Write batches, a task for each list of them."""
     options = WriteOptions(str(root), overwrite, file_bytes, crc_way, keep_offsets, dispatch)
     begun = begin_write(options)
-    return commit_write(begun, [write_pieces(batches, begun.job.pieces, begun.encoding) for batches in tasks])
+    written = [write_pieces(batches, begun.job.pieces, begun.encoding) for batches in tasks]
+    return commit_write(begun, written, ProcessRunner(1))
 
 
 def rows(**columns: Sequence[Any]) -> pa.RecordBatch:

@@ -1,0 +1,80 @@
+"""A write that is killed at any instant leaves the old log or the new one, whole; the next write goes on from there."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.offline.runner import ProcessRunner
+from rmq_formats.offline.write_job import WORK_DIRECTORY
+from rmq_formats.offline.write_log import WriteOptions, begin_write, commit_write
+from rmq_formats.offline.write_piece import write_pieces
+from tests.offline.crashing import run_and_die
+from tests.offline.rebuilding import built, by_codecs, rebuild, small_store
+from tests.stores import tree
+from tests.write.writing import SMALL_DISPATCH, batches_of, rows, write
+
+ROUNDS = 12
+TIME_US = 1_800_000_000_000_000  # else it would be that of the write, and no two logs the same
+NEW = rows(
+    topic=["New", "Topic1", "New"], body=[b"1", b"2" * 3000, b"3" * 3000], queue_id=[0, 1, 0], tags=["a"] * 3,
+    born_timestamp=[TIME_US] * 3, store_timestamp=[TIME_US] * 3,
+)  # fmt: skip
+
+
+def run(store: Path, *, overwrite: bool) -> None:
+    write(store, [[NEW.slice(0, 1)], [NEW.slice(1)]], overwrite=overwrite, file_bytes=4096, dispatch=SMALL_DISPATCH)
+
+
+def log_of(store: Path) -> dict[str, bytes]:
+    return tree(store / "commitlog")
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A store with its queues and Index."""
+    store = small_store(tmp_path / "old", 60)
+    rebuild(store)
+    return store
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_a_killed_write_leaves_one_of_two_logs(old: Path, tmp_path: Path, overwrite: bool) -> None:
+    whole = shutil.copytree(old, tmp_path / "whole")
+    changes = run_and_die(lambda: run(whole, overwrite=overwrite))
+    assert changes is not None
+    before, after = log_of(old), log_of(whole)
+    seen = set()
+    for at in [*sorted(random.sample(range(1, changes), ROUNDS)), changes - 2, changes]:
+        store = shutil.copytree(old, tmp_path / f"killed-{at}")
+        assert run_and_die(lambda store=store: run(store, overwrite=overwrite), at) is None
+        found = log_of(store)
+        assert found in (before, after), f"killed before change {at} of {changes}"
+        seen.add(found == after)
+        write(store, [[]], file_bytes=None, dispatch=SMALL_DISPATCH)  # ends what was begun, or clears it
+        assert log_of(store) == found
+        assert built(store) == by_codecs(store, SMALL_DISPATCH)
+        assert not (store / WORK_DIRECTORY).exists()
+        shutil.rmtree(store)
+    assert seen == {False, True}
+
+
+def test_a_write_after_a_killed_one_is_that_of_an_undisturbed_one(old: Path, tmp_path: Path) -> None:
+    whole = shutil.copytree(old, tmp_path / "whole")
+    changes = run_and_die(lambda: run(whole, overwrite=True))
+    assert changes is not None
+    assert run_and_die(lambda: run(old, overwrite=True), changes // 2) is None
+    run(old, overwrite=True)
+    assert log_of(old) == log_of(whole)
+    assert built(old) == built(whole)
+
+
+def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
+    source = small_store(tmp_path / "source", 60)
+    begun = begin_write(WriteOptions(str(tmp_path / "store"), True, 4096))
+    _, second = (write_pieces(batches_of(source), begun.job.pieces, begun.encoding) for _ in range(2))
+    commit_write(
+        begun, [second], ProcessRunner(1)
+    )  # of the other one, by speculation or of a lost executor, nobody is told
+    assert log_of(tmp_path / "store") == log_of(source)
