@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import broker, offline, remoting, replay, verify
+from benchmarks import broker, offline, remoting, replay, verify, write
 from benchmarks.measure import Figure
 
 
@@ -32,6 +32,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "verify": lambda: verify.figures(work, messages),
         "remoting": remoting.figures,
         "broker": lambda: broker.figures(work),
+        "write": lambda: write.figures(work, messages),
         "replay": lambda: replay.figures(work),
     }
 
@@ -40,7 +41,7 @@ def main() -> int:
     """Make a store, measure on it, print."""
     parser = argparse.ArgumentParser(description="Benchmarks beside the real Apache RocketMQ.")
     parser.add_argument("--messages", type=int, default=4_400_000, help="records of the store")
-    names = ["offline", "verify", "remoting", "broker", "replay"]
+    names = ["offline", "verify", "remoting", "broker", "write", "replay"]
     parser.add_argument("--only", choices=names, help="one part of the table")
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="directory for stores; made and removed")
     given = parser.parse_args()

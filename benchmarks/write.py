@@ -1,0 +1,69 @@
+"""The sink ``rmq_commitlog``: rows with bodies of 1 KiB become a store, beside Spark's ``noop`` of the same rows."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.measure import Figure, run, seconds
+from rmq_formats.spark import session
+
+TARGET_BYTES_PER_S = 200e6
+BODY_BYTES = 1024
+MAX_MESSAGES = 2_000_000  # a store of two files and more says it all
+
+
+def figures(work: Path, messages: int) -> list[Figure]:
+    """Write a store of that many messages, in a session of its own."""
+    count = min(messages, MAX_MESSAGES)
+    measured = json.loads(run("-m", "benchmarks.write", str(work / "written"), str(count)).splitlines()[-1])
+    shutil.rmtree(work / "written", ignore_errors=True)
+    rate = measured["bytes"] / measured["write_s"]
+    without = measured["bytes"] / measured["noop_s"]
+    return [
+        Figure(
+            "write with `rmq_commitlog`, bodies of 1 KiB, local[2]",
+            f"{rate / 1e6:,.0f} MB/s (the same rows to `noop`: {without / 1e6:,.0f})",
+            "",
+            None,
+            f"{TARGET_BYTES_PER_S / 1e6:.0f} MB/s",
+            rate >= TARGET_BYTES_PER_S,
+        )
+    ]
+
+
+def rows(spark: SparkSession, count: int) -> DataFrame:
+    """Messages of two topics with four queues each, a tag and a key each."""
+    number = F.col("id")
+    return spark.range(0, count, 1, 4).select(
+        F.concat(F.lit("Topic"), number % 2).alias("topic"),
+        (number % 4).cast("int").alias("queue_id"),
+        F.encode(F.rpad(number.cast("string"), BODY_BYTES, "abcdefgh"), "utf-8").alias("body"),
+        F.lit("TagA").alias("tags"),
+        F.array(F.concat(F.lit("order-"), number)).alias("keys"),
+    )
+
+
+def main(store: str, count: int) -> None:
+    """Print one JSON object. Each is done twice, and the second counts: in the first the JVM compiles."""
+    spark = session("bench", master="local[2]", delta=False)
+    frame = rows(spark, count)
+    noop_s, write_s = (second_write_s(frame, kind, store) for kind in ("noop", "rmq_commitlog"))
+    spark.stop()
+    print(json.dumps({"bytes": count * BODY_BYTES, "noop_s": noop_s, "write_s": write_s}))
+
+
+def second_write_s(frame: DataFrame, kind: str, store: str) -> float:
+    """Seconds of a write that is done for the second time."""
+    taken = 0.0
+    for _ in range(2):
+        shutil.rmtree(store, ignore_errors=True)
+        taken = seconds(lambda: frame.write.format(kind).mode("overwrite").save(store))
+    return taken
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
