@@ -83,15 +83,16 @@ def _some_units(storage: Storage, path: str) -> Iterator[Unit]:
 
 def _stored_ms(storage: Storage, segments: Sequence[Segment], unit: Unit) -> int | None:
     """Of the record that a unit names, if it is a sound one of that queue's topic."""
-    for segment in segments:
+    if not RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_RECORD_BYTES:
+        return None
+    for segment in segments:  # a misplaced file may overlap the right one
         if segment.start_offset <= unit.physical_offset and unit.physical_offset + unit.size <= segment.end_offset:
-            if not RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_RECORD_BYTES:
-                return None
             with opened(storage, segment.path) as file:
                 data = read_range(file, unit.physical_offset - segment.start_offset, unit.size)
             try:
                 message = decode_record(data, physical_offset=unit.physical_offset)
             except FormatError:
-                return None
-            return message.store_timestamp_ms if message.topic == SCHEDULE_TOPIC else None
+                continue
+            if message.topic == SCHEDULE_TOPIC:
+                return message.store_timestamp_ms
     return None

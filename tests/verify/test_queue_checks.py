@@ -278,6 +278,16 @@ def test_the_levels_are_told_though_the_messages_of_all_last_units_are_lost(
     assert "consumequeue.unit.tags_code" not in found
 
 
+def test_the_levels_are_told_though_a_misplaced_file_overlaps_the_right_one(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store = copied(golden("mixed") / "store", tmp_path / "store")
+    shutil.copy(store / "commitlog" / f"{0:020d}", store / "commitlog" / f"{524288:020d}")
+    found = codes(verify(store, VerifyOptions()))
+    assert found["commitlog.segment.overlap"] == 2
+    assert "consumequeue.unit.tags_code" not in found
+
+
 def test_a_wrong_size_that_is_given_is_told_and_not_corrected(store: Path) -> None:
     report = verify(store, replace(SIZES, consumequeue_file_bytes=800))
     assert codes(report)["consumequeue.file.size"] == 8
