@@ -110,7 +110,7 @@ def record_picture(record: bytes, fields: Sequence[tuple[str, int, str]], title:
             _byte(ax, place, shown[place], kind)
         if at < len(shown):
             row, column = divmod(at, _PER_ROW)
-            ax.plot([column, column], [row, row + 1], color="white", linewidth=2.5)  # here a field begins
+            ax.plot([column] * 2, [row, row + 0.94], color="white", linewidth=2.5, solid_capstyle="butt")
         at += width
     ax.set(xlim=(0, _PER_ROW), ylim=(rows, 0), xticks=[])
     names = [f"+{row * _PER_ROW}" for row in range(rows)]

@@ -66,7 +66,7 @@ def card_findings(findings: Sequence[tuple[str, str, str, int, str]]) -> str:
     lines = [
         _row(
             [
-                f'{_dot(tone)}<span style="color:{_COLOURS[tone]}">{safe(severity)}</span>',
+                f'<span style="color:{_COLOURS[tone]};white-space:nowrap">{_dot(tone)}{safe(severity)}</span>',
                 f'<span style="font-family:monospace;font-size:.92em">{safe(code)}</span>',
                 f"{count:,}",
                 f'<span style="{_SOFT}">{safe(remedy)}</span>',
