@@ -1,4 +1,4 @@
-"""Runs the jobs on a cluster, and kills executors meanwhile: ``python -m tests.scale.cluster STORE SETTINGS OUT``.
+"""Runs the jobs on a cluster, and kills executors meanwhile: ``python -m tests.scale.cluster STORE SETTINGS OUT S3``.
 
 A program of its own, since a process can have one Spark session, and the other tests' is a local one. It
 prints a JSON object of what it saw.
@@ -18,6 +18,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from jobs import export_delta
+from rmq_formats.errors import OptionError
 from rmq_formats.offline.rebuild_store import rebuild_store
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_store import verify_store
@@ -103,10 +104,41 @@ class KillWhenItWorks(threading.Thread):
         self.join()
 
 
-def run_all(spark: SparkSession, store: str, settings: str, out: Path) -> dict[str, Any]:
+def run_on_s3(spark: SparkSession, settings: str, s3: str) -> dict[str, Any]:
+    """Rebuild and verify in an object store; nothing is killed."""
+    runner = SparkRunner(spark)
+    store, out, work = (s3.replace("NAME", name) for name in ("store", "out", "work"))
+    runner.check_seen("--store", store)
+    report = rebuild_store(store, out, golden_options(GOLDEN_SETTINGS[settings]), Splits(TASKS, runner))
+    verified = verify_store(store, VerifyOptions(), Splits(TASKS, runner), work=work)
+    counts = {kind.code: count for kind, count in verified.kinds()}
+    return {"rebuild": report.finding_counts, "messages": report.messages, "verify": counts}
+
+
+def unseen(spark: SparkSession, out: Path) -> list[str]:
+    """What is said of directories that executors do not see."""
+    runner, said = SparkRunner(spark), []
+    here = out / "here"
+    here.mkdir()
+    runner.check_seen("--store", str(here))
+    runner.check_shared("--work", str(here / "not" / "yet"))
+    for option, path in (
+        ("--store", str(here / "gone")),
+        ("--store", "s3://nobody@nowhere/x?endpoint_override=127.0.0.1:1&scheme=http"),
+    ):
+        try:
+            runner.check_seen(option, path)
+        except OptionError as error:
+            said.append(str(error))
+    return [*said, *(path.name for path in here.iterdir())]
+
+
+def run_all(spark: SparkSession, store: str, settings: str, out: Path, s3: str) -> dict[str, Any]:
     """Rebuild, verify, export."""
     spark.sparkContext.parallelize(range(8), 8).foreach(lambda _: time.sleep(0.2))
     seen: dict[str, Any] = {"executors": len(executors())}
+    seen["s3"] = run_on_s3(spark, settings, s3)
+    seen["unseen"] = unseen(spark, out)
     killing = KillingRunner(spark, out / "rebuild-notes")
     report = rebuild_store(
         store, str(out / "rebuilt"), golden_options(GOLDEN_SETTINGS[settings]), Splits(TASKS, killing)
@@ -118,7 +150,7 @@ def run_all(spark: SparkSession, store: str, settings: str, out: Path) -> dict[s
     table = str(out / "table")
     killer = KillWhenItWorks(spark)
     killer.start()
-    given = export_delta.parser().parse_args(["--store", store, "--table", table])
+    given = export_delta.parser().parse_args(["--store", store, "--table", table, "--system-topics"])
     exported, code = export_delta.main(given, spark)
     killer.stop()
     rows = spark.read.format("delta").load(table).select("physical_offset").collect()
@@ -127,15 +159,16 @@ def run_all(spark: SparkSession, store: str, settings: str, out: Path) -> dict[s
     return seen
 
 
-def main(store: str, settings: str, out: str) -> None:
+def main(store: str, settings: str, out: str, s3: str) -> None:
     """Run on a cluster of this machine's processes."""
     more = {
         "spark_sql_warehouse_dir": f"{out}/warehouse",
         "spark_default_parallelism": str(TASKS),
+        "spark_executor_extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],  # as the driver's, see tests/conftest.py
         "spark_executorEnv_PYTHONPATH": str(ROOT),  # the functions above are called in executors
     }
     spark = session("cluster", master=MASTER, **more)
-    seen = run_all(spark, store, settings, Path(out))
+    seen = run_all(spark, store, settings, Path(out), s3)
     sys.stdout.write(json.dumps(seen) + "\n")
     spark.stop()
 

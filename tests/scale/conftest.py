@@ -84,6 +84,11 @@ def s3_server() -> Iterator[str]:
 @pytest.fixture
 def bucket(s3_server: str) -> Bucket:
     """An empty bucket."""
+    return new_bucket(s3_server)
+
+
+def new_bucket(s3_server: str) -> Bucket:
+    """An empty bucket of a server."""
     files = pafs.S3FileSystem(endpoint_override=s3_server, scheme="http", allow_bucket_creation=True)
     name = f"rmq-{uuid.uuid4().hex[:12]}"
     files.create_dir(name)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from typing import Any
 import pyspark
 import pytest
 
+from rmq_formats.offline.object_area import MANIFEST
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_store import verify_store
 from tests.offline.rebuilding import built
 from tests.scale.cluster import ROOT
+from tests.scale.conftest import Bucket, new_bucket
+from tests.stores import tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]  # its run is made once
 
@@ -27,12 +31,15 @@ class Run:
 
     golden: Path
     out: Path
+    bucket: Bucket
     seen: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def run(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory, s3_server: str) -> Run:
     """Runs all jobs once."""
+    bucket = new_bucket(s3_server)
+    bucket.upload(golden("crash") / "store", "store")
     out = tmp_path_factory.mktemp("cluster")
     environment = {
         **os.environ,
@@ -40,13 +47,21 @@ def run(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
         "SPARK_WORKER_DIR": str(out / "workers"),
         "SPARK_LOCAL_DIRS": str(out / "local"),
     }
-    command = [sys.executable, "-m", "tests.scale.cluster", str(golden("crash") / "store"), "crash", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.scale.cluster",
+        str(golden("crash") / "store"),
+        "crash",
+        str(out),
+        bucket.uri("NAME"),
+    ]
     with (out / "log").open("w") as log:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, timeout=900, check=False
         )
     assert done.returncode == 0, (out / "log").read_text()[-3000:]
-    return Run(golden("crash"), out, json.loads(done.stdout.splitlines()[-1]))
+    return Run(golden("crash"), out, bucket, json.loads(done.stdout.splitlines()[-1]))
 
 
 def test_executors_are_processes_of_their_own(run: Run) -> None:
@@ -56,6 +71,26 @@ def test_executors_are_processes_of_their_own(run: Run) -> None:
 def test_rebuild_gives_javas_bytes_though_executors_are_killed(run: Run) -> None:
     assert run.seen["rebuild"] == {"waves": 2, "killed": 2, "finding_counts": {}}
     assert built(run.out / "rebuilt") == built(run.golden / "expected")
+
+
+def test_rebuild_and_verify_run_in_an_object_store(run: Run) -> None:
+    undisturbed = verify_store(str(run.golden / "store"), VerifyOptions(), ProcessRunner(1))
+    lines = (run.golden / "expected" / "messages.jsonl").read_text().splitlines()
+    assert run.seen["s3"] == {
+        "rebuild": {}, "messages": len(lines), "verify": {kind.code: count for kind, count in undisturbed.kinds()},
+    }  # fmt: skip
+    objects = run.bucket.tree("out")
+    del objects[MANIFEST]
+    assert objects == tree(run.out / "rebuilt")
+    assert run.bucket.tree("work") == {}
+    assert run.bucket.tree("store") == tree(run.golden / "store")
+
+
+def test_what_executors_do_not_see_is_told_in_a_line(run: Run) -> None:
+    gone, nobody = run.seen["unseen"]  # and no probe is left
+    assert re.search(r"--store /.*/gone: not seen on .*; give one on a mount that all machines share", gone)
+    assert re.search(r"--store s3://.*: not seen on ", nobody)
+    assert "\n" not in gone + nobody
 
 
 def test_verify_finds_the_same_though_executors_are_killed(run: Run) -> None:
