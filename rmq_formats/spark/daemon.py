@@ -10,7 +10,9 @@ import gc
 from pyspark.daemon import manager
 
 import rmq_formats.access.read
-import rmq_formats.offline.rebuild  # noqa: F401 # these two load every kernel
+import rmq_formats.offline.rebuild
+import rmq_formats.offline.write_derived
+import rmq_formats.offline.write_piece  # noqa: F401 # these load every kernel
 
 if __name__ == "__main__":
     # A worker collects garbage after each task. What is loaded here is none: looking at it cost 70 ms a

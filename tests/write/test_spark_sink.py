@@ -66,6 +66,33 @@ def test_rows_made_in_spark_are_continued(spark: SparkSession, load: Load, tmp_p
     assert (len(queues), {row[2] for row in queues}) == (6, {True})
 
 
+def test_tables_of_units_and_of_keys_become_java_s_files(
+    load: Load, golden: Callable[[str], Path], golden_settings: dict[str, GoldenSettings], tmp_path: Path
+) -> None:
+    expected, given = golden("mixed") / "expected", options(golden_settings["mixed"])
+    units = load(expected, "rmq_consumequeue").repartition(3)
+    units.write.format("rmq_consumequeue").mode("overwrite").option(
+        "consumequeueFileBytes", given["consumequeueFileBytes"]
+    ).save(str(tmp_path))
+    records = load(golden("mixed") / "store").where(F.col("sys_flag").bitwiseAND(0xC) != 0xC)
+    every = F.concat(F.array_compact(F.array("uniq_key")), F.coalesce("keys", F.array()))
+    keys = records.select("topic", F.explode(every).alias("key"), "physical_offset", "store_timestamp")
+    sizes = {name: given[name] for name in ("indexSlots", "indexEntries")}
+    keys.write.format("rmq_index").mode("overwrite").options(**sizes).save(str(tmp_path))
+    assert built(tmp_path) == built(expected)
+
+
+def test_the_page_s_example_gives_a_store_with_queues_and_index(spark: SparkSession, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "writing.md").read_text("utf-8")
+    code = page.split("```python\n")[1].split("```")[0].replace("/data/store", str(tmp_path / "store"))
+    exec(compile(code, "writing.md", "exec"), {"spark": spark})
+    (message,) = stored_messages(tmp_path / "store")
+    assert (message.topic, message.tags, message.keys, message.body) == ("Orders", "created", ["order-4711"], b"{}")
+    assert {path.name for path in (tmp_path / "store").iterdir()} == {
+        "commitlog", "consumequeue", "index", "config", "lock",
+    }  # fmt: skip
+
+
 BAD = {
     "no column 'tag'": ("SELECT 'T' topic, X'00' body, 'a' tag", {}),
     "needs the column 'body'": ("SELECT 'T' topic", {}),
