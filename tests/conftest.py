@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from hypothesis import settings
 
 ARCHIVES = Path(__file__).parent / "golden"
 MIXED_DELAY_LEVELS = " ".join(f"{second}s" for second in range(1, 19))
@@ -23,6 +24,9 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Of the processors' time in a test's short-lived JVM the optimizing compiler takes most, and to no use.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+    # An example has no deadline: a busy machine is no fault of what is tested.
+    settings.register_profile("project", deadline=None)
+    settings.load_profile("project")
 
 
 @dataclass(frozen=True, slots=True)
