@@ -6,8 +6,10 @@ that was killed adds what it owed.
 """
 
 import argparse
+import re
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -27,7 +29,9 @@ from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import option_values as values
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
 
-DEFAULT_PARTITIONS = "topic,date"
+DEFAULT_PARTITIONS: Final = "topic,date"
+_INTERVAL: Final = re.compile(r"[0-9]{1,9} ?(millisecond|second|minute|hour|day)s?", re.ASCII)
+Value = TypeVar("Value")
 
 
 def parser() -> JobParser:
@@ -69,6 +73,9 @@ def check(given: argparse.Namespace) -> None:
     commitlog_segments(*open_storage(given.store))
     if given.table is None and given.typed is None:
         raise OptionError("--table or --typed: one of them says where to")
+    for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by"):
+        if given.table is None and getattr(given, name):
+            raise OptionError(f"--{name.replace('_', '-')} is for the raw table, --table; the spec has its own")
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table is for bodies that --typed cannot decode")
     if given.typed is not None:
@@ -85,26 +92,32 @@ def check(given: argparse.Namespace) -> None:
     if given.mode != "batch" and (given.ending_physical_offset is not None or given.ending_timestamp is not None):
         raise OptionError(f"--mode {given.mode} has no end: leave out --ending-…, or use --mode batch")
     _limits(given)
+    if _INTERVAL.fullmatch(given.trigger_interval) is None:
+        raise OptionError(f"--trigger-interval {given.trigger_interval!r}: a time such as '10 seconds' or '1 minute'")
+    for name in ("starting_timestamp", "ending_timestamp"):
+        _parsed(given, name, values.timestamp_ms)
+    for name in ("starting_physical_offset", "ending_physical_offset"):
+        if (getattr(given, name) or 0) < 0:
+            raise OptionError(f"--{name.replace('_', '-')} {getattr(given, name)}: a number of bytes, 0 or more")
 
 
 def _names(given: argparse.Namespace, option: str) -> tuple[str, ...] | None:
+    return _parsed(given, option, values.names)
+
+
+def _parsed(given: argparse.Namespace, option: str, parse: Callable[[str], Value]) -> Value | None:
     text = getattr(given, option)
     if text is None:
         return None
     try:
-        return values.names(text)
+        return parse(text)
     except ValueError as error:
         raise OptionError(f"--{option.replace('_', '-')} {text!r}: {error}") from error
 
 
 def _limits(given: argparse.Namespace) -> dict[str, str]:
-    text = given.max_bytes_per_trigger
-    if text is None:
-        return {}
-    try:
-        return {"maxBytesPerTrigger": str(values.size(text))}
-    except ValueError as error:
-        raise OptionError(f"--max-bytes-per-trigger {text!r}: {error}") from error
+    most = _parsed(given, "max_bytes_per_trigger", values.size)
+    return {} if most is None else {"maxBytesPerTrigger": str(most)}
 
 
 def selection(given: argparse.Namespace) -> Selection:
@@ -150,12 +163,12 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     checkpoint = None
     if given.mode != "batch":
         checkpoint = Checkpoint(spark, given.checkpoint or f"{given.table}/_rmq_checkpoint")
-        checkpoint.check(identify(given.store, given.store_id), [export.selection.app_id for export in todo])
+        checkpoint.check(identify(given.store, given.store_id))
     run.prepare()
     if checkpoint is None:
         run.batch(log)
     else:
-        checkpoint.claim(identify(given.store, given.store_id), [export.selection.app_id for export in todo])
+        checkpoint.claim(identify(given.store, given.store_id))
         interval = None if given.mode == "available-now" else given.trigger_interval
         run.stream(checkpoint, interval, _limits(given))
     torn = log.torn if given.ending_physical_offset is None or given.ending_physical_offset > log.end else 0

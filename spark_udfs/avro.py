@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any, Final
 
 import fastavro
+from fastavro.schema import SchemaParseException
 
 # Those that fastavro reads as Spark has them; of all others Spark takes the plain type.
 _LOGICAL: Final = frozenset(
@@ -41,7 +42,10 @@ def decoder(schema: str) -> Callable[[bytes], dict[str, Any]]:
     Raises:
         ValueError: not a schema.
     """
-    parsed = fastavro.parse_schema(plain(json.loads(schema)))
+    try:
+        parsed = fastavro.parse_schema(plain(json.loads(schema)))
+    except (SchemaParseException, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not an Avro schema ({type(error).__name__}: {error})") from error
 
     def decode(body: bytes) -> dict[str, Any]:
         stream = BytesIO(body)

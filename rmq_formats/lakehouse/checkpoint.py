@@ -1,7 +1,6 @@
 """The directory of a stream's checkpoint: whose it is, and where its batches end."""
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -10,6 +9,7 @@ from rmq_formats.errors import StoreError
 
 _MARKER: Final = "rmq-export.json"
 _OFFSETS: Final = "offsets"
+_COMMITS: Final = "commits"
 
 
 class Checkpoint:
@@ -22,34 +22,38 @@ class Checkpoint:
         self._root = self._jvm.org.apache.hadoop.fs.Path(path)
         self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
-    def claim(self, store_id: str, app_ids: Sequence[str]) -> None:
-        """Mark the directory as this export's.
+    def check(self, store_id: str) -> None:
+        """Refuse what is not a checkpoint of the store's exports; writes nothing.
 
         Raises:
-            StoreError: it is another's, or no export's.
+            StoreError: it is another store's, or no export's.
         """
-        mine = {"store": store_id, "exports": sorted(app_ids)}
         marker = self._path(_MARKER)
         if not self._files.exists(marker):
             if self._files.exists(self._path(_OFFSETS)):
                 raise StoreError(f"{self.path}: a checkpoint that no export wrote; give another --checkpoint")
-            stream = self._files.create(marker, True)
-            stream.write(bytearray(json.dumps(mine).encode()))
-            stream.close()
             return
         try:
-            found = json.loads(self._read(marker))
-        except ValueError:
+            owner = json.loads(self._read(marker))["store"]
+        except (ValueError, KeyError, TypeError):
             raise StoreError(f"{self.path}/{_MARKER}: is not what an export wrote; give another --checkpoint") from None
-        if found.get("store") != store_id:
-            raise StoreError(f"{self.path}: a checkpoint of {found.get('store')}, not of {store_id}")
-        if found != mine:
-            raise StoreError(f"{self.path}: a checkpoint of an export of other messages; give another --checkpoint")
+        if owner != store_id:
+            raise StoreError(f"{self.path}: a checkpoint of {owner}, not of {store_id}; give another --checkpoint")
 
-    def check(self, store_id: str, app_ids: Sequence[str]) -> None:
-        """As ``claim``, where there is a directory; writes nothing. Raises StoreError."""
-        if self._files.exists(self._path(_MARKER)) or self._files.exists(self._path(_OFFSETS)):
-            self.claim(store_id, app_ids)
+    def claim(self, store_id: str) -> None:
+        """Mark a directory that was checked as the store's."""
+        stream = self._files.create(self._path(_MARKER), True)
+        stream.write(bytearray(json.dumps({"store": store_id}).encode()))
+        stream.close()
+
+    def committed_end(self) -> int:
+        """Physical offset up to which the query has been; 0 where there was none."""
+        commits = self._path(_COMMITS)
+        if not self._files.exists(commits):
+            return 0
+        names = [status.getPath().getName() for status in self._files.listStatus(commits)]
+        batches = [int(name) for name in names if name.isdigit()]
+        return self.batch_end(max(batches)) if batches else 0
 
     def batch_end(self, batch_id: int) -> int:
         """Physical offset where a micro batch ends, which Spark writes down before it begins."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -18,6 +19,9 @@ from rmq_formats.lakehouse.log import StoreLog, check_end, look
 from rmq_formats.lakehouse.raw import Export, Landed
 
 _WAIT_S = 0.5  # how long a signal waits to be noticed
+# Spark gives the process that plans a stream ten seconds to start, and no setting for it: a busy machine needs more.
+_STARTS = 5
+_NOT_STARTED = "Python worker failed to connect back"
 
 _log = logging.getLogger("rmq_formats.lakehouse")
 
@@ -153,14 +157,22 @@ class Run:
         def land(_frame: DataFrame, batch_id: int) -> None:
             self.land(look(self._store), checkpoint.batch_end(batch_id))
 
+        self.land(look(self._store), checkpoint.committed_end())  # what a table that is new has not seen
         source = self._spark.readStream.format("rmq_commitlog").options(**limits).option("columns", "physical_offset")
         source = source.option("startingPhysicalOffset", self.progress.start)
         source = source.option("failOnDataLoss", str(self._bounds.fail_on_data_loss).lower())
         writer = source.load(self._store).writeStream.option("checkpointLocation", checkpoint.path)
         with _stopping() as stopped:
             writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
-            query = writer.foreachBatch(land).start()
-            _await(query, stopped)
+            writer = writer.foreachBatch(land)
+            for start in range(1, _STARTS + 1):
+                try:
+                    _await(writer.start(), stopped)
+                    break
+                except StreamingQueryException as error:
+                    if _NOT_STARTED not in str(error) or start == _STARTS:
+                        raise
+                    _log.warning("the stream's Python process was too slow to start, once more: %s", error)
 
 
 def _await(query: StreamingQuery, stopped: threading.Event) -> None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -83,8 +84,11 @@ def _avro_columns(spark: SparkSession, text: str) -> StructType:
 
     decoder(text)
     jvm: Any = spark._jvm
-    schema = getattr(jvm.org.apache.avro, "Schema$Parser")().parse(text)
-    found = json.loads(jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(schema).dataType().json())
+    try:
+        schema = getattr(jvm.org.apache.avro, "Schema$Parser")().parse(text)
+        found = json.loads(jvm.org.apache.spark.sql.avro.SchemaConverters.toSqlType(schema).dataType().json())
+    except Py4JJavaError as error:
+        raise ValueError(error.java_exception.getMessage()) from error
     if not isinstance(found, dict) or found.get("type") != "struct":
         raise ValueError("it is no record")
     return StructType.fromJson(found)

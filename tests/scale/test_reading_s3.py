@@ -115,7 +115,8 @@ def test_the_sources_give_the_same_rows(golden_on_s3: OnS3, golden: Golden, spar
 def test_export_lands_each_message_once(
     golden_on_s3: OnS3, golden: Golden, tmp_path: Path, spark: SparkSession
 ) -> None:
-    given = export_delta.parser().parse_args(["--store", golden_on_s3("mixed"), "--table", str(tmp_path / "table")])
+    arguments = ["--store", golden_on_s3("mixed"), "--table", str(tmp_path / "table"), "--system-topics"]
+    given = export_delta.parser().parse_args(arguments)
     export_delta.check(given)
     report, code = export_delta.main(given, spark)
     lines = (golden("mixed") / "expected" / "messages.jsonl").read_text().splitlines()

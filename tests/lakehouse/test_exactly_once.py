@@ -1,0 +1,173 @@
+"""Each record lands once: killed before its commit and after it, without its checkpoint, against another exporter."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.run import Run
+from rmq_formats.lakehouse.selection import Selection
+from rmq_formats.spark.delta import AppendTransaction
+from tests.lakehouse.making import Exporter, plain, write
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("lakehouse")]
+
+JOB = Path(__file__).parents[2] / "jobs" / "export_delta.py"
+ONCE = ("--mode", "available-now")
+MODES = pytest.mark.parametrize("mode", [(), ONCE], ids=["batch", "available-now"])
+
+
+def test_micro_batches_and_batches_go_on_from_one_another(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(40))
+    first, code = exporter.run(*ONCE, "--max-bytes-per-trigger", "3000")
+    assert (first["messages"], code) == (len(placed), 0)
+    assert first["batches"] > 1
+    placed = write(exporter.store, plain(60))
+    second, _ = exporter.run()
+    assert second["starting_physical_offset"] == first["ending_physical_offset"]
+    placed = write(exporter.store, plain(70))
+    third, _ = exporter.run(*ONCE)
+    assert (second["messages"], third["messages"]) == (20, 10)
+    assert exporter.offsets() == placed
+
+
+def test_a_lost_checkpoint_repeats_nothing_and_a_lost_table_is_filled_again(exporter: Exporter) -> None:
+    write(exporter.store, plain(20))
+    checkpoint = exporter.work / "checkpoint"
+    exporter.run(*ONCE, "--checkpoint", str(checkpoint))
+    shutil.rmtree(checkpoint)
+    placed = write(exporter.store, plain(30))
+    report, _ = exporter.run(*ONCE, "--checkpoint", str(checkpoint))
+    assert report["messages"] == 10
+    assert exporter.offsets() == placed
+    shutil.rmtree(exporter.table)
+    placed = write(exporter.store, plain(35))
+    exporter.run(*ONCE, "--checkpoint", str(checkpoint))
+    assert exporter.offsets() == placed
+
+
+@MODES
+def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
+    exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(self: AppendTransaction, frame: DataFrame, versions: object) -> None:
+        self._transaction.writeFiles(frame._jdf)
+        raise StoreError("killed")
+
+    placed = write(exporter.store, plain(30))
+    with monkeypatch.context() as patch:
+        patch.setattr(AppendTransaction, "append", die)
+        with pytest.raises(Exception, match="killed"):
+            exporter.run(*mode)
+    assert list(exporter.table.rglob("topic=*/*/*.parquet"))  # files are there, and nobody sees them
+    assert exporter.offsets() == []
+    exporter.run(*mode)
+    assert exporter.offsets() == placed
+
+
+@MODES
+def test_what_dies_after_its_commit_repeats_nothing(
+    exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land = Run.land
+
+    def die(self: Run, log: Any, end: int) -> None:
+        land(self, log, end)
+        raise StoreError("killed")
+
+    placed = write(exporter.store, plain(30))
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "land", die)
+        with pytest.raises(Exception, match="killed"):
+            exporter.run(*mode)
+    assert exporter.offsets() == placed
+    report, _ = exporter.run(*mode)
+    assert report["messages"] == 0
+    assert exporter.offsets() == placed
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Have ``action`` run once, when an export has read where it stands and has not committed yet."""
+    batch, waiting = Selection.batch, [action]
+
+    def with_action(self: Selection, *arguments: Any) -> DataFrame:
+        frame = batch(self, *arguments)
+        if waiting:
+            waiting.pop()()
+        return frame
+
+    monkeypatch.setattr(Selection, "batch", with_action)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        ((), ()),
+        (ONCE, ()),
+        (ONCE, (*ONCE, "--checkpoint", "{work}/other")),
+        ((), ("--topics", "Odd")),
+        (("--topics", "Odd"), ()),
+    ],
+    ids=["batches", "stream_and_batch", "streams", "a_part_meanwhile", "all_meanwhile"],
+)
+def test_of_two_that_race_each_row_is_one_s(
+    exporter: Exporter, mine: tuple[str, ...], others: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = write(exporter.store, plain(30))
+    exporter.run("--ending-physical-offset", str(placed[10]))  # the table is there, with rows
+    reports = []
+    given = [text.format(work=exporter.work) for text in others]
+    meanwhile(monkeypatch, lambda: reports.append(exporter.run(*given)[0]))
+    reports.append(exporter.run(*mine)[0])
+    assert reports[0]["messages"] > 0
+    if "--topics" in mine:
+        assert reports[1]["messages"] == 0
+    assert sum(report["messages"] for report in reports) == len(placed) - 10
+    assert exporter.offsets() == placed
+
+
+def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter) -> None:
+    def start() -> subprocess.Popen[str]:
+        arguments = ["--store", exporter.store, "--table", exporter.table, "--mode", "stream"]
+        patient = "--conf spark.python.authenticate.socketTimeout=120s pyspark-shell"  # as in conftest
+        return subprocess.Popen(
+            [sys.executable, JOB, *arguments, "--trigger-interval", "1 second"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYSPARK_SUBMIT_ARGS": patient},
+        )
+
+    def wait_for_commit(process: subprocess.Popen[str], version: int) -> None:
+        while not (exporter.table / "_delta_log" / f"{version:020d}.json").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+
+    write(exporter.store, plain(20))
+    killed = start()
+    try:
+        wait_for_commit(killed, 1)  # 0 makes the table
+    finally:
+        killed.kill()
+        killed.wait()
+    placed = write(exporter.store, plain(50))
+    stopped = start()
+    try:
+        wait_for_commit(stopped, 2)
+        stopped.send_signal(signal.SIGTERM)
+        output, _ = stopped.communicate(timeout=120)
+    finally:
+        stopped.kill()
+        stopped.wait()
+    report = json.loads(output.splitlines()[-1])
+    assert (stopped.returncode, report["mode"], report["messages"]) == (0, "stream", 30)
+    assert exporter.offsets() == placed

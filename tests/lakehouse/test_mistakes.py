@@ -1,0 +1,113 @@
+"""One clear error that names the thing, before anything is written."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs import export_delta
+from rmq_formats.errors import OptionError, RmqError
+from tests.lakehouse.making import Exporter, plain, write
+
+ONCE = ("--mode", "available-now")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--table or --typed"),
+        (["--table", "t", "--topics", "A,,B"], "--topics 'A,,B'"),
+        (["--table", "t", "--partition-by", "topic", "--cluster-by", "tags"], "--partition-by and --cluster-by"),
+        (["--table", "t", "--checkpoint", "c"], "--checkpoint is for --mode"),
+        (["--table", "t", *ONCE, "--ending-timestamp", "2026-01-01"], "has no end"),
+        (["--table", "t", "--starting-timestamp", "yesterday"], "--starting-timestamp 'yesterday'"),
+        (["--table", "t", "--starting-physical-offset", "-1"], "--starting-physical-offset -1"),
+        (["--table", "t", "--mode", "stream", "--trigger-interval", "often"], "--trigger-interval 'often'"),
+        (["--table", "t", *ONCE, "--max-bytes-per-trigger", "much"], "--max-bytes-per-trigger 'much'"),
+        (["--table", "t", "--dlq-table", "d"], "--dlq-table is for"),
+        (["--typed", "spec.toml", "--topics", "A"], "--topics is for the raw table"),
+        (["--table", "t", "--typed", "nowhere.toml"], "nowhere.toml: cannot be read"),
+        (["--table", "t", "--retention", "0"], "--retention 0"),
+        (["--table", "t", "--vacuum", "1"], "--vacuum 1: at least 168 hours"),
+    ],
+)
+def test_arguments_are_refused_before_a_session_is_started(tmp_path: Path, arguments: list[str], said: str) -> None:
+    write(tmp_path / "store", plain(1))
+    given = export_delta.parser().parse_args(["--store", str(tmp_path / "store"), *arguments])
+    with pytest.raises(OptionError) as told:
+        export_delta.check(given)
+    assert said in str(told.value)
+
+
+@pytest.mark.parametrize("arguments", [["--mode", "sometimes"], ["--colour", "red"]], ids=["mode", "option"])
+def test_an_unknown_mode_or_option_is_named_in_one_line(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        export_delta.parser().parse_args(["--store", "s", *arguments])
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert arguments[1] in line
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("lakehouse")
+class TestWithATable:
+    """What only a look at the store, the table and the checkpoint tells."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--topics", "Odd,Nowhere"), "has no topic 'Nowhere'"),
+            (("--columns", "topic,colour"), "unknown column 'colour'"),
+            (("--partition-by", "colour"), "unknown column 'colour'"),
+        ],
+        ids=["topic", "column", "partition"],
+    )
+    def test_what_the_store_does_not_have_is_named(
+        self, exporter: Exporter, arguments: tuple[str, ...], said: str
+    ) -> None:
+        write(exporter.store, plain(5))
+        with pytest.raises(OptionError, match=said):
+            exporter.run(*arguments)
+        assert not exporter.table.exists()
+
+    def test_a_checkpoint_of_another_store_is_refused(self, exporter: Exporter) -> None:
+        checkpoint = exporter.work / "checkpoint"
+        write(exporter.store, plain(5))
+        exporter.run(*ONCE, "--checkpoint", str(checkpoint))
+        other = Exporter(exporter.spark, exporter.work / "other", exporter.work / "else")
+        write(other.store, plain(5))
+        with pytest.raises(RmqError, match=r"a checkpoint of .*store, not of .*other"):
+            other.run(*ONCE, "--checkpoint", str(checkpoint))
+        (checkpoint / "rmq-export.json").unlink()
+        with pytest.raises(RmqError, match="a checkpoint that no export wrote"):
+            other.run(*ONCE, "--checkpoint", str(checkpoint))
+        assert not other.table.exists()
+
+    def test_a_log_that_lost_what_is_owed_or_was_landed_is_refused(self, exporter: Exporter) -> None:
+        placed = write(exporter.store, plain(60))
+        exporter.run("--ending-physical-offset", str(placed[5]))
+        first, second, *_ = sorted((exporter.store / "commitlog").iterdir())
+        first.unlink()
+        with pytest.raises(RmqError, match=rf"bytes {placed[5]} to {int(second.name)} of the CommitLog are gone"):
+            exporter.run()
+        report, code = exporter.run("--fail-on-data-loss", "false")
+        assert (report["missing_bytes"], code) == (int(second.name) - placed[5], 1)
+        there = placed[:5] + [offset for offset in placed if offset >= int(second.name)]
+        assert exporter.offsets() == there
+        shutil.rmtree(exporter.store)
+        write(exporter.store, plain(5))
+        with pytest.raises(RmqError, match=r"the CommitLog ends at .*, but .*table holds it up to"):
+            exporter.run()
+        assert exporter.offsets() == there
+
+    def test_tables_are_looked_after(self, exporter: Exporter) -> None:
+        write(exporter.store, plain(8))  # of 2023
+        exporter.run("--cluster-by", "queue_id,uniq_key", "--optimize", "--vacuum", "168")
+        assert len(exporter.offsets()) == 8
+        placed = write(exporter.store, plain(12))
+        report, _ = exporter.run("--cluster-by", "queue_id,uniq_key", "--retention", "30")
+        assert (report["messages"], report["ending_physical_offset"] > placed[-1]) == (4, True)
+        assert exporter.offsets() == []
+        assert exporter.run("--cluster-by", "queue_id,uniq_key")[0]["messages"] == 0

@@ -1,0 +1,56 @@
+"""The spec file: what it may say, and one clear error for what it may not."""
+
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.spec import load_spec
+
+TOPIC = 'topic = "Orders"\nformat = "json"\nschema = "id STRING"\ntable = "orders"\n'
+
+
+def spec(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "spec.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_paths_are_beside_the_spec_and_json_is_read_by_its_name(tmp_path: Path) -> None:
+    (topic,) = load_spec(spec(tmp_path, "[[topics]]\n" + TOPIC))
+    assert (topic.topic, topic.table, topic.key) == ("Orders", str(tmp_path / "orders"), ())
+    path = tmp_path / "spec.json"
+    path.write_text(
+        '{"topics": [{"topic": "A", "format": "avro", "schema_file": "a.avsc", "table": "s3a://lake/a", "key": ["k"]}]}'
+    )
+    (topic,) = load_spec(str(path))
+    assert (topic.schema_file, topic.table, topic.key) == (str(tmp_path / "a.avsc"), "s3a://lake/a", ("k",))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topics = []", "names no topic"),
+        ("[[topics]", "spec.toml"),
+        ("[[topics]]\ntopic = 3", r"\$\.topics\[0\]"),
+        ("[[topics]]\n" + TOPIC + "colour = 1", "unknown field `colour`"),
+        ("[[topics]]\n" + TOPIC.replace('"json"', '"xml"'), "'xml'"),
+        ("[[topics]]\n" + TOPIC + 'schema_file = "x"', "give schema or schema_file, one of them"),
+        ("[[topics]]\n" + TOPIC + 'message = "m"', "message is for format protobuf"),
+        ("[[topics]]\n" + TOPIC.replace('"json"', '"protobuf"') + 'message = "m"', "needs a schema_file"),
+        ("[[topics]]\n" + TOPIC + "[[topics]]\n" + TOPIC, "topic 'Orders' comes twice"),
+        (
+            "[[topics]]\n" + TOPIC + "[[topics]]\n" + TOPIC.replace("Orders", "More"),
+            "table .*orders' comes twice",
+        ),
+    ],
+    ids=["none", "toml", "type", "field", "format", "schemas", "message", "descriptors", "topics", "tables"],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        load_spec(spec(tmp_path, text))
+
+
+def test_a_spec_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"nowhere\.toml: cannot be read"):
+        load_spec(str(tmp_path / "nowhere.toml"))

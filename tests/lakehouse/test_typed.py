@@ -1,0 +1,134 @@
+"""Typed tables: bodies as columns, rows by key, dead letters, schemas that grow."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rmq_formats.errors import OptionError, StoreError
+from rmq_formats.lakehouse import keyed
+from tests.lakehouse.making import Exporter, write
+from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("lakehouse")]
+
+ORDERS: dict[str, Any] = {
+    "topic": "Orders", "format": "json", "schema": "id STRING, amount DOUBLE", "key": ["id"], "table": "orders",
+}  # fmt: skip
+
+
+def order(name: object, amount: object, **more: object) -> tuple[str, bytes]:
+    return "Orders", json.dumps({"id": name, "amount": amount, **more}).encode()
+
+
+@pytest.fixture
+def typed(exporter: Exporter) -> Callable[..., dict[str, Any]]:
+    """``typed(*topics, arguments=[…])`` runs the job with a spec of these topics; its report."""
+
+    def run(*topics: dict[str, Any], arguments: tuple[str, ...] = ()) -> dict[str, Any]:
+        spec = exporter.work / "spec.json"
+        spec.write_text(json.dumps({"topics": topics}))
+        report, _ = exporter.run("--typed", str(spec), *arguments, table=False)
+        return report
+
+    return run
+
+
+def test_bodies_become_columns_and_what_does_not_decode_a_dead_letter(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]]
+) -> None:
+    bad = [("Orders", b"{bad"), ("Clicks", b"\x08abc"), ("Payments", b"\xff\xff"), ("Orders", b""), order(None, 1)]
+    sound = [order("a", 1.5), ("Clicks", avro_body(ORDER)), ("Payments", protobuf_body(id="p", n=7, lines=["x"]))]
+    placed = write(exporter.store, [*sound, *bad, ("Other", b"not asked for")])
+    (exporter.work / "shop.desc").write_bytes(descriptors())
+    clicks = {"topic": "Clicks", "format": "avro", "schema": json.dumps(SCHEMA), "table": "clicks"}
+    payments = {
+        "topic": "Payments", "format": "protobuf", "schema_file": "shop.desc", "message": "shop.Order",
+        "table": "payments", "cluster_by": ["n"],
+    }  # fmt: skip
+    arguments = ("--dlq-table", str(exporter.work / "dead"), "--optimize")
+    report = typed(ORDERS, clicks, payments, arguments=arguments)
+    assert report["exports"] == {"Orders": 1, "Clicks": 1, "Payments": 1}
+    assert report["undecoded"] == len(bad)
+    (row,) = exporter.rows("orders")
+    assert (row.topic, row.physical_offset, row.id, row.amount) == ("Orders", placed[0], "a", 1.5)
+    (row,) = exporter.rows("clicks")
+    assert (row.id, row.amount, row["at"], row.uid) == (
+        ORDER["id"], ORDER["amount"], ORDER["at"].replace(tzinfo=None), ORDER["uid"],
+    )  # fmt: skip
+    (row,) = exporter.rows("payments")
+    assert (row.id, int(row.n), row.lines, row.amount) == ("p", 7, ["x"], None)
+    again = typed(ORDERS, clicks, payments, arguments=arguments)
+    assert (again["messages"], again["undecoded"]) == (0, 0)
+    dead = exporter.rows("dead")
+    assert [(row.topic, bytes(row.body)) for row in dead] == bad
+    assert [row.physical_offset for row in dead] == placed[3:8]
+    assert dead[0].reason == "the body is not JSON of the schema"
+    assert dead[1].reason.startswith("EOFError")
+    assert dead[2].reason.startswith("DecodeError")
+    assert [row.reason for row in dead[3:]] == ["the body is empty", "its key id is null"]
+
+
+def test_the_last_message_of_a_key_is_its_row_whoever_lands_it(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [order("a", 1), order("b", 2), order("a", 3)]
+    write(exporter.store, bodies)
+    typed(ORDERS)
+    assert {row.id: row.amount for row in exporter.rows("orders")} == {"a": 3, "b": 2}
+    write(exporter.store, [*bodies, order("b", 4), order("c", 5)])
+    merge, waiting = keyed.DeltaTable.forPath, [True]
+
+    def with_another(*arguments: Any) -> Any:
+        if waiting:  # another lands the same and more, when this one has chosen its rows
+            waiting.clear()
+            write(exporter.store, [*bodies, order("b", 4), order("c", 5), order("c", 6)])
+            typed(ORDERS)
+        return merge(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keyed.DeltaTable, "forPath", with_another)
+        typed(ORDERS)
+    assert {row.id: row.amount for row in exporter.rows("orders")} == {"a": 3, "b": 4, "c": 6}
+    assert typed(ORDERS)["messages"] == 0
+
+
+def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
+    write(exporter.store, [order("a", 1)])
+    typed(ORDERS)
+    write(exporter.store, [order("a", 1), order("b", 2, paid=True)])
+    typed({**ORDERS, "schema": "id STRING, amount DOUBLE, paid BOOLEAN"})
+    assert [(row.id, row.paid) for row in exporter.rows("orders")] == [("a", None), ("b", True)]
+    write(exporter.store, [order("a", 1), order("b", 2, paid=True), order("b", 3), order("c", 4)])
+    typed(ORDERS)  # an older spec
+    assert {row.id: (row.amount, row.paid) for row in exporter.rows("orders")} == {
+        "a": (1, None), "b": (3, True), "c": (4, None),
+    }  # fmt: skip
+    for changed, said in [
+        ({"schema": "id STRING, amount STRING"}, "its column amount is double, not string"),
+        ({"key": []}, "its rmq.key is id, not none"),
+    ]:
+        with pytest.raises(StoreError, match=said):
+            typed({**ORDERS, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"schema": "id STRING,"}, "topic 'Orders': its json schema cannot be used"),
+        ({"format": "avro", "schema": "{}"}, "topic 'Orders': its avro schema cannot be used"),
+        ({"key": ["nothing"]}, "key 'nothing' is no plain column"),
+        ({"cluster_by": ["nothing"]}, "cluster_by 'nothing' is no column"),
+        ({"schema": "id STRING, tags STRING"}, "column 'tags' of the schema"),
+        ({"topic": "Nowhere"}, "has no topic 'Nowhere'"),
+    ],
+    ids=["ddl", "avro", "key", "cluster", "names", "topic"],
+)
+def test_a_spec_that_cannot_be_used_is_told_before_anything_is_written(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]], changed: dict[str, Any], said: str
+) -> None:
+    write(exporter.store, [order("a", 1)])
+    with pytest.raises(OptionError, match=said):
+        typed({**ORDERS, **changed})
+    assert not (exporter.work / "orders").exists()
