@@ -19,13 +19,13 @@ from rmq_formats.dispatch import QueueTable
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.hosts import Host
 from rmq_formats.kernels import encode_rows as kernel
+from rmq_formats.kernels import host_texts as host_kernel
 from rmq_formats.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES
 
 DEFAULT_BORN_HOST: Final = Host(b"\x7f\0\0\1", 0)
 DEFAULT_STORE_HOST: Final = Host(b"\x7f\0\0\1", 10911)
 
 _FIRST_OUT_BYTES: Final = 2 << 20  # encoded and given out as one; more than a core's L2 cache only costs time
-_HOST_TEXT_ROOM: Final = 64
 _MS: Final = 1000  # microseconds
 _NO_ORDER: Final = np.iinfo(np.int64).max  # a row without the column that orders them goes to the end
 _REASONS: Final = {
@@ -215,10 +215,10 @@ class _Columns:
         count = len(self._batch)
         given = texts(self._batch.column(name)) if name in self._names else no_texts(count)
         fallback = np.frombuffer(default.to_bytes(), dtype=np.uint8)
-        out = np.empty(count * HOST_V4_BYTES + _HOST_TEXT_ROOM, dtype=np.uint8)
+        out = np.empty(count * HOST_V4_BYTES + host_kernel.TEXT_ROOM, dtype=np.uint8)
         hosts = np.empty((count, 2), dtype=np.int64)
         self._kept += [fallback, out]
-        if kernel.parse_v4_hosts(given, fallback.ctypes.data, len(fallback), out, hosts):
+        if host_kernel.parse_v4_hosts(given, fallback.ctypes.data, len(fallback), out, hosts):
             self._other_hosts(name, hosts)
         mapped = (self.numbers[:, kernel.SYS_FLAG] & flag != 0) & (given[:, 1] >= 0) & (hosts[:, 1] == HOST_V4_BYTES)
         rows = np.flatnonzero(mapped)

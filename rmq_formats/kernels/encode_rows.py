@@ -118,7 +118,8 @@ def _is_name(out: Any, at: int, size: int, name: Any) -> bool:
 
 
 @njit("int64(uint8[::1], int64, int64, int64)", cache=True, nogil=True, forceinline=True)
-def _put_text(out: Any, at: int, address: int, size: int) -> int:
+def put_text(out: Any, at: int, address: int, size: int) -> int:
+    """Copy a text to ``out[at]``; the place behind it."""
     copy_bytes(np.uint64(out.ctypes.data + at), np.uint64(address), size)
     return at + size
 
@@ -165,7 +166,7 @@ def _put_properties(
         value_bytes = entries[entry, 3]
         if value_bytes < 0:
             continue
-        name_end = _put_text(out, at, entries[entry, 0], entries[entry, 1])
+        name_end = put_text(out, at, entries[entry, 0], entries[entry, 1])
         name_bytes = name_end - at
         if find_either(out, at, name_end, _NAME_END, _VALUE_END) < name_end:
             return at, 0, BAD_PROPERTY
@@ -176,7 +177,7 @@ def _put_properties(
         has_keys |= _is_name(out, at, name_bytes, _KEYS_NAME)
         has_uniq_key |= _is_name(out, at, name_bytes, _UNIQ_KEY_NAME)
         out[name_end] = _NAME_END
-        end = _put_text(out, name_end + 1, entries[entry, 2], value_bytes)
+        end = put_text(out, name_end + 1, entries[entry, 2], value_bytes)
         if find_byte(out, name_end + 1, end, _VALUE_END) < end:
             return at, 0, BAD_PROPERTY
         out[end] = _VALUE_END
@@ -185,13 +186,13 @@ def _put_properties(
     added = 0
     if not has_uniq_key and texts[UNIQ_KEY + 1] > 0:
         at = _put_name(out, at, _UNIQ_KEY_NAME)
-        at = _put_text(out, at, texts[UNIQ_KEY], texts[UNIQ_KEY + 1])
+        at = put_text(out, at, texts[UNIQ_KEY], texts[UNIQ_KEY + 1])
         out[at] = _VALUE_END
         at += 1
         added += 1
     if not has_tags and texts[TAGS + 1] > 0:
         at = _put_name(out, at, _TAGS_NAME)
-        at = _put_text(out, at, texts[TAGS], texts[TAGS + 1])
+        at = put_text(out, at, texts[TAGS], texts[TAGS + 1])
         out[at] = _VALUE_END
         at += 1
         added += 1
@@ -201,7 +202,7 @@ def _put_properties(
         value_at = at
         for part in range(first_part, last_part):
             if parts[part, 1] > 0:
-                at = _put_text(out, at, parts[part, 0], parts[part, 1])
+                at = put_text(out, at, parts[part, 0], parts[part, 1])
                 out[at] = _SPACE
                 at += 1
         if at > value_at:
@@ -291,20 +292,20 @@ def encode_rows(
         topic_bytes, body_bytes = own[TOPIC + 1], own[BODY + 1]
         is_v2 = topic_bytes > _MAX_TOPIC_BYTES_V1 or numbers[row, VERSION] == 2
 
-        at = _put_text(out, start + RECORD_BORN_HOST_AT, own[BORN_HOST], born_bytes)
+        at = put_text(out, start + RECORD_BORN_HOST_AT, own[BORN_HOST], born_bytes)
         write_i64(out, at, numbers[row, STORE_TIMESTAMP])
-        at = _put_text(out, at + 8, own[STORE_HOST], store_bytes)
+        at = put_text(out, at + 8, own[STORE_HOST], store_bytes)
         write_i32(out, at, numbers[row, RECONSUME_TIMES])
         write_i64(out, at + 4, numbers[row, PREPARED_TRANSACTION_OFFSET])
         write_i32(out, at + 12, body_bytes)
         body_at = at + 16
-        at = _put_text(out, body_at, own[BODY], body_bytes)
+        at = put_text(out, body_at, own[BODY], body_bytes)
         if is_v2:
             out[at] = np.uint8(topic_bytes >> 8)
             at += 1
         out[at] = np.uint8(topic_bytes & 0xFF)
         topic_at = at + 1
-        at = _put_text(out, topic_at, own[TOPIC], topic_bytes)
+        at = put_text(out, topic_at, own[TOPIC], topic_bytes)
         length_at, properties_at = at, at + 2
 
         at, has_crc, status = _put_properties(
@@ -360,51 +361,3 @@ def encode_rows(
         start = at
     result[0], result[1] = len(numbers), start
     return DONE
-
-
-@njit("int64(int64[:, ::1], int64, int64, uint8[::1], int64[:, ::1])", cache=True, nogil=True)
-def parse_v4_hosts(texts: Any, default: int, default_bytes: int, out: Any, hosts: Any) -> int:
-    """Read ``a.b.c.d:port`` into the 8 bytes that a record has of it.
-
-    Args:
-        texts: int64[rows, 2].
-        default: address of the bytes of a host, for null.
-        default_bytes: how many these are.
-        out: uint8[rows * HOST_V4_BYTES + 64], written; the last 64 bytes are room for a text.
-        hosts: int64[rows, 2], written: texts of the hosts, length -1 for what is no such text.
-
-    Returns:
-        How many texts are no such ones.
-    """
-    others = 0
-    scratch = len(texts) * HOST_V4_BYTES
-    for row in range(len(texts)):
-        size = texts[row, 1]
-        if size < 0:
-            hosts[row, 0], hosts[row, 1] = default, default_bytes
-            continue
-        hosts[row, 0], hosts[row, 1] = out.ctypes.data + row * HOST_V4_BYTES, -1
-        others += 1
-        if size > 21:
-            continue
-        _put_text(out, scratch, texts[row, 0], size)
-        at, end, place = scratch, scratch + size, row * HOST_V4_BYTES
-        groups = 0
-        value = digits = 0
-        while at < end:
-            byte = np.int64(out[at])
-            if 48 <= byte <= 57:
-                value = value * 10 + byte - 48
-                digits += 1
-            elif groups < 4 and digits > 0 and value < 256 and byte == (58 if groups == 3 else 46):
-                out[place + groups] = np.uint8(value)
-                groups += 1
-                value = digits = 0
-            else:
-                break
-            at += 1
-        if at == end and groups == 4 and digits > 0 and digits < 6 and value < 65536:
-            write_i32(out, place + 4, value)
-            hosts[row, 1] = HOST_V4_BYTES
-            others -= 1
-    return others

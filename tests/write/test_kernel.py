@@ -13,6 +13,7 @@ from rmq_formats.kernels import place
 from rmq_formats.message import MessageToStore, encode_record
 from rmq_formats.paths import is_safe_topic
 from tests.formats.record_strategies import messages
+from tests.kernels.guarded import guarded
 from tests.write.writing import rows
 
 # Texts of hosts have ports of 16 bits, and IPv4 for what an IPv6 address only maps.
@@ -99,3 +100,18 @@ def test_a_record_larger_than_the_buffer_has_one_of_its_own() -> None:
     batch = rows(topic=["T"] * 3, body=[b"x", b"y" * (5 << 20), b"z"])
     found = b"".join(bytes(e.records) for e in RowEncoder(EncodeOptions(0)).encode(batch))
     assert found.count(b"y") == 5 << 20
+
+
+def test_a_buffer_is_filled_to_its_end_and_not_beyond() -> None:
+    batch = rows(
+        topic=["Topic"] * 40, body=[b"x" * n for n in range(40)], tags=["tag"] * 40, keys=[["k", "l"]] * 40,
+        born_host=["10.0.0.1:80"] * 40,
+    )  # fmt: skip
+    (whole,) = RowEncoder(EncodeOptions(0, kernel.CRC_NEVER)).encode(batch)
+    for size in (400, 777, 1000, 4096, 5000):
+        encoder = RowEncoder(EncodeOptions(0, kernel.CRC_NEVER))
+        with guarded(bytes(size)) as out:
+            encoder._out = out
+            found = b"".join(bytes(encoded.records) for encoded in encoder.encode(batch))
+            del encoder
+        assert found == bytes(whole.records)
