@@ -153,21 +153,19 @@ def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter
             time.sleep(0.1)
 
     write(exporter.store, plain(20))
-    killed = start()
-    try:
-        wait_for_commit(killed, 1)  # 0 makes the table
-    finally:
-        killed.kill()
-        killed.wait()
+    with start() as killed:
+        try:
+            wait_for_commit(killed, 1)  # 0 makes the table
+        finally:
+            killed.kill()
     placed = write(exporter.store, plain(50))
-    stopped = start()
-    try:
-        wait_for_commit(stopped, 2)
-        stopped.send_signal(signal.SIGTERM)
-        output, _ = stopped.communicate(timeout=120)
-    finally:
-        stopped.kill()
-        stopped.wait()
+    with start() as stopped:
+        try:
+            wait_for_commit(stopped, 2)
+            stopped.send_signal(signal.SIGTERM)
+            output, _ = stopped.communicate(timeout=120)
+        finally:
+            stopped.kill()
     report = json.loads(output.splitlines()[-1])
     assert (stopped.returncode, report["mode"], report["messages"]) == (0, "stream", 30)
     assert exporter.offsets() == placed
