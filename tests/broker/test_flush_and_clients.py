@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,20 @@ class TestSlowDisk:
         return small_store(tmp_path / "store", FlushDiskType.SYNC)
 
     async def test_a_send_that_waits_too_long_is_told_so(self, asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(asker.broker.store, "dispatch", lambda: True)  # nobody asks for a flush
-        answer = await asker.send("T")
+        await asker.send("T", properties={"WAIT": "false"})
+        disk_goes_on = threading.Event()
+
+        def wait(_: int) -> None:
+            disk_goes_on.wait(60)
+
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, wait)
+        try:
+            answer = await asker.send("T")
+        finally:
+            disk_goes_on.set()
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
-        assert answer.ext_fields["queueOffset"] == "0"
+        assert answer.ext_fields["queueOffset"] == "1"
 
 
 async def test_a_member_that_has_gone_is_forgotten_and_the_others_told(asker: Asker) -> None:
