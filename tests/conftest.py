@@ -1,16 +1,20 @@
-"""Fixtures that all tests share: the golden stores, unpacked once a session."""
+"""Fixtures that all tests share: the golden stores, unpacked once a session, and a Spark session."""
 
 import os
 import shutil
 import signal
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ARCHIVES = Path(__file__).parent / "golden"
 MIXED_DELAY_LEVELS = " ".join(f"{second}s" for second in range(1, 19))
@@ -101,3 +105,19 @@ def golden_name(request: pytest.FixtureRequest) -> str:
 def golden_settings() -> dict[str, GoldenSettings]:
     """How the golden stores were written, by name."""
     return GOLDEN_SETTINGS
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """A local session of two processors. One for all: a process can have no more, whatever their settings."""
+    from rmq_formats.spark import session  # a second, which most tests need not wait
+
+    more = {
+        "spark_sql_shuffle_partitions": "2",
+        "spark_sql_warehouse_dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark_python_authenticate_socketTimeout": "120s",  # workers may start on a busy machine
+    }
+    spark = session("tests", master="local[2]", **more)
+    spark.sparkContext.setLogLevel("OFF")  # tests provoke errors, and read them
+    yield spark
+    spark.stop()

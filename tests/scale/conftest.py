@@ -1,4 +1,4 @@
-"""A real S3 server in a process of its own, and a session for jobs that read from it."""
+"""A real S3 server in a process of its own."""
 
 import os
 import re
@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-from pyspark.sql import SparkSession
-
-from rmq_formats.spark import session
 
 AWS = {
     "AWS_ACCESS_KEY_ID": "tests",
@@ -93,15 +90,6 @@ def new_bucket(s3_server: str) -> Bucket:
     name = f"rmq-{uuid.uuid4().hex[:12]}"
     files.create_dir(name)
     return Bucket(s3_server, name, files)
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session of two processors."""
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    spark = session("scale", master="local[2]", spark_sql_warehouse_dir=str(warehouse))
-    yield spark
-    spark.stop()
 
 
 @pytest.fixture

@@ -1,22 +1,10 @@
-"""One small session for all tests of the sources and functions; without Delta, which they do not need."""
+"""Reading with the sources."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-
-from rmq_formats.spark import session
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A local session of two processors, its web page off."""
-    spark = session("tests", master="local[2]", delta=False, spark_sql_shuffle_partitions="2")
-    spark.sparkContext.setLogLevel("OFF")  # tests provoke errors, and read them
-    yield spark
-    spark.stop()
-
 
 Load = Callable[..., DataFrame]
 

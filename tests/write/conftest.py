@@ -1,5 +1,5 @@
-"""The session of the sources' tests, for the few tests here that need one."""
+"""Reading as the sources' tests do, for the few tests here that need it."""
 
-from tests.spark.conftest import load, spark
+from tests.spark.conftest import load
 
-__all__ = ["load", "spark"]
+__all__ = ["load"]
