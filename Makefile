@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST_WORKERS ?= 3
 
-.PHONY: help install demo test torture-jobs lint bench format clean
+.PHONY: help install demo test torture torture-jobs lint bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,9 +40,12 @@ test: install ## all tests, against the real Apache RocketMQ too
 
 # What CI runs short (RMQ_TORTURE=1). A JDK is not needed.
 torture-jobs: install ## kills, damage and flips at random, RMQ_TORTURE=20 times as many as in the tests
-	RMQ_TORTURE=$(or $(RMQ_TORTURE),20) $(BIN)/pytest -n $(PYTEST_WORKERS) \
+	RMQ_TORTURE=$(or $(RMQ_TORTURE),20) $(BIN)/pytest -n $(PYTEST_WORKERS) --timeout 0 \
 	  tests/offline/test_resume.py tests/offline/test_random_damage.py tests/repair tests/verify/test_hostile_stores.py \
 	  tests/verify/test_every_byte_of_derived_files.py tests/verify/test_header_coverage.py
+
+torture: install ## a thousand kills of a broker and of a store under load, RMQ_TORTURE=50 times as many as in the tests
+	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(BIN)/pytest -n $(PYTEST_WORKERS) --timeout 0 tests/broker/test_kill.py tests/store/test_kill.py
 
 lint: install ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -42,7 +42,7 @@ from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.uniq_key import local_ip
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
-from rmq_formats.errors import DecodeError
+from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.hosts import Host
 
 _EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
@@ -238,12 +238,17 @@ class Broker:
 
 
 async def _kernels(store: MessageStore) -> None:
-    """Wait for the store's kernels: clients would not, where numba has to compile them first."""
+    """Wait for the store's kernels: clients would not, where numba has to compile them first.
+
+    Raises:
+        StoreError: they cannot be had.
+    """
     loading = asyncio.ensure_future(asyncio.to_thread(store.wait_for_kernels))
     done, _ = await asyncio.wait([loading], timeout=_PATIENCE_S)
     if not done:
         log.info("still loading the kernels: after an installation they are compiled, once")
-    await loading
+    if not await loading:
+        raise StoreError(store.refusals["kernels"])
 
 
 def _tell_recovery(store: MessageStore) -> None:

@@ -65,11 +65,16 @@ async def consumer_progress(
 async def _owners(admin: "Admin", address: str, group: str) -> dict[tuple[str, str, int], str]:
     """The addresses of the members that have queues, by topic, broker and number of the queue."""
     from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.errors import RemotingError  # noqa: PLC0415
 
     members = await admin.brokers.consumers(address, group)
     found = {}
     for member in members.connection_set if members else ():
-        for key in (await admin.brokers.running_info(address, group, member.client_id)).mq_table:
+        try:
+            info = await admin.brokers.running_info(address, group, member.client_id)
+        except RemotingError:  # it hangs, or is too old to answer; its queues have no owner in the table
+            continue
+        for key in info.mq_table:
             queue = parse_queue_key(key)
             found[queue.topic, queue.broker_name, queue.queue_id] = member.client_addr
     return found

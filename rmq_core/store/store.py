@@ -142,7 +142,11 @@ class MessageStore:
         locked = hold_lock(config.root)
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
-            store._open(now_ms)
+            try:
+                store._open(now_ms)
+            except BaseException:
+                store._live.wait_for_kernels()  # no thread may be left that imports
+                raise
         except BaseException:
             locked.close()
             raise

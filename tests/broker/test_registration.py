@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_core.broker import registration
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.server import Broker
 from rmq_core.namesrv.config import NamesrvConfig
@@ -81,8 +82,9 @@ async def slow_way(address: str, delay_s: float) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 async def test_a_topic_is_known_where_its_first_message_is_answered(
-    namesrvs: list[str], tmp_path: Path, flush: FlushDiskType
+    namesrvs: list[str], tmp_path: Path, flush: FlushDiskType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(registration, "_ANSWER_TIMEOUT_S", 60)  # the machine may be busy
     async with (
         slow_way(namesrvs[0], 0.1) as slow,
         Broker(BrokerConfig(listen_port=0, namesrv_addr=slow), small_store(tmp_path / "s", flush)) as broker,

@@ -1,6 +1,8 @@
 """What a job says when something fails in the middle of it."""
 
 import argparse
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +23,14 @@ class Unstopped:
 
     def stop(self) -> None:
         """Leave it to the other tests."""
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A job that ends ignores SIGINT; the tests go on, and what they start would inherit that."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def fail(_: int) -> None:
