@@ -48,15 +48,12 @@ class Registration:
             answer = handler(request, connection)
             if topics.version is before or answer is None or not self._state.config.namesrvs:
                 return answer
-            return self._when_registered(answer)
+            # Made here, before the registration that the change asks for can begin.
+            if self._registered is None:
+                self._registered = asyncio.get_running_loop().create_future()
+            return _when_registered(answer, self._registered)
 
         return handle
-
-    async def _when_registered(self, answer: Answer) -> RemotingCommand | None:
-        if self._registered is None:
-            self._registered = asyncio.get_running_loop().create_future()
-        await asyncio.wait([self._registered], timeout=_ANSWER_TIMEOUT_S)
-        return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
 
     async def start(self) -> None:
         """Register, and go on doing so."""
@@ -136,3 +133,8 @@ class Registration:
             await self._client.invoke(address, command, _UNREGISTER_TIMEOUT_S)
         except RemotingError as error:
             log.warning("cannot unregister: %(error)s", {"namesrv": address, "error": error})
+
+
+async def _when_registered(answer: Answer, registered: asyncio.Future[None]) -> RemotingCommand | None:
+    await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
+    return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
