@@ -14,15 +14,15 @@ from rmq_formats.layout import (
 )
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import check_rebuild, options_from_arguments, rebuild_store
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, path_for_all, run_job
 from rmq_formats.spark.runner import SparkRunner
 
 
 def parser() -> JobParser:
     """The job's arguments."""
     job = job_parser("rebuild", "Rebuild ConsumeQueue and Index of a RocketMQ store from its CommitLog.")
-    job.add_argument("--store", required=True, help="the store's root directory, or a URI")
-    job.add_argument("--out", help="write there, a directory or a URI, instead of into the store")
+    job.add_argument("--store", type=path_for_all, required=True, help="the store's root directory, or a URI")
+    job.add_argument("--out", type=path_for_all, help="write there, a directory or a URI, instead of into the store")
     job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all")
     job.add_argument("--consumequeue-file-bytes", type=int, default=CONSUMEQUEUE_FILE_BYTES)
     job.add_argument(

@@ -15,7 +15,7 @@ from rmq_formats.offline.verify_report import findings_table
 from rmq_formats.offline.verify_store import refuse_inside_store, verify_store
 from rmq_formats.report.verify_outputs import VerifyOutputs
 from rmq_formats.segment import open_storage
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, path_for_all, run_job
 from rmq_formats.spark.runner import SparkRunner
 
 FORMATS: Final = ("delta", "parquet", "json")
@@ -25,12 +25,13 @@ _AS_IN_STORE = "; default: as the store's files have it"
 def parser() -> JobParser:
     """The job's arguments."""
     job = job_parser("verify", "Find what is wrong with a RocketMQ store. Nothing is written into it.")
-    job.add_argument("--store", required=True, help="the store's root directory, or a URI")
+    job.add_argument("--store", type=path_for_all, required=True, help="the store's root directory, or a URI")
     job.add_argument("--findings", metavar="PATH", help="write the findings there, as a table")
     job.add_argument("--findings-format", choices=FORMATS, default="json", help="json is lines of JSON")
     job.add_argument("--html", metavar="FILE", help="write a page for a browser there")
     job.add_argument(
         "--work",
+        type=path_for_all,
         metavar="DIR",
         help="for intermediate files, a directory or a URI; on a cluster all executors must see it",
     )
@@ -64,7 +65,8 @@ def check(given: argparse.Namespace) -> None:
     """Refuse what can be refused before a session is started."""
     options(given).check()
     outputs(given).check(given.store, FORMATS)
-    refuse_inside_store(given.store, "--report", given.report)
+    for option, path in (("--report", given.report), ("--work", given.work)):
+        refuse_inside_store(given.store, option, path)
     storage, root = open_storage(given.store)
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")

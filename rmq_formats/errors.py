@@ -12,6 +12,7 @@
     ├── StoreError                a store or file that cannot be used as asked
     │   ├── StoreNotFoundError    no such directory or file
     │   ├── StoreLockedError      a running broker has it
+    │   ├── SpillError            an intermediate file of a job that cannot be read
     │   └── StoreSizeError        file sizes that do not fit the layout or each other
     ├── ClusterError              a running cluster that cannot be asked, or refuses
     └── OptionError               an option or argument that is unknown or has a bad value
@@ -81,6 +82,10 @@ class StoreNotFoundError(StoreError):
 
 class StoreLockedError(StoreError):
     """A running broker holds the store's lock."""
+
+
+class SpillError(StoreError):
+    """An intermediate file of a job that cannot be read, which says nothing of the store."""
 
 
 class StoreSizeError(StoreError):

@@ -63,6 +63,7 @@ class RmqCommand(TyperCommand):
             return super().invoke(ctx)
         except OSError as error:
             if error.filename is None:
+                error.strerror = error.strerror or str(error)  # pyarrow's of an object store are a text alone
                 error.filename = ctx.params.get("path") or ctx.params.get("store")
             raise
 

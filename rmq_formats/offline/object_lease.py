@@ -4,7 +4,8 @@ Nor does ``pyarrow.fs`` know conditional puts. So who begins puts an object of i
 ``.rmq-rebuild-leases``, then lists them: of two that begin at once at least one sees the other's, and whoever sees
 one that lives is refused. An owner puts its object anew every few seconds. One that has not done so for longer than
 ``_SILENCE_S`` is taken for dead, and its object deleted; so is one whose process ran on this very machine and is
-gone. Before it publishes an owner looks whether its own is still there.
+gone, or is this one, which holds it no longer and could not delete it. Before it publishes an owner looks whether
+its own is still there.
 """
 
 import json
@@ -28,6 +29,9 @@ _LOOK_S: Final = 1.0
 # A process that is forked while this one talks to the store would inherit locks that nobody unlocks.
 _talking = threading.Lock()
 os.register_at_fork(before=_talking.acquire, after_in_parent=_talking.release, after_in_child=_talking.release)
+
+
+_held: Final[set[str]] = set()  # names of this process's leases
 
 
 class Notes(Protocol):
@@ -61,23 +65,34 @@ def lease(notes: Notes, target: str) -> Iterator[Callable[[], None]]:
     own = uuid.uuid4().hex
     over = threading.Event()
     beat = threading.Thread(target=_beat, args=(notes, own, over), daemon=True)
-    _put(notes, own, 0)
+    with _holding(own):
+        _put(notes, own, 0)
+        try:
+            beat.start()
+            _refuse_company(notes, own, target)
+            yield lambda: _refuse_lost(notes, own, target)
+        finally:
+            over.set()
+            beat.join()
+            with suppress(StoreError):  # who comes next finds that nobody holds it
+                notes.delete(own)
+
+
+@contextmanager
+def _holding(own: str) -> Iterator[None]:
+    _held.add(own)
     try:
-        beat.start()
-        _refuse_company(notes, own, target)
-        yield lambda: _refuse_lost(notes, own, target)
+        yield
     finally:
-        over.set()
-        beat.join()
-        with suppress(StoreError):  # who comes next finds that this process is gone
-            notes.delete(own)
+        _held.discard(own)
 
 
 def _beat(notes: Notes, own: str, over: threading.Event) -> None:
     beats = 0
     while not over.wait(_BEAT_S):
         beats += 1
-        with suppress(StoreError), _talking:  # one that fails may be followed by one that does not
+        # One that fails, as by a full disk here, may be followed by one that does not.
+        with suppress(StoreError, OSError), _talking:
             if notes.read(own) is not None:
                 _put(notes, own, beats)
 
@@ -94,7 +109,7 @@ def _refuse_company(notes: Notes, own: str, target: str) -> None:
     while first:
         for name, text in list(first.items()):
             now = notes.read(name)
-            lives = _lives(text)
+            lives = _lives(text) and not _is_left_behind(name, text)
             if now is None or lives is False or (time.monotonic() >= deadline and now == text):
                 notes.delete(name)
                 del first[name]
@@ -122,6 +137,11 @@ def _lives(text: str) -> bool | None:
     if not here or process.split()[:2] != here.split()[:2]:
         return None
     return _process(pid) == process
+
+
+def _is_left_behind(name: str, text: str) -> bool:
+    """Whether this very process put a living lease, and ended its rebuild without deleting it."""
+    return name not in _held and json.loads(text)["process"] == _process(os.getpid())
 
 
 def _who(text: str) -> str:

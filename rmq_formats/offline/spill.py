@@ -6,6 +6,7 @@ file has batches of at most ``KEYS_PER_BATCH`` keys in log order.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmq_formats.errors import SpillError, StoreError
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
@@ -83,9 +85,26 @@ def _source(path: str) -> Any:
     return pa.memory_map(path)
 
 
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """A reader of an IPC file's batches. Raises SpillError."""
+    try:
+        with _source(path) as source, pa.ipc.open_file(source) as reader:
+            yield reader
+    except StoreError as error:
+        raise SpillError(str(error)) from error
+    except (OSError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SpillError(f"{path}: cannot be read ({reason})") from error
+
+
 def read_partition(path: str, partition: int) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
-    """Topic, queue id and rows, int64[n, ROW_COLUMNS], of each queue of a partition in one units file."""
-    with _source(path) as source, pa.ipc.open_file(source) as reader:
+    """Topic, queue id and rows, int64[n, ROW_COLUMNS], of each queue of a partition in one units file.
+
+    Raises:
+        SpillError: the file cannot be read.
+    """
+    with _opened(path) as reader:
         batch = reader.get_batch(partition)
         topics, queue_ids, binaries = batch.columns
         for topic, queue_id, binary in zip(topics, queue_ids, binaries, strict=True):
@@ -109,8 +128,12 @@ def write_keys(path: Path, keys: NDArray[np.int64]) -> None:
 def read_keys(
     path: str, begin: int, end: int
 ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]]:
-    """Hashes, physical offsets and store timestamps (ms) of keys ``[begin, end)`` of one keys file."""
-    with _source(path) as source, pa.ipc.open_file(source) as reader:
+    """Hashes, physical offsets and store timestamps (ms) of keys ``[begin, end)`` of one keys file.
+
+    Raises:
+        SpillError: the file cannot be read.
+    """
+    with _opened(path) as reader:
         for number in range(begin // KEYS_PER_BATCH, -(-end // KEYS_PER_BATCH)):
             first = number * KEYS_PER_BATCH
             batch = reader.get_batch(number)

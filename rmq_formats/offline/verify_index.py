@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import SpillError, StoreError
 from rmq_formats.findings import Finding, FindingList, Kind
 from rmq_formats.index import IndexHeader
 from rmq_formats.layout import INDEX_HEADER_BYTES
@@ -155,8 +155,9 @@ class _IndexReader:
 
 
 def check_index(task: IndexFileTask, layout: StoreLayout, work: WorkArea) -> IndexResult:
-    """Task: compare one IndexFile."""
+    """Task: compare one IndexFile. Raises SpillError, OSError: the work directory cannot be read."""
     findings, excused = FindingList(), FindingList()
+    keys, facts = SpilledKeys(work), read_facts(work)
     span = None
     try:
         previous_end = _previous_end(task)
@@ -173,7 +174,9 @@ def check_index(task: IndexFileTask, layout: StoreLayout, work: WorkArea) -> Ind
                 is_last=task.is_last,
                 previous_end=previous_end,
             )
-            span = IndexCheck(index, SpilledKeys(work), read_facts(work), findings, excused).run()
+            span = IndexCheck(index, keys, facts, findings, excused).run()
+    except SpillError:  # no fault of the IndexFile
+        raise
     except (StoreError, OSError) as error:
         findings.add(Finding(kinds.INDEX_UNREADABLE, str(error), task.path))
     return IndexResult(task, span, findings, excused)

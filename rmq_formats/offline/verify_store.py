@@ -1,6 +1,8 @@
 """The verification of a whole store: plan, scan, compare, report. Nothing is written into the store."""
 
 import functools
+import posixpath
+import re
 import tempfile
 import time
 import uuid
@@ -8,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import numpy as np
@@ -23,6 +25,7 @@ from rmq_formats.offline.rebuild import mend_seams, partition_count
 from rmq_formats.offline.rebuild_store import Progress
 from rmq_formats.offline.runner import Runner
 from rmq_formats.offline.spill import queue_partition
+from rmq_formats.offline.verify_config import config_texts
 from rmq_formats.offline.verify_delays import told_delay_levels
 from rmq_formats.offline.verify_index import IndexFileTask, IndexResult, SpilledKeys, check_index
 from rmq_formats.offline.verify_plan import (
@@ -38,7 +41,7 @@ from rmq_formats.offline.verify_plan import (
 from rmq_formats.offline.verify_queues import PartResult, check_queues
 from rmq_formats.offline.verify_report import VerifyReport, sorted_findings
 from rmq_formats.offline.verify_scan import SplitCheck, check_split
-from rmq_formats.segment import Segment, Storage, open_storage, opened
+from rmq_formats.segment import Segment, Storage, open_storage, opened, split_query
 from rmq_formats.verify import kinds, small
 from rmq_formats.verify.facts import LogFacts
 
@@ -102,12 +105,19 @@ def _work_area(work: str | None) -> WorkArea:
 
 def refuse_inside_store(root: str, option: str, path: str | None) -> None:
     """A verification writes nothing into the store. Raises OptionError."""
-    if path is None or "://" in path or "://" in root:
-        inside = path is not None and path.startswith(root.rstrip("/") + "/")
-    else:
-        inside = Path(path).resolve().is_relative_to(Path(root).resolve())
-    if inside:
+    if path is not None and _place(path).is_relative_to(_place(root)):
         raise OptionError(f"{option} {path}: is in the store, which is only read")
+
+
+def _place(path: str) -> PurePosixPath:
+    """What a path or a URI names, however that is written: without keys, query and Hadoop's names of S3."""
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    if "://" not in path:
+        return PurePosixPath(Path(path).resolve())
+    scheme, _, rest = split_query(path)[0].partition("://")
+    bucket, slash, name = rest.partition("/")
+    bucket = bucket.rpartition("@")[2]
+    return PurePosixPath(f"{re.sub('^s3[an]$', 's3', scheme)}:{posixpath.normpath(bucket + slash + name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,15 +354,7 @@ class _Verification:
             for finding in small.checkpoint_findings(data, path, latest_ms, verify_scan.log_end(checks)):
                 (self.excused if finding.kind == kinds.CHECKPOINT_LATER else self.findings).add(finding)
         config = paths.config_dir(self.root)
-        texts: dict[str, str] = {}
-        for name in small.JSON_FILES:
-            data, backup = self._read_small(f"{config}/{name}"), self._read_small(f"{config}/{name}.bak")
-            used = small.taken_config(f"{config}/{name}", data, backup)
-            if used is not None:
-                texts[name] = used.decode("utf-8", "replace")
-            if data is not None:
-                for finding in small.config_findings(f"{config}/{name}", data, backup):
-                    self.findings.add(finding)
+        texts = config_texts(self.storage, config, self.findings)
         known, unchecked = self._topics(texts.get("topics.json"))
         if known is not None:
             self._tell_unknown_topics(plan, known)

@@ -39,6 +39,11 @@ def job_parser(name: str, description: str) -> JobParser:
     return parser
 
 
+def path_for_all(path: str) -> str:
+    """A path or URI as all machines have to take it: executors do not run in the driver's working directory."""
+    return path if not path or "://" in path else str(Path(path).absolute())
+
+
 def run_job(
     parser: JobParser,
     body: Body,
@@ -78,7 +83,7 @@ def run_job(
     except BrokenPipeError:
         _leave(parser, "output closed", EXIT_FAILED)
     except OSError as error:
-        _fail(parser, f"{error.filename or given.report}: {error.strerror}")
+        _fail(parser, _os_fault(error, given.report))
     sys.stdout.flush()
     sys.exit(code)
 
@@ -96,6 +101,12 @@ def spark_cause(error: BaseException) -> str:
     # Of a failure in the JVM Py4J says first which call it was.
     told = next((line[2:] for line in lines if line.startswith(": ")), None)
     return told or (lines[0] if lines else type(error).__name__)
+
+
+def _os_fault(error: OSError, report: str | None) -> str:
+    """The line of an error of the operating system; what pyarrow raises of an object store is a text alone."""
+    name = error.filename or report  # a report's disk may be full, which the system says without a name
+    return f"{name}: {error.strerror}" if name and error.strerror else str(error)
 
 
 def _fail(parser: JobParser, message: str) -> NoReturn:

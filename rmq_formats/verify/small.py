@@ -86,29 +86,48 @@ def checkpoint_findings(data: bytes | None, path: str, latest_ms: int, log_end: 
         yield Finding(kinds.CHECKPOINT_TRAILING, "bytes behind the checkpoint's numbers", path)
 
 
-def config_findings(path: str, data: bytes, backup: bytes | None) -> Iterator[Finding]:
-    """Whether a config file parses, or its ``.bak``, which the broker takes instead.
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A config file or its ``.bak``.
+
+    Attributes:
+        data: what is in it; None if it is not there or cannot be read.
+        fault: why a broker does not take it; None if it does or there is none.
+    """
+
+    data: bytes | None
+    fault: str | None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is one, be it readable or not."""
+        return self.data is not None or self.fault is not None
+
+
+def config_findings(path: str, own: ConfigFile, backup: ConfigFile) -> Iterator[Finding]:
+    """Whether a broker takes a config file, or its ``.bak``, which it takes instead.
 
     Source: ``ConfigManager#load``.
     """
-    fault = config_fault(path, data)
-    if fault is None:
+    if own.fault is None and (own.is_there or backup.fault is None):
         return
-    if backup is not None and config_fault(path, backup) is None:
+    fault = own.fault or "it is not there"
+    if not backup.is_there:
+        yield Finding(kinds.CONFIG_LOST, f"{fault}; and there is no .bak", path)
+    elif backup.fault is None:
         yield Finding(kinds.CONFIG_UNPARSABLE, fault, path)
     else:
-        detail = f"{fault}; and there is no .bak" if backup is None else f"{fault}; nor does its .bak parse"
-        yield Finding(kinds.CONFIG_LOST, detail, path)
+        yield Finding(kinds.CONFIG_LOST, f"{fault}; nor is its .bak taken ({backup.fault})", path)
 
 
-def taken_config(path: str, data: bytes | None, backup: bytes | None) -> bytes | None:
-    """What a broker reads of a config file and its ``.bak``; None if neither is there.
+def taken_config(own: ConfigFile, backup: ConfigFile) -> bytes | None:
+    """What a broker reads of a config file and its ``.bak``; None if neither can be read.
 
     Killed while it wrote them it leaves the second alone, which it reads then. Source: ``MixAll#string2File``.
     """
-    if data is None or (backup is not None and config_fault(path, data) is not None):
-        return backup
-    return data
+    if own.data is None or (backup.data is not None and own.fault is not None):
+        return backup.data
+    return own.data
 
 
 def config_fault(path: str, data: bytes) -> str | None:

@@ -1,5 +1,7 @@
 """``jobs/rebuild.py`` as its users start it."""
 
+import argparse
+import errno
 import json
 import subprocess
 import sys
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs import rebuild
+from jobs import rebuild, verify
+from rmq_formats.spark.job import EXIT_FAILED, job_parser, run_job
 from tests.stores import tree
 
 JOB = Path(__file__).parents[2] / "jobs" / "rebuild.py"
@@ -103,3 +106,35 @@ def test_what_cannot_be_run_is_told_in_one_line(
     assert done.stdout == ""
     assert sorted(str(path) for path in store.rglob("*")) == before
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("module", [rebuild, verify])
+def test_directories_are_those_of_the_driver(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors run elsewhere, where a relative path is another one."""
+    monkeypatch.chdir(tmp_path)
+    other = "--out" if module is rebuild else "--work"
+    given = vars(module.parser().parse_args(["--store", "../store", other, "new/deep"]))
+    assert (given["store"], given[other[2:]]) == (f"{tmp_path}/../store", f"{tmp_path}/new/deep")
+    uri = "s3://b/x?endpoint_override=h:1"
+    given = vars(module.parser().parse_args(["--store", uri, other, f"{uri}/y"]))
+    assert (given["store"], given[other[2:]]) == (uri, f"{uri}/y")
+
+
+@pytest.mark.parametrize("report", [[], ["--report", "r.json"]])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("AWS Error SLOW_DOWN"), "AWS Error SLOW_DOWN"),
+        (OSError(errno.EIO, "Input/output error", "/disk/file"), "/disk/file: Input/output error"),
+    ],
+)
+def test_an_error_of_the_system_is_told_by_what_it_has(
+    capsys: pytest.CaptureFixture[str], error: OSError, said: str, report: list[str]
+) -> None:
+    def check(_: argparse.Namespace) -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run_job(job_parser("try", "Fails."), rebuild.main, check=check, arguments=report)
+    assert ended.value.code == EXIT_FAILED
+    assert capsys.readouterr().err == f"try.py: {said}\n"

@@ -1,8 +1,10 @@
 """Two rebuilds into one target: one is refused, and what another one left when it died is in nobody's way."""
 
+import errno
 import json
 import os
 import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,7 +22,9 @@ class Directory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.fails = False
+        self.fault: Exception | None = None  # of puts
+        self.keeps = False
+        self.puts = 0
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.path.iterdir())
@@ -30,13 +34,16 @@ class Directory:
         return path.read_text() if path.exists() else None
 
     def put(self, name: str, text: str) -> None:
-        if self.fails:
-            raise StoreError("no network")
+        self.puts += 1
+        if self.fault:
+            raise self.fault
         temporary = self.path.with_name(name)
         temporary.write_text(text)
         temporary.replace(self.path / name)
 
     def delete(self, name: str) -> None:
+        if self.keeps:
+            raise StoreError("no network")
         (self.path / name).unlink(missing_ok=True)
 
 
@@ -111,11 +118,46 @@ def test_one_of_another_machine_lives_while_it_beats(notes: Directory, monkeypat
 @pytest.mark.usefixtures("quick")
 def test_who_was_taken_for_dead_is_told_before_it_publishes(notes: Directory) -> None:
     with lease(notes, "out") as check:
-        notes.fails = True
+        notes.fault = StoreError("no network")
         for name in notes.names():
             notes.delete(name)
         with pytest.raises(StoreLockedError, match="nothing was published"):
             check()
+
+
+def test_one_that_this_process_could_not_delete_locks_nobody_out(notes: Directory) -> None:
+    with lease(notes, "out"):
+        (left,) = notes.names()
+        notes.keeps = True
+    notes.keeps = False
+    assert notes.names() == [left]
+    with lease(notes, "out"):
+        assert left not in notes.names()
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on "), lease(notes, "out"):
+            pass
+    assert notes.names() == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("fault", [StoreError("no network"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+def test_beats_go_on_after_one_that_failed(notes: Directory, fault: Exception) -> None:
+    with lease(notes, "out") as check:
+        (own,) = notes.names()
+        notes.fault = fault
+        failed = notes.puts + 1
+        wait_until(lambda: notes.puts >= failed)
+        notes.fault = None
+        before = notes.read(own)
+        wait_until(lambda: notes.read(own) != before)
+        check()
+
+
+def wait_until(come: Callable[[], bool]) -> None:
+    """Look again and again, for a minute."""
+    deadline = time.monotonic() + 60
+    while not come():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_directory_takes_one_rebuild_at_a_time(tmp_path: Path) -> None:

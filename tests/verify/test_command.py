@@ -4,14 +4,19 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
+from jobs import verify as verify_job
 from rmq_core.cli import main, verify
+from rmq_formats.errors import OptionError
+from rmq_formats.offline.verify_store import refuse_inside_store
 from tests.stores import tree
 from tests.verify.verifying import copied, patch
 
@@ -123,6 +128,47 @@ def test_the_job_refuses_before_it_starts_a_session(golden: Golden, arguments: l
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "work", "inside"),
+    [
+        ("s3://b/store", "s3://b/store", True),
+        ("s3://b/store?endpoint_override=h:1&scheme=http", "s3://b/store/w?endpoint_override=h:1&scheme=http", True),
+        ("s3://key:secret@b/store?endpoint_override=http://h:1", "s3a://b//store/w", True),
+        ("{here}/store", "file://{here}/store", True),
+        ("file://{here}/store", "{here}/store/w", True),
+        ("{here}/link", "file:{here}/store/w", True),
+        ("s3://b/store", "s3://b/store2", False),
+        ("s3://b/store?scheme=http", "s3://b?scheme=http", False),
+        ("{here}/store", "s3:/{here}/store", False),
+        ("{here}/store", "{here}/store2", False),
+    ],
+)
+def test_a_store_is_known_however_it_is_written(tmp_path: Path, store: str, work: str, inside: bool) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    with pytest.raises(OptionError, match="only read") if inside else nullcontext():
+        refuse_inside_store(store.format(here=tmp_path), "--work", work.format(here=tmp_path))
+
+
+def test_the_job_refuses_a_work_directory_in_the_store_before_it_probes_it(golden: Golden) -> None:
+    store = golden("mixed") / "store"
+    given = verify_job.parser().parse_args(["--store", str(store), "--work", str(store / "work")])
+    with pytest.raises(OptionError, match=r"--work .*only read"):
+        verify_job.check(given)
+
+
+def test_an_error_that_is_a_text_alone_is_told_with_the_store() -> None:
+    app = typer.Typer(cls=main.RmqGroup, pretty_exceptions_enable=False)
+
+    @app.command("read", cls=main.RmqCommand)
+    def read(store: str) -> None:
+        raise OSError(f"AWS Error SLOW_DOWN: {len(store)}")  # as pyarrow raises them
+
+    app.callback()(lambda: None)
+    done = CliRunner().invoke(app, ["read", "s3://b/store"])
+    assert (done.exit_code, done.stderr) == (2, "rmq: s3://b/store: AWS Error SLOW_DOWN: 12\n")
 
 
 @pytest.mark.spark

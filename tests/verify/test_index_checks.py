@@ -2,15 +2,20 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from struct import pack
+from typing import Any
 
 import pytest
 
+from rmq_formats.errors import SpillError
 from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.layout import INDEX_ENTRY_BYTES
+from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.offline.verify_store import verify_store
 from tests.stores import write_commitlog
 from tests.verify.verifying import (
     FILE_BYTES,
@@ -279,6 +284,36 @@ def test_an_empty_last_file_is_one_that_the_original_makes(tmp_path: Path, keyle
     (tmp_path / "index" / "29991231235959000").write_bytes(data)
     report = verify(tmp_path)
     assert ("index.file.surplus" in codes(report)) == bool(keyless)
+
+
+class Losing(ProcessRunner):
+    """Damages the work directory before the second wave."""
+
+    def __init__(self, work: Path, pattern: str, data: bytes | None) -> None:
+        super().__init__(1)
+        self._work, self._pattern, self._data = work, pattern, data
+
+    def map(self, function: Any, arguments: Sequence[Any], on_done: Any = None) -> list[Any]:
+        """Apply ``function`` to each argument."""
+        for path in self._work.rglob(self._pattern):
+            path.unlink() if self._data is None else path.write_bytes(self._data)
+        return super().map(function, arguments, on_done)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "data", "error"),
+    [
+        ("keys-*.arrow", None, SpillError),
+        ("keys-*.arrow", b"cut", SpillError),
+        ("keys.npz", None, FileNotFoundError),
+        ("facts.npz", None, FileNotFoundError),
+    ],
+)
+def test_a_fault_of_the_work_directory_is_none_of_the_index(
+    base: Path, tmp_path: Path, pattern: str, data: bytes | None, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=pattern.replace("*", r"\d+")):
+        verify_store(str(base), SIZES, Losing(tmp_path, pattern, data), work=str(tmp_path))
 
 
 def test_sizes_are_found_out_where_they_are_not_given(base: Path, store: Path) -> None:

@@ -1,6 +1,8 @@
 """checkpoint, abort and config."""
 
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,42 @@ def test_config_that_does_not_parse_is_told_with_what_its_backup_does(store: Pat
     assert only(report, "config.unparsable").path == str(path)
     path.with_name(f"{path.name}.bak").write_text(text)
     assert codes(verify(store)) == {"config.lost": 1}
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "timermetrics"])
+def test_config_that_cannot_be_read_is_told_with_what_its_backup_does(store: Path, name: str) -> None:
+    path = store / "config" / name
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    report = verify(store)
+    assert codes(report) == {"config.lost": 1}
+    found = only(report, "config.lost")
+    assert (found.path, found.detail) == (str(path), "it is a directory; and there is no .bak")
+    path.with_name(f"{name}.bak").write_text('{"topicConfigTable":{"Clicks":{},"Orders":{}}}')
+    assert codes(verify(store)) == {"config.unparsable": 1}
+
+
+def test_config_that_cannot_be_opened_is_told(store: Path) -> None:
+    path = store / "config" / "topics.json"
+    path.unlink()
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+    assert only(verify(store), "config.lost").detail == "it cannot be read; and there is no .bak"
+
+
+@pytest.mark.parametrize(("text", "fault"), [("", "the file is empty"), ("{", "bad JSON"), (None, "it is a directory")])
+def test_a_backup_alone_that_is_not_taken_is_told(store: Path, text: str | None, fault: str) -> None:
+    path = store / "config" / "topics.json"
+    path.unlink()
+    backup = path.with_name("topics.json.bak")
+    if text is None:
+        backup.mkdir()
+    else:
+        backup.write_text(text)
+    report = verify(store)
+    assert codes(report) == {"config.lost": 1}
+    found = only(report, "config.lost")
+    assert found.path == str(path)
+    assert found.detail.startswith(f"it is not there; nor is its .bak taken ({fault}")
 
 
 def test_fastjsons_own_json_parses(store: Path) -> None:

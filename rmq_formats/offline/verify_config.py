@@ -1,0 +1,47 @@
+"""What a verification reads of ``config/``."""
+
+from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.findings import Finding, FindingList
+from rmq_formats.segment import Entry, Storage
+from rmq_formats.verify import kinds, small
+from rmq_formats.verify.small import ConfigFile
+
+
+def config_texts(storage: Storage, directory: str, findings: FindingList) -> dict[str, str]:
+    """What a broker reads of each config file that it or its ``.bak`` is there of; empty if it cannot.
+
+    Args:
+        storage: that holds the store.
+        directory: its ``config``.
+        findings: takes what is wrong with the files.
+    """
+    try:
+        entries = {entry.name: entry for entry in storage.entries(directory)}
+    except StoreError as error:
+        findings.add(Finding(kinds.CONFIG_LOST, str(error), directory))
+        return dict.fromkeys(small.JSON_FILES, "")
+    texts = {}
+    for name in small.JSON_FILES:
+        path = f"{directory}/{name}"
+        own = _read(storage, path, path, entries.get(name))
+        backup = _read(storage, f"{path}.bak", path, entries.get(f"{name}.bak"))
+        for finding in small.config_findings(path, own, backup):
+            findings.add(finding)
+        if own.is_there or backup.is_there:
+            texts[name] = (small.taken_config(own, backup) or b"").decode("utf-8", "replace")
+    return texts
+
+
+def _read(storage: Storage, path: str, config_path: str, entry: Entry | None) -> ConfigFile:
+    """A config file, or the ``.bak`` of the one at ``config_path``."""
+    if entry is None:
+        return ConfigFile(None, None)
+    if entry.is_directory:
+        return ConfigFile(None, "it is a directory")
+    try:
+        data = storage.read_bytes(path)
+    except StoreNotFoundError:  # a broker has deleted it since it was listed, to write it anew
+        return ConfigFile(None, None)
+    except (StoreError, OSError):
+        return ConfigFile(None, "it cannot be read")
+    return ConfigFile(data, small.config_fault(config_path, data))
