@@ -4,6 +4,7 @@ Kernels encode a batch; there is no Python per record, except for hosts that are
 distinct one. The records have no place in the log yet, see ``rmq_formats.kernels.encode_rows``.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,8 @@ DEFAULT_STORE_HOST: Final = Host(b"\x7f\0\0\1", 10911)
 
 _FIRST_OUT_BYTES: Final = 2 << 20  # encoded and given out as one; more than a core's L2 cache only costs time
 _MS: Final = 1000  # microseconds
+_NAME: Final = "[%|a-zA-Z0-9_-]+"  # TopicValidator#validateTopic
+_TOPIC: Final = re.compile(rf"{_NAME}|%RETRY%{_NAME}\+{_NAME}")  # the last is KeyBuilder#buildPopRetryTopicV2
 _NO_ORDER: Final = np.iinfo(np.int64).max  # a row without the column that orders them goes to the end
 _REASONS: Final = {
     kernel.NO_TOPIC: "it has no topic",
@@ -35,6 +38,18 @@ _REASONS: Final = {
     kernel.PROPERTIES_TOO_LONG: "its properties take more than 32767 bytes",
     kernel.BAD_PROPERTY: "a property holds one of the characters \\u0001 and \\u0002, which separate properties",
 }
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a topic that no broker would make, but for its length: of version 2 are records with longer ones.
+
+    Raises:
+        StoreError: naming it.
+    """
+    if not paths.is_safe_topic(topic):
+        raise StoreError(f"topic {topic!r} cannot name a directory")
+    if _TOPIC.fullmatch(topic) is None:
+        raise StoreError(f"topic {topic!r} has other characters than %|a-zA-Z0-9_-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +134,7 @@ class RowEncoder(QueueTable):
         if self._used[0] == self._checked_queues:
             return
         for topic, queue_id in self.queue_names()[self._checked_queues :]:
-            if not paths.is_safe_topic(topic):
-                raise StoreError(f"topic {topic!r} cannot name a directory")
+            check_topic(topic)
             if queue_id < 0:
                 raise StoreError(f"topic {topic!r}: queue_id {queue_id} is negative")
         self._checked_queues = int(self._used[0])

@@ -5,7 +5,8 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _NO_EXCHANGE: Final = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}  # of kernels and file systems without it
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_NOTE: Final = "publish.json"
 
 
 def _exchange(first: Path, second: Path) -> None:
@@ -54,33 +56,74 @@ def clear_work(work: Path, directories: Sequence[str]) -> None:
         (work / name).mkdir(parents=True)
 
 
-def publish(work: Path, target: Path, names: Sequence[str]) -> None:
+def publish(work: Path, target: Path, names: Sequence[str], retired: Sequence[str] = ()) -> None:
     """Put the directories ``work/new/NAME`` in the place of ``target/NAME``, and remove ``work``.
 
     A note of the directories' inodes is written first, so that a run after a kill can tell those
     that are in place from those that are not, and go on. The intermediate files must be gone by then:
-    what is deleted before it is flushed never goes to the disk.
+    what is deleted before it is flushed never goes to the disk. If it fails, either all is as it was and no
+    note is there, or a later run goes on.
+
+    Args:
+        work: the work directory.
+        target: the root that is published under.
+        names: of the directories, the one that the others speak of first.
+        retired: names below ``target`` that are taken away before: they speak of what is replaced.
     """
     new = work / "new"
     sync_file_system(work)
     inodes = {name: (new / name).stat().st_ino for name in names}
-    note = work / "publish.json"
+    note = work / _NOTE
     temporary = note.with_suffix(".part")
-    temporary.write_text(json.dumps(inodes), encoding="utf-8")
+    temporary.write_text(json.dumps({"new": inodes, "retired": list(retired)}), encoding="utf-8")
     temporary.replace(note)
-    finish_publishing(work, target)
+    try:
+        finish_publishing(work, target)
+    except (OSError, StoreError):
+        _take_back(work, target, inodes)
+        raise
+
+
+def is_publishing(work: Path) -> bool:
+    """Whether a publication was interrupted: then what is below ``work`` may be all that there is of the target."""
+    return (work / _NOTE).exists()
+
+
+def _is_in_place(place: Path, inode: int) -> bool:
+    return place.exists() and place.stat().st_ino == inode
+
+
+def _retire(work: Path, target: Path, names: Sequence[str]) -> None:
+    aside = Path(tempfile.mkdtemp(prefix="retired-", dir=work))  # a run before may have retired the same names
+    for name in names:
+        if (target / name).exists():
+            (target / name).rename(aside / name)
+
+
+def _take_back(work: Path, target: Path, inodes: Mapping[str, int]) -> None:
+    """Undo a failed publication of which nothing is in place: later it would undo what was written since."""
+    if any(_is_in_place(target / name, inode) for name, inode in inodes.items()):
+        return
+    if any((work / "new").glob("*.aside")):  # it failed between two renames
+        return
+    for path in work.glob("retired-*/*"):
+        path.rename(target / path.name)
+    (work / _NOTE).unlink()
 
 
 def finish_publishing(work: Path, target: Path) -> bool:
     """Do what is left of a ``publish`` that was interrupted; False if none was under way."""
     published = work.with_name(f"{work.name}.published")
     shutil.rmtree(published, ignore_errors=True)  # of a run that was killed while it cleaned up
-    note = work / "publish.json"
-    if not note.exists():
+    if not is_publishing(work):
         return False
-    for name, inode in json.loads(note.read_text(encoding="utf-8")).items():
+    note = json.loads((work / _NOTE).read_text(encoding="utf-8"))
+    inodes = note["new"]
+    if note["retired"] and not any(_is_in_place(target / name, inode) for name, inode in inodes.items()):
+        _retire(work, target, note["retired"])
+    for name, inode in inodes.items():
         place, fresh = target / name, work / "new" / name
-        if place.exists() and place.stat().st_ino == inode:
+        if _is_in_place(place, inode):
             continue
         if place.exists():
             _exchange(fresh, place)

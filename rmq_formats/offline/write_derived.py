@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from rmq_formats import paths
 from rmq_formats.arrow_derive import UnitRows, key_table
+from rmq_formats.arrow_encode import check_topic
 from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.findings import QUEUE_GAP, Finding
 from rmq_formats.index import IndexHeader
@@ -131,8 +132,7 @@ def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[
 def _write_units(rows: Table, table: spill.QueueNames, directory: Path) -> DerivedPiece:
     path = directory / f"{uuid.uuid4().hex}.arrow"
     for topic, _ in table.queue_names():
-        if not paths.is_safe_topic(topic):
-            raise StoreError(f"topic {topic!r} cannot name a directory")
+        check_topic(topic)
     with _told(directory):
         spill.write_units(path, rows, table, PARTITIONS)
     return DerivedPiece(str(path), len(rows))

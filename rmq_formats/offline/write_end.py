@@ -1,7 +1,9 @@
 """Where a log ends, and each of its queues: what a write that continues a store has to know."""
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +12,15 @@ from rmq_formats import paths
 from rmq_formats.dispatch import Dispatcher
 from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.kernels import dispatch as kernel
-from rmq_formats.layout import COMMITLOG_FILE_BYTES, UNIT_BYTES
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.layout import COMMITLOG_FILE_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.offline.plan import Split, frozen_end, plan_splits, torn_bytes
 from rmq_formats.offline.write_place import LogEnd
 from rmq_formats.scan import scan_segment
-from rmq_formats.segment import Segment, Storage, list_segments, open_storage, opened
+from rmq_formats.segment import OpenRange, Segment, Storage, list_segments, open_storage, opened
 
 _NO_DELAYS = (0,)  # tags codes are not looked at
+_BLOCK_UNITS: Final = 4096  # of a queue's end that are looked at as one
 QueueEnds = dict[tuple[str, int], int]
 
 
@@ -24,6 +28,22 @@ def log_segments(root: str) -> list[Segment]:
     """The CommitLog's files of a store that may have none."""
     storage, path = open_storage(root)
     return list_segments(storage, paths.commitlog_dir(path))
+
+
+def is_empty(segments: list[Segment]) -> bool:
+    """Whether a log's files hold nothing but zeros, as one does that was made ahead."""
+    for segment in segments:
+        storage, path = open_storage(segment.path)
+        with opened(storage, path) as file:
+            if file.data_end():
+                return False
+    return True
+
+
+def usual_file_bytes(segments: list[Segment]) -> int | None:
+    """The size that most of a log's files have; None where there is no file."""
+    sizes = Counter(segment.size_bytes for segment in segments)
+    return max(sizes, key=lambda size: (sizes[size], size), default=None)  # of two files the shorter one was cut
 
 
 def log_file_bytes(segments: list[Segment], wanted: int | None) -> int:
@@ -60,13 +80,14 @@ def log_end(segments: list[Segment], file_bytes: int) -> LogEnd:
     return LogEnd(end, -(-end // file_bytes) * file_bytes)
 
 
-def queue_ends(root: str, segments: list[Segment], workers: int) -> QueueEnds:
+def queue_ends(root: str, segments: list[Segment], log_end_offset: int, workers: int) -> QueueEnds:
     """The next queue offset of each queue, by the log and by the ConsumeQueues, whichever knows more of it.
 
-    A queue whose records have all been deleted goes on where its ConsumeQueue ends, as in the original.
+    A queue whose records have all been deleted goes on where its ConsumeQueue ends, as in the original. Units of
+    records behind the log's end, which were lost after their units had been flushed, do not count.
     """
     storage, path = open_storage(root)
-    ends = dict(_consumequeue_ends(storage, path))
+    ends = dict(_consumequeue_ends(storage, path, log_end_offset))
     splits = plan_splits(storage, segments, min_splits=workers) if segments else []
     with ThreadPoolExecutor(workers) as pool:
         for found in pool.map(_split_ends, splits):
@@ -94,12 +115,41 @@ def _split_ends(split: Split) -> QueueEnds:
     return dict(zip(dispatcher.queue_names(), ends.tolist(), strict=False))
 
 
-def _consumequeue_ends(storage: Storage, root: str) -> Iterator[tuple[tuple[str, int], int]]:
+def _consumequeue_ends(storage: Storage, root: str, log_end_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
     directory = paths.consumequeue_dir(root)
     for topic in storage.entries(directory):
         for queue in storage.entries(f"{directory}/{topic.name}"):
             files = list_segments(storage, f"{directory}/{topic.name}/{queue.name}")
             if files and queue.name.isascii() and queue.name.isdigit():
-                with opened(storage, files[-1].path) as file:
-                    used_bytes = file.data_end()
-                yield (topic.name, int(queue.name)), -(-(files[-1].start_offset + used_bytes) // UNIT_BYTES)
+                yield (topic.name, int(queue.name)), _consumequeue_end(storage, files, log_end_offset)
+
+
+def _consumequeue_end(storage: Storage, files: list[Segment], log_end_offset: int) -> int:
+    """One past the last unit of a record of the log; where there is none, one past the last unit."""
+    end = 0
+    for segment in reversed(files):
+        with opened(storage, segment.path) as file:
+            stop = -(-file.data_end() // UNIT_BYTES)
+            begin = segment.start_offset // UNIT_BYTES
+            end = max(end, begin + stop)
+            found = _stored_units_end(file, stop, log_end_offset)
+            if found:
+                return begin + found
+    return end
+
+
+def _stored_units_end(file: OpenRange, stop: int, log_end_offset: int) -> int:
+    """One past the last of a file's first ``stop`` units whose record ends in the log; 0 if none does."""
+    while stop > 0:
+        begin = max(0, stop - _BLOCK_UNITS)
+        image = np.empty((stop - begin) * UNIT_BYTES, dtype=np.uint8)
+        got = file.read_into(begin * UNIT_BYTES, image.data)
+        rows = np.zeros((got // UNIT_BYTES, unit_kernel.ROW_COLUMNS), dtype=np.int64)
+        unit_kernel.decode_units(image, rows)
+        sizes = rows[:, unit_kernel.SIZE]
+        is_stored = rows[:, unit_kernel.PHYSICAL_OFFSET] + sizes <= log_end_offset
+        found = np.flatnonzero((sizes > 0) & (sizes != PRE_BLANK_SIZE) & is_stored)
+        if len(found):
+            return begin + int(found[-1]) + 1
+        stop = begin
+    return 0

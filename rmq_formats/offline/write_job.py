@@ -15,7 +15,7 @@ from typing import Final
 from rmq_formats import paths
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.publish import clear_work, finish_publishing
+from rmq_formats.offline.publish import clear_work, finish_publishing, is_publishing
 
 WORK_DIRECTORY: Final = ".rmq-write"
 _NOTE: Final = "write.json"
@@ -55,12 +55,16 @@ class WriteJob:
             raise StoreError(f"{self.root}: another write into this store has begun since this one did")
 
     def abort(self) -> None:
-        """Remove what the write has left beside the store, unless another one has begun since."""
+        """Remove what the write has left beside the store, unless another one has begun since.
+
+        A publication that has begun is left for the next write to finish.
+        """
         try:
             self.check_own()
         except StoreError:
             return
-        shutil.rmtree(self.work, ignore_errors=True)
+        if not is_publishing(self.work):
+            shutil.rmtree(self.work, ignore_errors=True)
 
 
 def check_target(root: str) -> None:

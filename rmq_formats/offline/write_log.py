@@ -26,7 +26,7 @@ from rmq_formats.offline.publish import publish
 from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import check_rebuild, check_sizes, rebuild_store
 from rmq_formats.offline.runner import Runner
-from rmq_formats.offline.write_end import log_end, log_file_bytes, log_segments, queue_ends
+from rmq_formats.offline.write_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes
 from rmq_formats.offline.write_job import WriteJob, begin_job, check_target
 from rmq_formats.offline.write_piece import WrittenTask
 from rmq_formats.offline.write_place import LogEnd, LogWriter
@@ -34,7 +34,7 @@ from rmq_formats.offline.write_topics import add_topics, queue_counts, read_topi
 from rmq_formats.segment import Segment
 
 _MAX_FILE_BYTES: Final = (1 << 31) - 1  # mappedFileSizeCommitLog is a Java int
-# What stands beside a log and speaks of it; another log's would lead astray.
+# What stands beside a log and speaks of it: queues of the old one beside the new one would lead to other messages.
 _DERIVED: Final = ("consumequeue", "consumequeue_ext", "index", "checkpoint", "abort")
 
 
@@ -91,14 +91,17 @@ def begin_write(options: WriteOptions) -> LogWrite:
     """
     check_target(options.root)
     segments = log_segments(options.root)
-    file_bytes = log_file_bytes([] if options.overwrite else segments, options.commitlog_file_bytes)
+    if options.overwrite:
+        file_bytes = log_file_bytes([], options.commitlog_file_bytes or usual_file_bytes(segments))
+    else:
+        file_bytes = log_file_bytes(segments, options.commitlog_file_bytes)
     if not RECORD_FIXED_BYTES_V1 + BLANK_BYTES <= file_bytes <= _MAX_FILE_BYTES:
         raise OptionError(f"CommitLog files of {file_bytes} bytes: 100 to {_MAX_FILE_BYTES} can be")
     if options.dispatch is not None:
         check_sizes(options.dispatch)
     read_topics(options.root)
     if segments and not options.overwrite:
-        if options.keep_offsets:
+        if options.keep_offsets and not is_empty(segments):
             raise OptionError(f"{options.root}: has a log; offsets can be kept only in a new one, with overwrite")
         log_end(segments, file_bytes)
         if options.dispatch is not None:
@@ -145,9 +148,7 @@ def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) 
             names = ["commitlog", *_dispatch(write, runner)]
             add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
             shutil.rmtree(job.pieces)  # what is deleted before it is flushed never goes to the disk
-            if write.options.overwrite:
-                _retire_derived(job)
-            publish(job.work, root, names)
+            publish(job.work, root, names, _DERIVED if write.options.overwrite else ())
     except OSError as error:
         raise StoreError(f"{error.filename or root}: {error.strerror or error}") from error
     messages = sum(piece.row_count for task in tasks for piece in task.pieces)
@@ -163,15 +164,16 @@ def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask]) -> tuple[int, 
     segments = [] if options.overwrite else log_segments(options.root)
     log_file_bytes(segments, file_bytes)
     end = log_end(segments, file_bytes)
+    segments = [segment for segment in segments if segment.start_offset < end.physical_offset]  # else made ahead, empty
     if segments:
         _link_old(Path(options.root) / "commitlog", directory, segments, end.physical_offset)
     elif options.keep_offsets:
         end = _kept_begin(tasks, file_bytes)
     writer = LogWriter(directory, end, file_bytes, keep_offsets=options.keep_offsets)
-    known = {} if options.overwrite else queue_ends(options.root, segments, workers)
+    known = {} if options.overwrite else queue_ends(options.root, segments, end.physical_offset, workers)
     writer.write(tasks, known)
     if not any(directory.iterdir()):  # no rows at all: an empty log, and not none
-        with (directory / paths.segment_name(0)).open("xb") as file:
+        with (directory / paths.segment_name(end.physical_offset)).open("xb") as file:
             file.truncate(file_bytes)
     return end.physical_offset, writer.end.physical_offset
 
@@ -184,10 +186,18 @@ def _kept_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> LogEnd:
 
 
 def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
-    """Take over the old files: all that the write leaves as they are by a link, the last one as a copy."""
+    """Take over the old files: all that the write leaves as they are by a link, the last one as a copy.
+
+    Args:
+        old: the old log's directory.
+        new: the new one's.
+        segments: the old files that begin before the log's end; those behind it are not taken over.
+        end: the log's end, a physical offset.
+    """
     last = Path(segments[-1].path)
     for path in old.iterdir():
-        if path != last:
+        start = paths.parse_segment_name(path.name)
+        if path != last and (start is None or start < end):
             os.link(path, new / path.name)
     with last.open("rb") as source, (new / last.name).open("xb") as target:
         left = end - segments[-1].start_offset
@@ -206,13 +216,3 @@ def _dispatch(write: LogWrite, runner: Runner) -> list[str]:
     new = write.job.work / "new"
     rebuild_store(str(new), None, write.options.dispatch, runner)
     return [name for name in ("consumequeue", "consumequeue_ext", "index") if (new / name).is_dir()]
-
-
-def _retire_derived(job: WriteJob) -> None:
-    """Take away what speaks of the old log: queues of it beside the new one would lead to other messages."""
-    retired = job.work / "retired"
-    retired.mkdir()
-    for name in _DERIVED:
-        path = Path(job.root) / name
-        if path.exists():
-            path.rename(retired / name)

@@ -165,6 +165,68 @@ def test_an_empty_table_gives_an_empty_log(tmp_path: Path) -> None:
     assert tree(tmp_path / "commitlog") == {f"{0:020d}": bytes(FILE_BYTES)}
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_file_that_a_broker_made_ahead_is_made_anew(source: Path, full: bool) -> None:
+    files = sorted((source / "commitlog").iterdir())
+    if full:
+        files.pop().unlink()  # then the log ends with a BLANK, where the empty file begins
+    begin = len(files) * 4096
+    (source / "commitlog" / f"{begin:020d}").write_bytes(bytes(4096))
+    (source / "commitlog" / f"{begin + 4096:020d}").write_bytes(bytes(4096))
+    before = messages_of(source)
+    end = begin if full else before[-1].physical_offset + before[-1].size
+    assert write(source, [[]], file_bytes=None).end_physical_offset == end
+    write(source, [[rows(topic=["New"], body=[b"x"])]], file_bytes=None)
+    assert messages_of(source)[:-1] == before
+    assert messages_of(source)[-1].physical_offset == end
+    assert [path.name for path in sorted((source / "commitlog").iterdir())] == [
+        f"{start:020d}" for start in range(0, end + 1, 4096)
+    ]
+
+
+@pytest.mark.parametrize("start", [0, 3 * FILE_BYTES])
+def test_an_empty_log_is_continued_where_it_begins(tmp_path: Path, start: int) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "commitlog" / f"{start:020d}").write_bytes(bytes(FILE_BYTES))
+    write(tmp_path, [[]], file_bytes=None)
+    assert tree(tmp_path / "commitlog") == {f"{start:020d}": bytes(FILE_BYTES)}
+    for number in range(2):
+        write(tmp_path, [[rows(topic=["T"], body=[b"x"])]], file_bytes=None)
+        assert messages_of(tmp_path)[number].queue_offset == number
+    assert messages_of(tmp_path)[0].physical_offset == start
+
+
+def test_an_empty_log_takes_rows_that_keep_their_offsets(source: Path, tmp_path: Path) -> None:
+    write(tmp_path / "store", [], file_bytes=4096)
+    write(tmp_path / "store", [batches_of(source)], keep_offsets=True, file_bytes=4096)
+    assert tree(tmp_path / "store" / "commitlog") == tree(source / "commitlog")
+
+
+def test_units_of_records_that_a_crash_lost_do_not_count(source: Path) -> None:
+    rebuild(source)
+    last = max((source / "commitlog").iterdir())
+    last.write_bytes(bytes(4096))
+    left = messages_of(source)
+    assert len(left) < 120
+    end = max(m.queue_offset for m in left if (m.topic, m.queue_id) == ("Topic1", 1)) + 1
+    beyond = source / "consumequeue" / "Gone" / "0" / f"{800:020d}"  # of which the log has nothing: it keeps its end
+    beyond.parent.mkdir(parents=True)
+    beyond.write_bytes((1 << 40).to_bytes(8, "big") + b"\0\0\0\x64" + bytes(388))
+    write(source, [[rows(topic=["Topic1", "Gone"], body=[b"x"] * 2, queue_id=[1, 0])]], file_bytes=None)
+    assert [m.queue_offset for m in messages_of(source)[-2:]] == [end, 41]
+
+
+def test_overwriting_keeps_the_size_of_the_files(source: Path) -> None:
+    write(source, [[rows(topic=["New"], body=[b"x"])]], overwrite=True, file_bytes=None)
+    assert {name: len(data) for name, data in tree(source / "commitlog").items()} == {f"{0:020d}": 4096}
+
+
+def test_topics_of_pop_s_retries_are_topics(tmp_path: Path) -> None:
+    topics = ["%RETRY%group+Topic", "%RETRY%group_Topic"]
+    write(tmp_path, [[rows(topic=topics, body=[b"x"] * 2)]])
+    assert [m.topic for m in messages_of(tmp_path)] == topics
+
+
 def test_overwriting_leaves_nothing_of_the_old_log(source: Path) -> None:
     rebuild(source)
     (source / "checkpoint").write_bytes(bytes(4096))
@@ -199,6 +261,8 @@ BAD_ROWS: dict[str, dict[str, Any]] = {
     "it has no topic": {"topic": [None], "body": [b"x"]},
     "it has no body": {"topic": ["T"], "body": [None]},
     "cannot name a directory": {"topic": ["../T"], "body": [b"x"]},
+    "topic 'bad topic; $(x)' has other characters than": {"topic": ["bad topic; $(x)"], "body": [b"x"]},
+    "topic 'T+U' has other characters than": {"topic": ["T+U"], "body": [b"x"]},
     "queue_id -1 is negative": {"topic": ["T"], "body": [b"x"], "queue_id": [-1]},
     "which separate properties": {"topic": ["T"], "body": [b"x"], "properties": [[("a\x01", "b")]]},
     "separate properties": {"topic": ["T"], "body": [b"x"], "properties": [[("a", "b\x02")]]},

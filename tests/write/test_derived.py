@@ -135,6 +135,7 @@ def test_keys_are_appended_in_files_of_their_own(tmp_path: Path) -> None:
     [
         ("topic", None, "column topic: null in a row"),
         ("topic", "a/b", "topic 'a/b' cannot name a directory"),
+        ("topic", "a b", "topic 'a b' has other characters than"),
         ("queue_id", -1, "queue_id -1 is negative"),
         ("queue_offset", -1, "column queue_offset: -1 is negative"),
         ("tags_code", None, "column tags_code: null in a row"),

@@ -11,7 +11,6 @@ from rmq_formats.arrow_encode import EncodeOptions, RowEncoder
 from rmq_formats.kernels import encode_rows as kernel
 from rmq_formats.kernels import place
 from rmq_formats.message import MessageToStore, encode_record
-from rmq_formats.paths import is_safe_topic
 from tests.formats.record_strategies import messages
 from tests.kernels.guarded import guarded
 from tests.write.writing import rows
@@ -19,13 +18,14 @@ from tests.write.writing import rows
 # Texts of hosts have ports of 16 bits, and IPv4 for what an IPv6 address only maps.
 storable = messages.filter(
     lambda m: (
-        is_safe_topic(m.topic)
-        and m.queue_id >= 0
+        m.queue_id >= 0
         and all(
             0 <= host.port < 65536 and not host.address.startswith(bytes(10)) for host in (m.born_host, m.store_host)
         )
     )
 )
+characters = st.sampled_from("%|abcXYZ019_-")
+topics = st.text(characters, min_size=1, max_size=127) | st.text(characters, min_size=128, max_size=255)
 times_ms = st.integers(-62_135_596_800_000, 253_402_300_799_999)  # of Spark's years
 
 
@@ -56,7 +56,8 @@ def stored_rows(draw: st.DrawFn) -> list[tuple[MessageToStore, int]]:
     found = []
     for message in draw(st.lists(storable, min_size=1, max_size=8)):
         fields = {name: getattr(message, name) for name in MessageToStore.__slots__}
-        found.append((MessageToStore(**{**fields, "born_timestamp_ms": draw(times_ms)}), draw(times_ms)))
+        own = {"topic": draw(topics), "born_timestamp_ms": draw(times_ms)}
+        found.append((MessageToStore(**{**fields, **own}), draw(times_ms)))
     return found
 
 

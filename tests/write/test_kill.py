@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.errors import StoreError
+from rmq_formats.offline import publish
+from rmq_formats.offline.publish import is_publishing
+from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.write_job import WORK_DIRECTORY
 from rmq_formats.offline.write_log import WriteOptions, begin_write, commit_write
@@ -51,6 +55,8 @@ def test_a_killed_write_leaves_one_of_two_logs(old: Path, tmp_path: Path, overwr
         assert run_and_die(lambda store=store: run(store, overwrite=overwrite), at) is None
         found = log_of(store)
         assert found in (before, after), f"killed before change {at} of {changes}"
+        if is_publishing(store / WORK_DIRECTORY):
+            found = after
         seen.add(found == after)
         write(store, [[]], file_bytes=None, dispatch=SMALL_DISPATCH)  # ends what was begun, or clears it
         assert log_of(store) == found
@@ -78,3 +84,44 @@ def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
         begun, [second], ProcessRunner(1)
     )  # of the other one, by speculation or of a lost executor, nobody is told
     assert log_of(tmp_path / "store") == log_of(source)
+
+
+def fail(*_arguments: object) -> None:
+    raise StoreError("Input/output error")
+
+
+def run_and_fail(store: Path, *, overwrite: bool, dispatch: RebuildOptions | None) -> None:
+    """What Spark does with a commit that fails."""
+    begun = begin_write(WriteOptions(str(store), overwrite, 4096, dispatch=dispatch))
+    task = write_pieces([NEW], begun.job.pieces, begun.encoding)
+    with pytest.raises(StoreError, match="Input/output error"):
+        commit_write(begun, [task], ProcessRunner(1))
+    begun.job.abort()
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+@pytest.mark.parametrize("step", ["sync_file_system", "_exchange"])
+def test_a_write_that_cannot_be_published_leaves_all_as_it_was(
+    old: Path, monkeypatch: pytest.MonkeyPatch, step: str, overwrite: bool
+) -> None:
+    (old / "checkpoint").write_bytes(bytes(4096))
+    before = {name: data for name, data in tree(old).items() if name != "lock"}
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, step, fail)
+        run_and_fail(old, overwrite=overwrite, dispatch=None)
+    shutil.rmtree(old / "config")  # its topics are added before
+    assert {name: data for name, data in tree(old).items() if name != "lock"} == before
+    assert not (old / WORK_DIRECTORY).exists()
+
+
+def test_a_write_that_is_published_by_half_is_finished_by_the_next(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = publish._exchange
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[1].name == "commitlog" else fail)(*pair))
+        run_and_fail(old, overwrite=False, dispatch=SMALL_DISPATCH)
+    found = log_of(old)
+    assert is_publishing(old / WORK_DIRECTORY)
+    write(old, [[]], file_bytes=None)
+    assert log_of(old) == found
+    assert built(old) == by_codecs(old, SMALL_DISPATCH)
+    assert not (old / WORK_DIRECTORY).exists()
