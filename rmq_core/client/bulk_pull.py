@@ -117,7 +117,8 @@ class BulkReader:
 
         Yields:
             Answers in the order of the queue. One whose status is OFFSET_ILLEGAL has no records: messages
-            before its ``next_offset`` are gone.
+            before its ``next_offset`` are gone. Those of a file that was just deleted are passed over without
+            a word: without a filter, a queue offset that no record has is gone as well.
 
         Raises:
             BrokerError, NoRouteError, TransportError, OptionError: it cannot be read.

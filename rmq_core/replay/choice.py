@@ -17,10 +17,10 @@ from rmq_formats.access.query import MIN_LONG, Query, Queue, QueueBounds
 from rmq_formats.arrow_groups import distinct_rows
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.segment import open_storage, opened, read_range
+from rmq_formats.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
 
 # Topics of the system, of retries and of what has failed for good: other topics have, or had, the same messages.
-USER_TOPICS: Final = r"(?!%RETRY%|%DLQ%|RMQ_SYS_|rmq_sys_|(?:SCHEDULE_TOPIC_XXXX|TBW102|OFFSET_MOVED_EVENT)$).+"
-_RETRY: Final = "%RETRY%"
+USER_TOPICS: Final = rf"(?!{RETRY_PREFIX}|{DLQ_PREFIX}|(?:{SYSTEM_TOPIC_PATTERN})$).+"
 _LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
 _NAME: Final = re.compile(r"[a-zA-Z_$][a-zA-Z0-9_$]*")
 
@@ -95,7 +95,7 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
     found: dict[Queue, int] = {}
     for name, queues in table["offsetTable"].items():
         topic, _, owner = str(name).partition("@")
-        if owner != group or topic.startswith(_RETRY) or not isinstance(queues, Mapping):
+        if owner != group or topic.startswith(RETRY_PREFIX) or not isinstance(queues, Mapping):
             continue
         for queue_id, offset in queues.items():
             if str(queue_id).isdecimal() and isinstance(offset, int):

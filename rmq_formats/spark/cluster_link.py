@@ -91,7 +91,7 @@ class ClusterLink:
         """The records of a stretch of a queue, undecoded.
 
         Yields:
-            Records, some at a time; or none, and the offset before which messages are gone.
+            Records, some at a time; and the offset before which messages are gone, where the broker says so.
         """
         answers = self._reader.read(_message_queue(queue), begin, end, tags, sql=sql)
         while (pulled := self._run(_next(answers))) is not None:

@@ -26,6 +26,7 @@ from rmq_formats.spark import option_values as values
 from rmq_formats.spark.option_values import EARLIEST, LATEST
 from rmq_formats.spark.options import GivenOptions
 
+ALL_TAGS: Final = "*"
 GROUP: Final = -3  # of ``starting``: where the consumer group stands
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
@@ -173,7 +174,7 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
         commits=given.get_or("commitOffsetsToGroup", values.boolean, False),
         min_partitions=given.get_or("minPartitions", values.positive, 1),
         max_trigger_offsets=given.get("maxOffsetsPerTrigger", values.positive),
-        tags=given.get_or("tags", _tags, "*"),
+        tags=given.get_or("tags", _tags, ALL_TAGS),
         sql=given.get("sql", values.text),
         columns=given.get("columns", values.names),
         mode=given.get_or("mode", values.mode, Mode.PERMISSIVE),
@@ -183,7 +184,7 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
     )
     if read.group is None and (starting == GROUP or read.commits):
         raise OptionError("option group of rmq is missing: startingOffsets=group and commitOffsetsToGroup need it")
-    if read.sql is not None and read.tags != "*":
+    if read.sql is not None and read.tags != ALL_TAGS:
         raise OptionError("options tags and sql of rmq exclude each other")
     return read
 
@@ -235,7 +236,7 @@ def _namesrv(given: GivenOptions) -> str:
 def _tags(text: str) -> str:
     if parse_tags(text) == frozenset():
         raise ValueError("no tag")
-    return text.strip() or "*"
+    return text.strip() or ALL_TAGS
 
 
 def _offsets(default: int) -> Callable[[str], tuple[int, ByQueue]]:

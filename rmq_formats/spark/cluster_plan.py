@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rmq_formats.errors import ClusterError, OptionError
-from rmq_formats.layout import SCHEDULE_TOPIC
 from rmq_formats.spark.cluster_options import GROUP, ByQueue, ClusterQueue, ClusterReadOptions, QueueName
 from rmq_formats.spark.option_values import EARLIEST, LATEST
+from rmq_formats.topics import RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
 
 if TYPE_CHECKING:
     from rmq_formats.spark.cluster_link import ClusterLink
 
-# TopicValidator's system topics; every cluster and broker has a topic of its name, too, without messages.
-_SYSTEM_TOPIC: Final = re.compile(
-    r"RMQ_SYS_.*|rmq_sys_.*|%RETRY%.*|TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|BenchmarkTest"
-)
+# Every cluster and broker has a topic of its name, too, without messages.
+_NOT_BY_PATTERN: Final = re.compile(rf"{SYSTEM_TOPIC_PATTERN}|{RETRY_PREFIX}.*")
 
 Offsets = dict[ClusterQueue, int]
 
@@ -47,10 +45,7 @@ def chosen_queues(link: "ClusterLink", options: ClusterReadOptions) -> list[Clus
         topics = options.topics
     elif options.pattern is not None:
         pattern = re.compile(options.pattern)
-        topics = [
-            topic for topic in link.topics()
-            if pattern.fullmatch(topic) and not _SYSTEM_TOPIC.fullmatch(topic) and topic != SCHEDULE_TOPIC
-        ]  # fmt: skip
+        topics = [topic for topic in link.topics() if pattern.fullmatch(topic) and not _NOT_BY_PATTERN.fullmatch(topic)]
     else:
         topics = {name.topic for name in options.assigned or ()}
     queues = sorted(queue for topic in sorted(set(topics)) for queue in link.queues(topic))

@@ -3,18 +3,21 @@
 import logging
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmq_formats.access.query import Query, parse_tags
 from rmq_formats.access.selection import Selection
 from rmq_formats.arrow import record_batches
+from rmq_formats.arrow_rows import FrameRows
 from rmq_formats.arrow_schema import schema_of
 from rmq_formats.errors import ClusterError
 from rmq_formats.pulled import pulled_frames
 from rmq_formats.scan import FrameBatch
 from rmq_formats.spark.cluster import BROKER_NAME
 from rmq_formats.spark.cluster_link import ClusterLink
-from rmq_formats.spark.cluster_options import ClusterReadOptions
+from rmq_formats.spark.cluster_options import ALL_TAGS, ClusterReadOptions
 from rmq_formats.spark.cluster_plan import Span, gone
 
 _log = logging.getLogger("rmq_formats.spark")
@@ -47,14 +50,35 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
 
 
 def _frames(link: ClusterLink, span: Span, options: ClusterReadOptions) -> Iterator[FrameBatch]:
+    # Brokers go on behind messages whose file was just deleted, and say so only now and then (MESSAGE_WAS_REMOVING is
+    # answered as "none matches"): without a filter every offset has a message, and one that has not is gone.
+    is_whole = options.tags == ALL_TAGS and options.sql is None
+    at = span.begin
     for records, gone_before in link.read(span.queue, span.begin, span.end, options.tags, options.sql):
-        if gone_before is not None:
-            lost = gone(span.queue, span.begin, min(gone_before, span.end))
-            if options.fail_on_data_loss:
-                raise ClusterError(f"{lost}: deleted while they were read")
-            _log.warning("%s", lost)
-        if records:
-            yield pulled_frames(records, span.begin, span.end, verify_crc=options.verify_crc)
+        if gone_before is not None and not is_whole:
+            _fail_or_warn(gone(span.queue, span.begin, min(gone_before, span.end)), options)
+        if not records:
+            continue
+        frames = pulled_frames(records, span.begin, span.end, verify_crc=options.verify_crc)
+        if is_whole:
+            at = _next_offset(span, at, FrameRows(frames.data, frames.frames).queue_offsets, options)
+        yield frames
+    if is_whole and at < span.end:
+        _fail_or_warn(gone(span.queue, at, span.end), options)
+
+
+def _next_offset(span: Span, at: int, offsets: NDArray[np.int64], options: ClusterReadOptions) -> int:
+    """The offset behind those that were read; holes before and between them are told."""
+    before = np.concatenate(([at], offsets + 1))
+    for hole in np.flatnonzero(before[:-1] < offsets).tolist():
+        _fail_or_warn(gone(span.queue, int(before[hole]), int(offsets[hole])), options)
+    return int(before[-1])
+
+
+def _fail_or_warn(lost: str, options: ClusterReadOptions) -> None:
+    if options.fail_on_data_loss:
+        raise ClusterError(f"{lost}: deleted while they were read")
+    _log.warning("%s", lost)
 
 
 def _with_broker(batch: pa.RecordBatch, columns: Sequence[str], broker: str) -> pa.RecordBatch:

@@ -95,6 +95,8 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._cluster().bounds(changed)
         begins = {queue: begins.get(queue, bounds[queue][0]) for queue in changed}
         begins = self._check_present(begins, bounds)
+        # A restart repeats a batch that was planned before a broker lost its last messages.
+        self._check_present({queue: ends[queue] for queue in changed if ends[queue] > bounds[queue][1]}, bounds)
         ends = {queue: min(ends[queue], bounds[queue][1]) for queue in changed}
         return [SpanPartition(span) for span in plan.spans(begins, ends, self._options.min_partitions)]
 

@@ -54,6 +54,8 @@ WRITTEN_COLUMNS: Final[dict[str, tuple[DataType, ...]]] = {
     "flag": _NUMBER, "queue_id": _NUMBER, "broker_name": _TEXT,
 }  # fmt: skip
 _PLACE: Final = ("topic", "broker_name", "queue_id")
+_NAME_MARKS: Final = "\x01\x02"  # which end a property's name, and its value
+_VALUE_MARKS: Final = "\x02"
 _SLICE_BYTES: Final = 32 << 20  # of bodies that are encoded at once
 
 
@@ -179,7 +181,7 @@ class _RowWriter:
         if "keys" in names:
             keys = rows.column("keys")
             if not pa.types.is_string(keys.type):
-                keys = pc.binary_join(keys, KEY_SEPARATOR)
+                keys = _joined(keys)
             parts.append(_property(PROPERTY_KEYS, keys))
         if "tags" in names:
             parts.append(_property(PROPERTY_TAGS, rows.column("tags")))
@@ -204,7 +206,8 @@ class _RowWriter:
 
 
 def _property(name: str, values: pa.Array) -> pa.BinaryArray:
-    """A property of a column; an empty text is none."""
+    """A property of a column; an empty text is none. Raises OptionError as ``_check_entries``."""
+    _refuse_marks(values, _VALUE_MARKS)
     found = property_entries(name, values)
     return pc.if_else(pc.equal(pc.binary_length(values), 0), None, found)
 
@@ -212,10 +215,23 @@ def _property(name: str, values: pa.Array) -> pa.BinaryArray:
 def _check_entries(maps: pa.MapArray) -> None:
     """Refuse what the encoding would lose or take for something else."""
     names, values, _ = map_entries(maps)
-    for texts, marks in ((names, "\x01\x02"), (values, "\x02")):
-        for mark in marks:
-            if pc.any(pc.match_substring(texts, mark)).as_py():
-                raise OptionError("rmq cannot write a property with a separator (U+0001, U+0002) in it")
+    _refuse_marks(names, _NAME_MARKS)
+    _refuse_marks(values, _VALUE_MARKS)
+
+
+def _refuse_marks(texts: pa.Array, marks: str) -> None:
+    for mark in marks:
+        if pc.any(pc.match_substring(texts, mark)).as_py():
+            raise OptionError("rmq cannot write a property with a separator (U+0001, U+0002) in it")
+
+
+def _joined(lists: pa.ListArray) -> pa.StringArray:
+    """The elements of each list as one text; null ones are left out."""
+    elements = lists.flatten()
+    there = pc.is_valid(elements)
+    counts = np.bincount(np.asarray(pc.list_parent_indices(lists).filter(there)), minlength=len(lists))
+    ends = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    return pc.binary_join(pa.ListArray.from_arrays(ends, elements.filter(there)), KEY_SEPARATOR)
 
 
 def _refuse(bad: NDArray[np.bool_], rows: pa.RecordBatch, reason: str) -> None:

@@ -164,7 +164,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Tasks of a micro batch.
 
         Raises:
-            StoreError: some of it is gone, and the option failOnDataLoss is true.
+            StoreError: some of it is gone, or the log ends before ``end``, and the option failOnDataLoss is true.
         """
         from rmq_formats.access.follow import missing_ranges  # noqa: PLC0415
         from rmq_formats.access.plan import ScanTask  # noqa: PLC0415
@@ -172,7 +172,13 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         log = self._seen or self._look()
         begin, limit = self._begin(log, start), int(end[PHYSICAL_OFFSET])
-        gaps = missing_ranges(log.segments, begin, limit)
+        if begin < limit and log.end < limit:
+            # A restart repeats a batch that was planned before the log lost its tail, as with a broker's machine.
+            self._fail_or_warn(
+                f"{self._options.path}: the CommitLog ends at {log.end}, before {limit}, where the batch was planned "
+                "to end: the log was cut off"
+            )
+        gaps = missing_ranges(log.segments, begin, min(limit, log.end))
         for first, last in gaps:
             self._fail_or_warn(_gone(self._options.path, first, last))
         # What stands behind the last sound record is being written: to the splits, the log ends before it.

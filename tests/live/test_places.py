@@ -138,3 +138,20 @@ def test_a_stream_tells_of_a_queue_that_is_shorter_than_its_checkpoint(cut: str)
     follower.stop()
     with pytest.raises(OptionError, match="is not one of rmq"):
         reader.latestOffset({"physicalOffset": 5}, ReadAllAvailable())
+
+
+def test_a_batch_that_was_planned_before_a_queue_lost_its_end_is_an_error_or_told(cut: str) -> None:
+    source = ClusterSource({"namesrv": cut, "subscribe": "Orders"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    (name, *_) = start["Orders"]
+    planned = {"Orders": {**start["Orders"], name: 500}}
+    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are gone"):
+        reader.partitions(start, planned)
+    reader.stop()
+    lenient = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
+    follower = lenient.streamReader(lenient.schema())
+    (partition,) = follower.partitions(start, planned)
+    assert isinstance(partition, SpanPartition)
+    assert (partition.span.begin, partition.span.end) == (start["Orders"][name], 182)
+    follower.stop()

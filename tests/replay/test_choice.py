@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_core.broker.names import SYSTEM_TOPICS
 from rmq_core.broker.sql92 import compile_expression
 from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
 from rmq_core.replay.outgoing import COLUMNS, ORIGIN, outgoing
+from rmq_formats import topics
 from rmq_formats.access.query import Query
 from rmq_formats.arrow_schema import COMMITLOG, schema_of
 from rmq_formats.errors import OptionError
@@ -39,12 +41,17 @@ def test_an_expression_lets_through_what_the_broker_s_lets_through(rows: list[di
 @pytest.mark.parametrize(
     ("topic", "wanted"),
     [("Orders", True), ("%RETRY%g", False), ("%DLQ%g", False), ("RMQ_SYS_TRACE_TOPIC", False),
-     ("rmq_sys_wheel_timer", False), ("SCHEDULE_TOPIC_XXXX", False), ("SCHEDULE_TOPIC_XXXXL", True), ("TBW102", False)],
+     ("rmq_sys_wheel_timer", False), ("SCHEDULE_TOPIC_XXXX", False), ("SCHEDULE_TOPIC_XXXXL", True), ("TBW102", False),
+     *((topic, False) for topic in sorted(SYSTEM_TOPICS))],
 )  # fmt: skip
 def test_without_topics_it_is_all_that_are_users_own(topic: str, wanted: bool) -> None:
     query = chosen(Query(), None, None).query
     assert query.topic_pattern == USER_TOPICS
     assert query.wants_topic(topic) is wanted
+
+
+def test_system_topics_are_those_of_the_broker() -> None:
+    assert topics.SYSTEM_TOPICS == SYSTEM_TOPICS
 
 
 def test_an_expression_that_is_none_is_told() -> None:

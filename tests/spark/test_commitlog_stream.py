@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from rmq_formats.errors import StoreError
 from rmq_formats.hosts import Host
 from rmq_formats.message import MessageToStore
 from rmq_formats.offline import plan
@@ -209,6 +210,23 @@ def test_a_log_that_ends_before_the_checkpoint_is_an_error(stream: Stream, store
     write(store, 5)
     with pytest.raises(StreamingQueryException, match="the CommitLog ends at"):
         stream.run()
+
+
+@pytest.mark.parametrize("left", [30, 59], ids=["a file less", "a record less"])
+def test_a_batch_that_was_planned_before_the_log_lost_its_tail_is_an_error(store: Path, left: int) -> None:
+    write(store, 60)
+    source = CommitLogSource({"path": str(store)})
+    planner = source.streamReader(source.schema())
+    begin = planner.initialOffset()
+    end = planner.latestOffset(begin, ReadAllAvailable())
+    shutil.rmtree(store)
+    placed = write(store, left)
+    with pytest.raises(StoreError, match=f"the CommitLog ends at .*, before {end['physicalOffset']}, where the batch"):
+        source.streamReader(source.schema()).partitions(begin, end)
+    lenient = CommitLogSource({"path": str(store), "failOnDataLoss": "false"})
+    restarted = lenient.streamReader(lenient.schema())
+    batches = [batch for part in restarted.partitions(begin, end) for batch in restarted.read(part)]
+    assert [offset for batch in batches for offset in batch["physical_offset"].to_pylist()] == placed
 
 
 def test_options_choose_rows_and_where_to_begin(stream: Stream, store: Path) -> None:

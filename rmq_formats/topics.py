@@ -1,0 +1,15 @@
+"""Topics that are RocketMQ's own, or hold again what other topics have. Source: ``TopicValidator``, ``MixAll``."""
+
+from typing import Final
+
+from rmq_formats.layout import SCHEDULE_TOPIC
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_TOPICS: Final = frozenset(
+    ["TBW102", SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+     "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+     "CHECKPOINT_TOPIC"]
+)  # fmt: skip
+# A regular expression that a system topic's whole name matches. Java's prefix is rmq_sys_; users leave RMQ_SYS_ alone.
+SYSTEM_TOPIC_PATTERN: Final = rf"(?:rmq_sys_|RMQ_SYS_).*|{'|'.join(sorted(SYSTEM_TOPICS))}"
