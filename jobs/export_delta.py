@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from pyspark.sql import SparkSession
 
 from rmq_core.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from rmq_formats.access.query import Queue
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.checkpoint import Checkpoint
 from rmq_formats.lakehouse.files import set_file_sizes
@@ -30,6 +31,12 @@ from rmq_formats.spark import option_values as values
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
 
 DEFAULT_PARTITIONS: Final = "topic,date"
+_QUEUE_STARTS: Final = {
+    "starting_offsets": "startingOffsets",
+    "starting_offsets_by_timestamp": "startingOffsetsByTimestamp",
+}
+_QUEUE_ENDS: Final = {"ending_offsets": "endingOffsets", "ending_offsets_by_timestamp": "endingOffsetsByTimestamp"}
+_QUEUE_BOUNDS: Final = _QUEUE_STARTS | _QUEUE_ENDS
 _INTERVAL: Final = re.compile(r"[0-9]{1,9} ?(millisecond|second|minute|hour|day)s?", re.ASCII)
 Value = TypeVar("Value")
 
@@ -49,12 +56,17 @@ def parser() -> JobParser:
     what.add_argument("--ending-physical-offset", type=int)
     what.add_argument("--starting-timestamp", help="store time, ms or ISO-8601")
     what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601")
+    for name in _QUEUE_BOUNDS:
+        what.add_argument(_option(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
     what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
     what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
                       help="whether a segment that was deleted before it was exported is an error")  # fmt: skip
     how = job.add_argument_group("how it is landed")
     how.add_argument("--mode", choices=["batch", "available-now", "stream"], default="batch")
-    how.add_argument("--checkpoint", help="directory of a stream's checkpoint; default: within the table's")
+    how.add_argument(
+        "--checkpoint",
+        help="directory of a stream's checkpoint, which a batch does not need; default: within the table's",
+    )
     how.add_argument("--trigger-interval", default="10 seconds", help="of --mode stream")
     how.add_argument("--max-bytes-per-trigger", help="of the log in a micro batch, as 512m; default: all there is")
     how.add_argument(
@@ -75,7 +87,7 @@ def check(given: argparse.Namespace) -> None:
         raise OptionError("--table or --typed: one of them says where to")
     for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by"):
         if given.table is None and getattr(given, name):
-            raise OptionError(f"--{name.replace('_', '-')} is for the raw table, --table; the spec has its own")
+            raise OptionError(f"{_option(name)} is for the raw table, --table; the spec has its own")
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table is for bodies that --typed cannot decode")
     if given.typed is not None:
@@ -87,18 +99,18 @@ def check(given: argparse.Namespace) -> None:
         _names(given, name)
     if given.partition_by and given.cluster_by:
         raise OptionError("--partition-by and --cluster-by exclude each other")
-    if given.mode == "batch" and given.checkpoint:
-        raise OptionError("--checkpoint is for --mode available-now and stream; a batch needs none")
-    if given.mode != "batch" and (given.ending_physical_offset is not None or given.ending_timestamp is not None):
+    ends = ("ending_physical_offset", "ending_timestamp", *_QUEUE_ENDS)
+    if given.mode != "batch" and any(getattr(given, name) is not None for name in ends):
         raise OptionError(f"--mode {given.mode} has no end: leave out --ending-…, or use --mode batch")
     _limits(given)
     if _INTERVAL.fullmatch(given.trigger_interval) is None:
         raise OptionError(f"--trigger-interval {given.trigger_interval!r}: a time such as '10 seconds' or '1 minute'")
     for name in ("starting_timestamp", "ending_timestamp"):
         _parsed(given, name, values.timestamp_ms)
+    _check_queues(given)
     for name in ("starting_physical_offset", "ending_physical_offset"):
         if (getattr(given, name) or 0) < 0:
-            raise OptionError(f"--{name.replace('_', '-')} {getattr(given, name)}: a number of bytes, 0 or more")
+            raise OptionError(f"{_option(name)} {getattr(given, name)}: a number of bytes, 0 or more")
 
 
 def _names(given: argparse.Namespace, option: str) -> tuple[str, ...] | None:
@@ -112,7 +124,32 @@ def _parsed(given: argparse.Namespace, option: str, parse: Callable[[str], Value
     try:
         return parse(text)
     except ValueError as error:
-        raise OptionError(f"--{option.replace('_', '-')} {text!r}: {error}") from error
+        raise OptionError(f"{_option(option)} {text!r}: {error}") from error
+
+
+def _check_queues(given: argparse.Namespace) -> None:
+    """Refuse bounds of queues of topics that nothing is asked of."""
+    chosen = _names(given, "topics") or ()
+    if given.table is None:
+        chosen = tuple(topic.topic for topic in load_spec(given.typed))
+    for name in _QUEUE_BOUNDS:
+        for topic, queue_id in sorted(_queues(given, name)):
+            if topic not in chosen:
+                where = "--topics" if given.table is not None else "the spec"
+                raise OptionError(f"{_option(name)}: queue {queue_id} of {topic!r}, a topic that {where} does not name")
+
+
+def _queues(given: argparse.Namespace, name: str) -> dict[Queue, int]:
+    """A bound of queues; none where a word says that all is wanted."""
+    if name.endswith("timestamp"):
+        return _parsed(given, name, values.times) or {}
+    if name == "starting_offsets" and (getattr(given, name) or "").strip().lower() == "latest":
+        raise OptionError(f"{_option(name)} 'latest': there would be nothing to export")
+    return _parsed(given, name, values.offsets(values.EARLIEST if name == "starting_offsets" else values.LATEST)) or {}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _limits(given: argparse.Namespace) -> dict[str, str]:
@@ -132,6 +169,9 @@ def selection(given: argparse.Namespace) -> Selection:
         starting_timestamp=given.starting_timestamp,
         ending_timestamp=given.ending_timestamp,
         starting_physical_offset=given.starting_physical_offset,
+        queue_bounds=tuple(
+            (option, getattr(given, name)) for name, option in _QUEUE_BOUNDS.items() if _queues(given, name)
+        ),
     )
 
 

@@ -1,6 +1,7 @@
 """The directory of a stream's checkpoint: whose it is, and where its batches end."""
 
 import json
+import uuid
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -41,10 +42,22 @@ class Checkpoint:
             raise StoreError(f"{self.path}: a checkpoint of {owner}, not of {store_id}; give another --checkpoint")
 
     def claim(self, store_id: str) -> None:
-        """Mark a directory that was checked as the store's."""
-        stream = self._files.create(self._path(_MARKER), True)
+        """Mark a directory that was checked as the store's, once; whoever is killed leaves a whole mark or none.
+
+        Raises:
+            StoreError: it cannot be marked.
+        """
+        marker = self._path(_MARKER)
+        if self._files.exists(marker):
+            return
+        temporary = self._path(f"{_MARKER}.{uuid.uuid4().hex}")
+        stream = self._files.create(temporary, True)
         stream.write(bytearray(json.dumps({"store": store_id}).encode()))
         stream.close()
+        if not self._files.rename(temporary, marker):
+            self._files.delete(temporary, False)
+            if not self._files.exists(marker):  # another export was not faster
+                raise StoreError(f"{self.path}/{_MARKER}: cannot be written")
 
     def committed_end(self) -> int:
         """Physical offset up to which the query has been; 0 where there was none."""

@@ -118,12 +118,21 @@ class Run:
             export.prepare()
 
     def land(self, log: StoreLog, end: int) -> None:
-        """Land all that is owed of the records that begin before ``end``."""
+        """Land all that is owed of the records that begin before ``end``.
+
+        Raises:
+            StoreError: the log ends before; nothing is landed.
+        """
         progress, gone, done = self.progress, 0, False
         for export in self._exports:
             begin = self._begin(export, log)
             if begin >= end:
                 continue
+            if end > log.end:  # what is written there later would be taken for landed
+                raise StoreError(
+                    f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
+                    "the log was cut off, or it is another store's; give another --checkpoint"
+                )
             gone = max(gone, self._missing(log, begin, end))
             added = export.land(partial(self._rows, export, end), end)
             progress.landed[export.name] += added

@@ -1,6 +1,7 @@
 """Which of a store's messages an export lands, and by which name it is known in a table."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ class Selection:
         starting_timestamp: smallest store time, as the source's option; None is any.
         ending_timestamp: one past the largest; None is any.
         starting_physical_offset: of the first record.
+        queue_bounds: the source's options that bound queues, by name, each JSON by topic and queue.
     """
 
     store: str
@@ -48,10 +50,13 @@ class Selection:
     starting_timestamp: str | None = None
     ending_timestamp: str | None = None
     starting_physical_offset: int = 0
+    queue_bounds: tuple[tuple[str, str], ...] = ()
 
     def of_topic(self, topic: str) -> "Selection":
         """The same bounds, of one topic."""
-        return replace(self, topics=(topic,), left_out=None)
+        given = ((name, json.loads(text).get(topic)) for name, text in self.queue_bounds)
+        bounds = tuple((name, json.dumps({topic: queues})) for name, queues in given if queues is not None)
+        return replace(self, topics=(topic,), left_out=None, queue_bounds=bounds)
 
     @property
     def lock_id(self) -> str:
@@ -63,6 +68,7 @@ class Selection:
         """The transaction identifier of these messages; its version is the offset where their export ended."""
         chosen = "|".join(self.topics) if self.topics is not None else "*" if self.left_out else "**"
         chosen += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
+        chosen += "".join(f"|{name}={text}" for name, text in self.queue_bounds)
         return f"{self.lock_id}:{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
 
     def options(self) -> dict[str, str]:
@@ -72,7 +78,7 @@ class Selection:
             "startingTimestamp": self.starting_timestamp,
             "endingTimestamp": self.ending_timestamp,
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in given.items() if value is not None} | dict(self.queue_bounds)
 
     def batch(self, spark: SparkSession, start: int, end: int, options: Mapping[str, str]) -> DataFrame:
         """The rows of records that begin in ``[start, end)``."""

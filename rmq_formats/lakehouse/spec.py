@@ -50,7 +50,7 @@ def load_spec(path: str) -> list[TypedTopic]:
     decode = msgspec.json.decode if path.endswith(".json") else msgspec.toml.decode
     try:
         spec = decode(read_spec_file(path), type=_Spec)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OptionError(f"{path}: {error}") from error
     beside = Path(path).absolute().parent
     topics = [_placed(path, beside, topic) for topic in spec.topics]

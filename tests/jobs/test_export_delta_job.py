@@ -72,6 +72,19 @@ def test_chosen_topics_land_and_the_rest_can_follow(
     assert offsets(spark, table) == [record["physical_offset"] for record in records(directory, system=True)]
 
 
+def test_offsets_of_queues_bound_what_lands(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+    directory, table = golden("mixed"), tmp_path / "table"
+    orders = [record for record in records(directory) if record["topic"] == "Orders" and record["queue_id"] == 0]
+    first, last = orders[2], orders[-1]
+    bounds = [
+        "--starting-offsets", json.dumps({"Orders": {"0": first["queue_offset"]}}),
+        "--ending-offsets", json.dumps({"Orders": {"0": last["queue_offset"]}}),
+    ]  # fmt: skip
+    export(spark, directory / "store", table, "--topics", "Orders", *bounds)
+    rows = spark.read.format("delta").load(str(table)).where("queue_id = 0").orderBy("queue_offset").collect()
+    assert [row.queue_offset for row in rows] == [record["queue_offset"] for record in orders[2:-1]]
+
+
 def test_a_log_that_grew_adds_only_what_is_new(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

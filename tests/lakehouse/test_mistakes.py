@@ -7,6 +7,7 @@ import pytest
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.lakehouse.checkpoint import Checkpoint
 from tests.lakehouse.making import Exporter, plain, write
 
 ONCE = ("--mode", "available-now")
@@ -18,8 +19,12 @@ ONCE = ("--mode", "available-now")
         ([], "--table or --typed"),
         (["--table", "t", "--topics", "A,,B"], "--topics 'A,,B'"),
         (["--table", "t", "--partition-by", "topic", "--cluster-by", "tags"], "--partition-by and --cluster-by"),
-        (["--table", "t", "--checkpoint", "c"], "--checkpoint is for --mode"),
         (["--table", "t", *ONCE, "--ending-timestamp", "2026-01-01"], "has no end"),
+        (["--table", "t", *ONCE, "--ending-offsets", '{"Odd":{"0":1}}'], "has no end"),
+        (["--table", "t", "--starting-offsets", "latest"], "--starting-offsets 'latest': there would be nothing"),
+        (["--table", "t", "--ending-offsets", "{"], "--ending-offsets '{': not JSON"),
+        (["--table", "t", "--starting-offsets", '{"Odd":{"0":1}}'], "queue 0 of 'Odd', a topic that --topics does not"),
+        (["--table", "t", "--starting-offsets-by-timestamp", "[]"], "--starting-offsets-by-timestamp '[]'"),
         (["--table", "t", "--starting-timestamp", "yesterday"], "--starting-timestamp 'yesterday'"),
         (["--table", "t", "--starting-physical-offset", "-1"], "--starting-physical-offset -1"),
         (["--table", "t", "--mode", "stream", "--trigger-interval", "often"], "--trigger-interval 'often'"),
@@ -37,6 +42,15 @@ def test_arguments_are_refused_before_a_session_is_started(tmp_path: Path, argum
     with pytest.raises(OptionError) as told:
         export_delta.check(given)
     assert said in str(told.value)
+
+
+def test_a_batch_may_have_a_checkpoint_and_offsets_in_words(tmp_path: Path) -> None:
+    write(tmp_path / "store", plain(1))
+    arguments = ["--store", str(tmp_path / "store"), "--table", "t"]
+    more = ["--checkpoint", "c", "--starting-offsets", "earliest", "--ending-offsets", "latest"]
+    plainly, wordily = (export_delta.parser().parse_args([*arguments, *words]) for words in ([], more))
+    export_delta.check(wordily)
+    assert export_delta.selection(wordily) == export_delta.selection(plainly)
 
 
 @pytest.mark.parametrize("arguments", [["--mode", "sometimes"], ["--colour", "red"]], ids=["mode", "option"])
@@ -84,6 +98,27 @@ class TestWithATable:
         with pytest.raises(RmqError, match="a checkpoint that no export wrote"):
             other.run(*ONCE, "--checkpoint", str(checkpoint))
         assert not other.table.exists()
+
+    def test_a_checkpoint_beyond_the_log_is_refused(self, exporter: Exporter) -> None:
+        checkpoint = exporter.work / "checkpoint"
+        write(exporter.store, plain(60))
+        exporter.run(*ONCE, "--checkpoint", str(checkpoint))
+        shutil.rmtree(exporter.store)
+        shutil.rmtree(exporter.table)
+        write(exporter.store, plain(5))
+        with pytest.raises(RmqError, match=r"the CommitLog ends at .*, but the checkpoint was at"):
+            exporter.run(*ONCE, "--checkpoint", str(checkpoint))
+        assert exporter.offsets() == []
+
+    def test_a_checkpoint_is_marked_once(self, exporter: Exporter) -> None:
+        directory = exporter.work / "checkpoint"
+        checkpoint = Checkpoint(exporter.spark, str(directory))
+        checkpoint.claim("mine")
+        marked = (directory / "rmq-export.json").stat()
+        checkpoint.claim("mine")
+        checkpoint.check("mine")
+        assert (directory / "rmq-export.json").stat().st_mtime_ns == marked.st_mtime_ns
+        assert [path.name for path in directory.iterdir() if not path.name.startswith(".")] == ["rmq-export.json"]
 
     def test_a_log_that_lost_what_is_owed_or_was_landed_is_refused(self, exporter: Exporter) -> None:
         placed = write(exporter.store, plain(60))

@@ -51,6 +51,13 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
         load_spec(spec(tmp_path, text))
 
 
+@pytest.mark.parametrize("name", ["spec.toml", "spec.json"])
+def test_a_spec_that_is_not_utf8_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(OptionError, match=name):
+        load_spec(str(tmp_path / name))
+
+
 def test_a_spec_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"nowhere\.toml: cannot be read"):
         load_spec(str(tmp_path / "nowhere.toml"))
