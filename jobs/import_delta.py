@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from rmq_formats import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.write_end import log_segments
+from rmq_formats.offline.write_end import is_empty, log_segments
 from rmq_formats.spark import schemas
 from rmq_formats.spark.delta import DeltaTableLog
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
@@ -70,7 +70,7 @@ def check(given: argparse.Namespace) -> None:
     if Path(paths.lock_file(given.store)).exists():
         with store_lock(given.store):
             pass
-    if log_segments(given.store) and given.mode is None:
+    if given.mode is None and not is_empty(log_segments(given.store)):
         raise StoreError(f"{given.store}: has messages already; give --mode append or --mode overwrite")
 
 
@@ -98,7 +98,7 @@ def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, lis
 
     Raises:
         StoreError: no Delta table.
-        OptionError: it lacks a column, or has one of another type.
+        OptionError: it lacks a column, has one of another type, or no message of a wanted topic.
     """
     if not DeltaTableLog(spark, given.table).exists():
         raise StoreNotFoundError(f"{given.table}: no Delta table")
@@ -112,6 +112,10 @@ def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, lis
     topics = _topics(given)
     if topics is not None:
         frame = frame.where(F.col("topic").isin(topics))
+        found = {row.topic for row in frame.select("topic").distinct().collect()}
+        lacking = [topic for topic in topics if topic not in found]
+        if lacking:
+            raise OptionError(f"{given.table}: has no topic {', '.join(map(repr, lacking))}")
     for name, column, is_start in (
         ("starting_timestamp", "store_timestamp", True),
         ("ending_timestamp", "store_timestamp", False),

@@ -14,7 +14,7 @@ from jobs import export_delta, import_delta
 from rmq_formats.errors import RmqError
 from tests.conftest import GoldenSettings
 from tests.offline.rebuilding import built
-from tests.write.writing import lines
+from tests.write.writing import lines, write
 
 pytestmark = pytest.mark.spark
 
@@ -97,6 +97,17 @@ def test_a_table_that_does_not_fit_is_refused(
     with pytest.raises(RmqError, match=told):
         run(spark, tmp_path / "table", tmp_path / "store", *arguments)
     assert not (tmp_path / "store").exists()
+
+
+def test_a_topic_that_the_table_lacks_is_named(spark: SparkSession, table: Path, tmp_path: Path) -> None:
+    with pytest.raises(RmqError, match=r"mixed: has no topic 'Nowhere'$"):
+        run(spark, table, tmp_path / "store", "--topics", "Clicks,Nowhere")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_without_messages_needs_no_mode(tmp_path: Path) -> None:
+    write(tmp_path, [])
+    import_delta.check(import_delta.parser().parse_args(["--table", "/tmp/none", "--store", str(tmp_path)]))
 
 
 def test_no_table_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None:
