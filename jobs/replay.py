@@ -26,6 +26,7 @@ from rmq_core.replay.run import Counts, Replay, count, read_chosen, read_plan, s
 from rmq_formats.access.plan import Task
 from rmq_formats.access.query import Query, ReadOptions
 from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.lakehouse.log import check_topics, look
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
 from rmq_formats.spark.options import batch_only, commitlog_options
@@ -79,6 +80,8 @@ def check(given: argparse.Namespace) -> None:
     if given.rate is not None and not 0 < given.rate < _MAX_RATE:
         raise OptionError(f"--rate {given.rate}: messages a second, 1 or more")
     if given.to_store is not None:
+        if _place(given.to_store) == _place(given.store):
+            raise OptionError(f"--to-store {given.to_store}: is the store that is replayed")
         for name in ("to_topic", "rate", "checkpoint"):
             if getattr(given, name) is not None:
                 raise OptionError(
@@ -92,11 +95,22 @@ def check(given: argparse.Namespace) -> None:
 
 def choice_of(given: argparse.Namespace) -> Choice:
     """Which messages the arguments choose. Raises OptionError, StoreError."""
-    options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
-    query: Query = batch_only(commitlog_options({"path": given.store, **options})).query
+    query = _query(given)
     if given.group is not None:
         query = backlog_of(given.store, given.group, query)
     return chosen(query, given.sql, _ids(given.msg_ids))
+
+
+def _query(given: argparse.Namespace) -> Query:
+    """What the source's options among the arguments ask for."""
+    options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
+    return batch_only(commitlog_options({"path": given.store, **options})).query
+
+
+def _place(store: str) -> str:
+    """Where a store is: a path without links in it, or a URI."""
+    _, root = open_storage(store)
+    return root if "://" in root else str(Path(root).resolve())
 
 
 def _ids(text: str | None) -> frozenset[str] | None:
@@ -107,6 +121,8 @@ def _ids(text: str | None) -> frozenset[str] | None:
             words = Path(text[1:]).read_text(encoding="utf-8").split()
         except OSError as error:
             raise OptionError(f"--msg-ids {text}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise OptionError(f"--msg-ids {text}: not text in UTF-8, at byte {error.start}") from error
     else:
         words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
@@ -127,6 +143,8 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     """Count, and send."""
     begin = time.perf_counter()
     replay = replay_of(given)
+    if topics := _query(given).named_topics:
+        check_topics(spark, look(given.store), tuple(sorted(topics)))
     found = count(replay)
     done = found
     if not given.dry_run and given.to_namesrv is not None:
@@ -134,9 +152,9 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     elif not given.dry_run:
         _write(spark, given, replay, found)
     seconds = time.perf_counter() - begin
-    topics: dict[str, dict[str, int]] = {}
+    by_topic: dict[str, dict[str, int]] = {}
     for (topic, queue_id), messages in sorted(done.by_queue.items()):
-        topics.setdefault(topic, {})[str(queue_id)] = messages
+        by_topic.setdefault(topic, {})[str(queue_id)] = messages
     report = {
         "job": "replay",
         "store": given.store,
@@ -149,7 +167,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         "bytes": done.bytes,
         "damaged": done.damaged,
         "refused": done.refused,
-        "topics": topics,
+        "topics": by_topic,
         "seconds": round(seconds, 3),
         "bytes_per_second": round(done.bytes / seconds),
         "messages_per_second": round(done.messages / seconds),

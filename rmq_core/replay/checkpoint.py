@@ -17,7 +17,7 @@ class Progress:
     Attributes:
         replay: what tells this replay from another.
         next_physical_offset: all chosen records before it are stored at the target.
-        messages: how many of them there were, in all runs.
+        messages: how many were stored there, in all runs; one that was sent again counts again.
     """
 
     replay: str

@@ -151,6 +151,8 @@ class _Pass:
         self._sent = Counts(begin=found.begin, end=found.end)
         self._open: deque[_Batch] = deque()
         self._acknowledged = found.begin  # everything before it is stored
+        progress = None if replay.checkpoint is None else replay.checkpoint.load()
+        self._messages_before = 0 if progress is None else progress.messages  # of the runs before
         self._begin_s = self._saved_s = time.monotonic()
 
     async def run(self) -> Counts:
@@ -168,23 +170,22 @@ class _Pass:
         return sent
 
     async def _send(self, rows: pa.RecordBatch) -> None:
-        if not rows.num_rows:
-            return
         sound = _sound(rows, self._sent)
-        batch = _Batch(rows["physical_offset"][rows.num_rows - 1].as_py() + 1)
-        self._open.append(batch)
         step = max(1, (self._replay.rate or 0) // _PACES_PER_S) if self._replay.rate else max(1, sound.num_rows)
         for begin in range(0, sound.num_rows, step):
             part = sound.slice(begin, step)
+            batch = _Batch(part["physical_offset"][part.num_rows - 1].as_py() + 1)
+            self._open.append(batch)
             made = await asyncio.to_thread(outgoing, part, self._replay.store_id, BATCH_BYTES)
             self._sent.refused += made.refused
             for piece in made.pieces:
                 await self._put(piece, batch)
             self._sent.messages += made.messages
             self._sent.bytes += made.record_bytes
+            batch.is_whole = True
+            self._advance()
             await self._pace()
-        batch.is_whole = True
-        self._advance()
+            self._save(_SAVE_EVERY_S)  # here: with a rate, what was read at once takes long to send
 
     async def _put(self, piece: Piece, batch: "_Batch") -> None:
         queues = self._targets[piece.topic]
@@ -212,13 +213,13 @@ class _Pass:
     def _save(self, every_s: float) -> None:
         now = time.monotonic()
         if self._replay.checkpoint is not None and now - self._saved_s >= every_s:
-            self._replay.checkpoint.save(self._acknowledged, self._sender.messages)
+            self._replay.checkpoint.save(self._acknowledged, self._messages_before + self._sender.messages)
             self._saved_s = now
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Rows that were read together.
+    """Rows that are sent together.
 
     Attributes:
         end: one past the physical offset of the last of them.

@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import replay
+from rmq_core.replay import run
+from rmq_core.replay.checkpoint import Checkpoint
 from rmq_core.replay.outgoing import ORIGIN
 from rmq_formats.errors import ClusterError, OptionError, RmqError
 from tests.broker.processes import standalone
@@ -132,6 +134,12 @@ def test_a_group_s_backlog_is_what_it_has_not_consumed(namesrv: str, mixed: Path
         replay_store(store, namesrv, "--group", "nobody", "--dry-run")
 
 
+def saved(checkpoint: Path) -> dict[str, Any]:
+    """What a checkpoint has."""
+    found: dict[str, Any] = json.loads((checkpoint / "replay.json").read_text())
+    return found
+
+
 def test_a_replay_that_is_killed_goes_on_without_a_gap(
     namesrv: str, mixed: Path, expected: Messages, tmp_path: Path
 ) -> None:
@@ -146,6 +154,7 @@ def test_a_replay_that_is_killed_goes_on_without_a_gap(
             time.sleep(0.1)
         process.kill()
     before = sent_messages(namesrv, target)
+    saved_messages = saved(checkpoint)["messages"]
     report, code = replay_store(mixed, namesrv, *more)
     assert code == 0
     wanted = {queue: messages for queue, messages in expected.items() if queue[0] in ("Orders", "Clicks")}
@@ -161,15 +170,29 @@ def test_a_replay_that_is_killed_goes_on_without_a_gap(
             assert [offset for offset in firsts if offset in own] == sorted(own & set(firsts))
     again, _ = replay_store(mixed, namesrv, *more)
     assert again["messages"] == 0
+    assert saved(checkpoint)["messages"] == saved_messages + report["messages"]  # of all runs
     with pytest.raises(RmqError, match="the checkpoint of another replay"):
         replay_store(mixed, namesrv, "--to-topic", target, "--topics", "Orders", "--checkpoint", str(checkpoint))
 
 
-def test_a_rate_is_kept_to(namesrv: str, mixed: Path) -> None:
-    target = make_topic(namesrv, fresh("Rate"))
-    report, _ = replay_store(mixed, namesrv, "--to-topic", target, "--topics", "Ordered", "--rate", "40")
+def test_a_rate_is_kept_to_and_the_checkpoint_saved_on_the_way(
+    namesrv: str, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, offsets = make_topic(namesrv, fresh("Rate")), []
+
+    def save(checkpoint: Checkpoint, next_physical_offset: int, messages: int) -> None:
+        offsets.append(next_physical_offset)
+        save_it(checkpoint, next_physical_offset, messages)
+
+    save_it = Checkpoint.save
+    monkeypatch.setattr(Checkpoint, "save", save)
+    monkeypatch.setattr(run, "_SAVE_EVERY_S", 0.0)
+    more = ["--to-topic", target, "--topics", "Ordered", "--rate", "40", "--checkpoint", str(tmp_path)]
+    report, _ = replay_store(mixed, namesrv, *more)
     assert report["messages"] == 40
     assert report["seconds"] >= 1
+    assert offsets == sorted(offsets)
+    assert len(set(offsets)) > 3  # ten parts, which were read at once
 
 
 def test_damaged_records_are_counted_and_the_rest_is_sent(namesrv: str, mixed: Path, tmp_path: Path) -> None:
@@ -197,6 +220,27 @@ def test_damaged_records_are_counted_and_the_rest_is_sent(namesrv: str, mixed: P
 def test_what_cannot_be_is_told_before_anything_is_sent(namesrv: str, mixed: Path, more: list[str], told: str) -> None:
     with pytest.raises(RmqError, match=told):
         replay_store(mixed, namesrv, *more)
+
+
+def test_ids_that_are_no_text_are_told(mixed: Path, tmp_path: Path) -> None:
+    ids = tmp_path / "ids"
+    ids.write_bytes(b"7F0000\xff")
+    with pytest.raises(OptionError, match="not text in UTF-8, at byte 6"):
+        replay_store(mixed, "127.0.0.1:1", "--msg-ids", f"@{ids}")
+
+
+def test_a_topic_that_is_nowhere_is_told(spark: SparkSession, mixed: Path) -> None:
+    given = replay.parser().parse_args(arguments(mixed, "127.0.0.1:1", "--topics", "Orders,NoSuchTopic", "--dry-run"))
+    replay.check(given)
+    with pytest.raises(OptionError, match="has no topic 'NoSuchTopic'"):
+        replay.main(given, spark)
+
+
+def test_a_store_is_not_replayed_to_itself(mixed: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(mixed)
+    given = replay.parser().parse_args(["--store", str(mixed), "--to-store", f"file://{tmp_path}/link/"])
+    with pytest.raises(OptionError, match="is the store that is replayed"):
+        replay.check(given)
 
 
 def test_a_name_server_that_does_not_answer_is_told(mixed: Path) -> None:
