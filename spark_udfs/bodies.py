@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 _CORRUPT: Final = "__rmq_corrupt"
+_END: Final = "__rmq_end"
 _EMPTY: Final = "the body is empty"
 _REASON_CHARS: Final = 200  # a library may put the whole body into its message
 
@@ -31,9 +32,16 @@ def json_body(body: Column, schema: StructType) -> Column:
         F.when(body.isNull() | (F.octet_length(body) == 0), F.lit(_EMPTY))
         .when(~F.is_valid_utf8(text), F.lit("the body is not UTF-8"))
         .when(parsed.isNull() | parsed[_CORRUPT].isNotNull(), F.lit("the body is not JSON of the schema"))
+        .when(~_is_one_value(text), F.lit("the body is not one JSON object"))
     )
     value = F.struct(*(parsed[field.name].alias(field.name) for field in schema))
     return F.struct(F.when(reason.isNull(), value).alias("value"), reason.alias("reason"))
+
+
+def _is_one_value(text: Column) -> Column:
+    """Whether nothing follows the first JSON value, where ``from_json`` stops: a mark behind it is the next one."""
+    items = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]')), f"array<struct<{_END}: boolean>>")
+    return F.coalesce(F.get(items, F.lit(1))[_END], F.lit(False))
 
 
 def avro_body(body: Column, schema: str, columns: StructType) -> Column:

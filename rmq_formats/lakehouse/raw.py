@@ -27,7 +27,7 @@ class Landed:
     Attributes:
         messages: rows.
         bytes: of these messages in the log.
-        damaged: stretches of the log that hold no sound record.
+        damaged: stretches of the log that hold no sound record, and bodies that do not inflate.
         undecoded: messages whose body is not what the spec says.
         files: of the tables.
     """

@@ -52,10 +52,10 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> Body:
     body = F.col("body")
     try:
         if topic.format == "json":
-            columns = _json_columns(given.decode())
+            columns = _json_columns(given.decode()).toNullable()  # a member that is missing is no damage
             return Body(columns, json_body(body, columns))
         if topic.format == "avro":
-            columns = _avro_columns(spark, given.decode())
+            columns = _avro_columns(spark, given.decode()).toNullable()  # Delta has no NOT NULL in arrays
             return Body(columns, avro_body(body, given.decode(), columns))
         from spark_udfs.protobuf import columns as message_columns  # noqa: PLC0415 # only where it is used
         from spark_udfs.protobuf import descriptor  # noqa: PLC0415
@@ -173,7 +173,9 @@ class TypedExport:
         try:
             owed = decoded.where(F.col(_OFFSET) >= landed)
             sound = F.col("reason").isNull()
-            counted = owed.agg(F.count_if(sound), F.count_if(~sound), F.sum(F.when(sound, F.col("size")))).first()
+            damaged = F.count_if("damaged")
+            undecoded = F.count_if(~sound & ~F.col("damaged"))
+            counted = owed.agg(F.count_if(sound), F.sum(F.when(sound, F.col("size"))), damaged, undecoded).first()
             assert counted is not None  # an aggregate without groups is one row
             files = self._land_dead(decoded, end)
             if self._topic.key:
@@ -183,7 +185,7 @@ class TypedExport:
                 files += added.files
         finally:
             decoded.unpersist()
-        return Landed(counted[0], int(counted[2] or 0), 0, counted[1], files)
+        return Landed(counted[0], int(counted[1] or 0), counted[2], counted[3], files)
 
     def _land_dead(self, decoded: DataFrame, end: int) -> int:
         if self._dead is None:
@@ -192,18 +194,19 @@ class TypedExport:
         return self._dead.land(lambda first: dead.where(F.col(_OFFSET) >= first), end, lambda frame: frame).files
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
-        """Metadata, ``size``, ``value``, ``reason``, and the body where there is a reason."""
-        sound = frame.where(F.col("record_error").isNull()).withColumn("decoded", self._body.column)
-        value, reason = F.col("decoded.value"), F.col("decoded.reason")
+        """Metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
+        attempted = frame.withColumn("decoded", self._body.column)
+        reason = F.coalesce("record_error", "decoded.reason")
         for name in self._topic.key:
             no_key = f"its key {name} is null"
             reason = F.when(reason.isNull() & F.col("decoded.value")[name].isNull(), F.lit(no_key)).otherwise(reason)
-        return sound.select(
+        return attempted.select(
             *METADATA,
             "size",
-            value.alias("value"),
+            F.col("decoded.value").alias("value"),
             reason.alias("reason"),
             F.when(reason.isNotNull(), F.col("body")).alias("body"),
+            F.col("record_error").isNotNull().alias("damaged"),
         )
 
     def _typed(self, decoded: DataFrame, first: int) -> DataFrame:

@@ -1,15 +1,19 @@
 """Typed tables: bodies as columns, rows by key, dead letters, schemas that grow."""
 
+import io
 import json
 from collections.abc import Callable
 from typing import Any
 
+import fastavro
 import pytest
 
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.lakehouse import keyed
-from tests.lakehouse.making import Exporter, write
+from rmq_formats.layout import FLAG_COMPRESSED
+from tests.lakehouse.making import FILE_BYTES, Exporter, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
+from tests.stores import flip
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("lakehouse")]
 
@@ -68,6 +72,44 @@ def test_bodies_become_columns_and_what_does_not_decode_a_dead_letter(
     assert dead[1].reason.startswith("EOFError")
     assert dead[2].reason.startswith("DecodeError")
     assert [row.reason for row in dead[3:]] == ["the body is empty", "its key id is null"]
+
+
+def test_what_is_damaged_in_the_log_is_a_dead_letter_too(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]]
+) -> None:
+    placed = write(exporter.store, [order(name, 1) for name in "abcd"])
+    flip(exporter.store, placed[1] + 88, FILE_BYTES)  # the body
+    flip(exporter.store, placed[2] + 39, FILE_BYTES, FLAG_COMPRESSED)  # the last byte of its flags
+    report = typed(ORDERS, arguments=("--dlq-table", str(exporter.work / "dead")))
+    assert (report["messages"], report["damaged"], report["undecoded"]) == (2, 2, 0)
+    assert [row.id for row in exporter.rows("orders")] == ["a", "d"]
+    first, second = exporter.rows("dead")
+    assert (first.physical_offset, first.reason) == (placed[1], "body CRC does not match")
+    assert (second.physical_offset, bytes(second.body)) == (placed[2], order("c", 1)[1])
+
+
+def test_what_stands_behind_a_json_object_makes_it_a_dead_letter(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]]
+) -> None:
+    whole = b'{"id":"a","amount":NaN,"more":[{"x":NaN}]}'
+    behind = [whole, b",", b"," + whole, b" rest", b"]", b"},", b"]x", b',0]{"__rmq_end":true}']
+    write(exporter.store, [("Orders", whole + b" \n"), *(("Orders", whole + more) for more in behind)])
+    report = typed({**ORDERS, "key": []})
+    assert (report["messages"], report["undecoded"]) == (1, len(behind))
+
+
+def test_records_within_columns_may_lack_members(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
+    line = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}
+    fields = [{"name": "lines", "type": {"type": "array", "items": line}}]
+    schema = {"type": "record", "name": "Cart", "fields": fields}
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, {"lines": [{"sku": "x"}]})
+    write(exporter.store, [("Orders", b'{"id":"a","first":{"b":1}}'), ("Carts", stream.getvalue())])
+    orders = {**ORDERS, "schema": "id STRING, first STRUCT<a: INT NOT NULL, b: INT>"}
+    carts = {"topic": "Carts", "format": "avro", "schema": json.dumps(schema), "table": "carts"}
+    assert typed(orders, carts)["undecoded"] == 0
+    assert [row.first.asDict() for row in exporter.rows("orders")] == [{"a": None, "b": 1}]
+    assert [[line.sku for line in row.lines] for row in exporter.rows("carts")] == [["x"]]
 
 
 def test_the_last_message_of_a_key_is_its_row_whoever_lands_it(
