@@ -14,7 +14,7 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.selection import Selection
@@ -119,7 +119,7 @@ class OnceTable:
         there = {field.name.lower() for field in self._log.schema()}
         missing = StructType([field for field in schema if field.name.lower() not in there])
         if missing.fields:
-            columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in missing)
+            columns = ", ".join(f"{_quoted(field.name)} {_ddl(field.dataType)}" for field in missing)
             self._spark.sql(f"ALTER TABLE delta.`{self.path}` ADD COLUMNS ({columns})")
 
     def _create(self, schema: StructType) -> None:
@@ -169,3 +169,18 @@ class OnceTable:
         table = self._spark.read.format("delta").option("versionAsOf", table_version).load(self.path)
         there = table.where(F.col(self.offset).between(begin, end - 1)).select(self.offset)
         return frame.join(there, self.offset, "left_anti").select(*frame.columns)
+
+
+def _ddl(kind: DataType) -> str:
+    """A type in SQL. Spark's own texts of types leave the names of fields as they are, which need not parse."""
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -140,8 +140,9 @@ def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[
     write(exporter.store, [order("a", 1)])
     typed(ORDERS)
     write(exporter.store, [order("a", 1), order("b", 2, paid=True)])
-    typed({**ORDERS, "schema": "id STRING, amount DOUBLE, paid BOOLEAN"})
-    assert [(row.id, row.paid) for row in exporter.rows("orders")] == [("a", None), ("b", True)]
+    more = "paid BOOLEAN, by ARRAY<STRUCT<`first-name`: STRING, n: MAP<STRING, DECIMAL(12,2)>>>"
+    typed({**ORDERS, "schema": f"id STRING, amount DOUBLE, {more}"})
+    assert [(row.id, row.paid, row.by) for row in exporter.rows("orders")] == [("a", None, None), ("b", True, None)]
     write(exporter.store, [order("a", 1), order("b", 2, paid=True), order("b", 3), order("c", 4)])
     typed(ORDERS)  # an older spec
     assert {row.id: (row.amount, row.paid) for row in exporter.rows("orders")} == {
