@@ -541,7 +541,9 @@ def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str
         async with Admin(namesrv) as admin:
             async with PullConsumer(namesrv, group) as consumer:
                 consumer.assign(await consumer.queues(topic))
-                await consumer.poll(0.5)
+                async with asyncio.timeout(10):  # the broker learns of it with its heartbeat
+                    while not await clients_of(admin, group):
+                        await consumer.poll(0.1)
                 connections = await admin.consumer_connections(group)
                 assert [one.language for one in connections.connection_set] == ["PYTHON"]
                 assert connections.subscription_table.keys() >= {topic}

@@ -11,7 +11,7 @@ from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import QUICK_START, SMALL_FILES, free_port, java
-from tests.jobs.replaying import expected_messages, make_topics, replay_store, sent_messages
+from tests.jobs.replaying import Messages, expected_messages, make_topics, replay_store, sent_messages
 from tests.live.scenarios import *  # noqa: F403 # the tests themselves
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer, pytest.mark.xdist_group("live_against_java")]
@@ -53,4 +53,12 @@ def test_java_takes_what_is_replayed(namesrv: str, golden: Callable[[str], Path]
     make_topics(namesrv, expected)
     report, code = replay_store(directory / "store", namesrv)
     assert (code, report["messages"]) == (0, sum(map(len, expected.values())))
-    assert sent_messages(namesrv, expected) == expected
+    assert without_repeats(sent_messages(namesrv, expected)) == expected
+
+
+def without_repeats(messages: Messages) -> Messages:
+    """The first of each: a replay sends again what a busy broker was slow to acknowledge."""
+    return {
+        queue: list({one["physical_offset"]: one for one in reversed(of_queue)}.values())[::-1]
+        for queue, of_queue in messages.items()
+    }

@@ -95,7 +95,8 @@ def test_verify_finds_nothing_that_is_in_flight(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_exports_land_each_message_once(tmp_path: Path, spark: SparkSession) -> None:
     store, table = tmp_path / "store", str(tmp_path / "table")
-    given = export_delta.parser().parse_args(["--store", str(store), "--table", table, "--partition-by", "topic"])
+    arguments = ["--store", str(store), "--table", table, "--partition-by", "topic", "--system-topics"]
+    given = export_delta.parser().parse_args(arguments)
     with writing(store):
         first, code = export_delta.main(given, spark)
         assert code == 0
