@@ -20,7 +20,7 @@ from rmq_core.client.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.errors import RemotingError, TransportError
+from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import request
 from rmq_formats.arrow_messages import MAX_BATCH_MESSAGES
 
@@ -176,7 +176,7 @@ class BulkSender:
                     if chunk.done is not None:
                         chunk.done()
                 self._moved.set()
-        except RemotingError as error:
+        except Exception as error:  # whoever flushes is told
             self._error = self._error or error
         finally:
             del self._lanes[queue]
