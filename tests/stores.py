@@ -33,15 +33,22 @@ def write_commitlog(
             if at + len(record) + BLANK_BYTES <= file_bytes:
                 break
             image[at : at + 8] = (file_bytes - at).to_bytes(4, "big") + (MAGIC_BLANK & 0xFFFFFFFF).to_bytes(4, "big")
-            (directory / f"{file_start:020d}").write_bytes(image)
+            _put(directory / f"{file_start:020d}", image)
             image, file_start, at = bytearray(file_bytes), file_start + file_bytes, 0
         image[at : at + len(record)] = record
         placed.append(file_start + at)
         at += len(record)
         if goes_to_consumequeue(message.sys_flag):
             queue_offsets[queue] = queue_offsets.get(queue, 0) + 1
-    (directory / f"{file_start:020d}").write_bytes(image)
+    _put(directory / f"{file_start:020d}", image)
     return placed
+
+
+def _put(path: Path, image: bytes) -> None:
+    """Write a file at once: what follows the log must not see half of one."""
+    beside = path.parent.parent / f"{path.name}.new"
+    beside.write_bytes(image)
+    beside.replace(path)
 
 
 def flip(store: Path, physical_offset: int, file_bytes: int, mask: int = 0x5A) -> None:
