@@ -36,17 +36,24 @@ class Disk:
             return self._create_named(path, size, allocate)
         try:
             self._extend(descriptor, size, allocate)
-            try:
-                os.link(f"/proc/self/fd/{descriptor}", path, follow_symlinks=True)
-            except FileExistsError:
-                raise
-            except OSError:  # no /proc
-                os.close(descriptor)
-                return self._create_named(path, size, allocate)
+            is_named = self._give_name(descriptor, path)
         except OSError:
             os.close(descriptor)
             raise
-        return descriptor
+        if is_named:
+            return descriptor
+        os.close(descriptor)
+        return self._create_named(path, size, allocate)
+
+    def _give_name(self, descriptor: int, path: str) -> bool:
+        """Link a file that has no name; False where that cannot be done."""
+        try:
+            os.link(f"/proc/self/fd/{descriptor}", path, follow_symlinks=True)
+        except FileExistsError:
+            raise
+        except OSError:  # no /proc
+            return False
+        return True
 
     def _create_named(self, path: str, size: int, allocate: bool) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)

@@ -1,0 +1,65 @@
+"""Files of the store's disk, where the file system cannot do all that is asked of it."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rmq_core.store.disk import Disk
+
+SIZE = 4096
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """No file can be given a name later; the descriptors that were closed."""
+    found: list[int] = []
+    close = os.close
+
+    def link(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOENT, "no /proc")
+
+    def counted(descriptor: int) -> None:
+        close(descriptor)
+        found.append(descriptor)
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "close", counted)
+    return found
+
+
+@pytest.mark.parametrize("allocate", [True, False])
+def test_a_file_is_made_where_none_can_be_named_later(tmp_path: Path, closed: list[int], allocate: bool) -> None:
+    descriptor = Disk().create(str(tmp_path / "f"), SIZE, allocate=allocate)
+    assert os.fstat(descriptor).st_size == SIZE
+    assert os.path.samestat(os.fstat(descriptor), (tmp_path / "f").stat())
+    assert len(closed) == 1, "the file without a name"
+    os.close(descriptor)
+
+
+def test_a_file_that_is_there_stays_and_nothing_is_closed_twice(tmp_path: Path, closed: list[int]) -> None:
+    (tmp_path / "f").write_bytes(b"there")
+    with pytest.raises(FileExistsError):
+        Disk().create(str(tmp_path / "f"), SIZE, allocate=True)
+    assert len(closed) == 1
+    assert (tmp_path / "f").read_bytes() == b"there"
+
+
+def test_a_full_disk_leaves_no_file_and_nothing_is_closed_twice(
+    tmp_path: Path, closed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def allocate(_disk: Disk, descriptor: int, _offset: int, size: int) -> None:
+        if taken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken.append(size)
+        os.ftruncate(descriptor, size)
+
+    monkeypatch.setattr(Disk, "allocate", allocate)
+    with pytest.raises(OSError, match="No space left") as raised:
+        Disk().create(str(tmp_path / "f"), SIZE, allocate=True)
+    assert raised.value.errno == errno.ENOSPC
+    assert len(closed) == 2, "the file without a name, then the one with it"
+    assert not (tmp_path / "f").exists()
