@@ -204,16 +204,19 @@ class Background:
                 file.is_dirty = True
                 files.dirty.append(file)
                 return False
-        changed = sorted({files.new_directories.popleft() for _ in range(len(files.new_directories))})
+        self._force_names(files.new_directories)
+        return True
+
+    def _force_names(self, directories: deque[str]) -> None:
+        changed = sorted({directories.popleft() for _ in range(len(directories))})
         for number, directory in enumerate(changed):
             try:
                 self._disk.sync_directory(directory)
             except FileNotFoundError:  # removed with its topic
                 continue
             except OSError:
-                files.new_directories.extend(changed[number:])
+                directories.extend(changed[number:])
                 raise
-        return True
 
     def _force_path(self, path: str) -> None:
         try:
@@ -226,10 +229,16 @@ class Background:
             self._disk.close(descriptor)
 
     def _force_index(self) -> bool:
-        assert self._index is not None
-        dirty = self._index.dirty
-        for _ in range(len(dirty)):
-            dirty.popleft().force()
+        index = self._index
+        assert index is not None
+        for _ in range(len(index.dirty)):
+            file = index.dirty.popleft()
+            try:
+                file.force()
+            except OSError:
+                index.note_dirty(file)
+                raise
+        self._force_names(index.new_directories)
         return True
 
     def _write(self, mark: Mark, *, units: bool, keys: bool, clean: bool) -> None:

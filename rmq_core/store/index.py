@@ -29,11 +29,13 @@ class Index:
     Attributes:
         files: in order.
         dirty: files written, for the thread that forces them.
+        new_directories: directories with new names in them, for the same thread.
     """
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.files: list[IndexFile] = []
         self.dirty: deque[IndexFile] = deque()
+        self.new_directories: deque[str] = deque()
         self._full_before = 0  # full_end_timestamp_ms, the newest file aside
         self._directory = paths.index_dir(config.root)
         self._slots = config.index_slots
@@ -102,7 +104,7 @@ class Index:
                 continue
             step = min(room, len(keys) - at)
             self.files[-1].append(keys[at : at + step])
-            self._note_dirty(self.files[-1])
+            self.note_dirty(self.files[-1])
             at += step
             self._appended = at
         last_key = int(keys[-1, KEY_PHYSICAL_OFFSET]) if len(keys) else -1
@@ -116,9 +118,9 @@ class Index:
 
     def note_appended(self) -> None:
         """Have the newest file forced: a kernel has appended to it."""
-        self._note_dirty(self.files[-1])
+        self.note_dirty(self.files[-1])
 
-    def _note_dirty(self, file: IndexFile) -> None:
+    def note_dirty(self, file: IndexFile) -> None:
         """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
         if not file.is_dirty:
             file.is_dirty = True
@@ -132,17 +134,11 @@ class Index:
             header = self.files[-1].header
             end = (header.end_timestamp_ms, header.end_physical_offset)
             name = max(name, self.files[-1].name + 1)
-        for changed in self._disk.make_directory(self._directory):
-            self._disk.sync_directory(changed)
+        self.new_directories.extend(self._disk.make_directory(self._directory))
         path = f"{self._directory}/{name:0{INDEX_NAME_DIGITS}d}"
-        file = IndexFile.create(path, name, self._slots, self._entries, self._disk, end)
-        try:
-            self._disk.sync_directory(self._directory)
-        except OSError:
-            self._disk.remove(path)
-            raise
-        self.files.append(file)
-        self._note_dirty(file)
+        self.files.append(IndexFile.create(path, name, self._slots, self._entries, self._disk, end))
+        self.new_directories.append(self._directory)
+        self.note_dirty(self.files[-1])
         self._full_before = end[0]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -183,7 +179,7 @@ class Index:
         self.remove_from(file_count)
         if file_count:
             self.files[-1].keep(IndexHeader.decode(header))
-            self._note_dirty(self.files[-1])
+            self.note_dirty(self.files[-1])
         self._note_full()
         return True
 
@@ -213,7 +209,7 @@ class Index:
                 header.begin_physical_offset, last, 0, count,
             )
         )  # fmt: skip
-        self._note_dirty(file)
+        self.note_dirty(file)
         self._note_full()
 
     def resume(self) -> tuple[int, int]:

@@ -4,6 +4,7 @@ import errno
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -51,6 +52,32 @@ def test_one_force_serves_many_appends(open_store: Opener) -> None:
     assert disk.count - before <= 3
     assert heard[-1] == ends[-1]
     assert heard == sorted(heard)
+
+
+def test_who_appends_and_dispatches_does_not_wait_for_the_disk(open_store: Opener) -> None:
+    class Noting(QuickDisk):
+        by_caller = 0
+        directories: ClassVar[set[str]] = set()
+
+        def sync(self, descriptor: int) -> None:
+            self.by_caller += threading.current_thread() is threading.main_thread()
+
+        def sync_directory(self, path: str) -> None:
+            self.by_caller += threading.current_thread() is threading.main_thread()
+            self.directories.add(Path(path).name)
+
+    disk = Noting()
+    store = open_store(disk=disk, commitlog_file_bytes=1 << 20, flush_consumequeue_interval_ms=60_000)
+    put(store)  # the log's first file is not made ahead
+    disk.by_caller = 0
+    disk.directories.clear()
+    for number in range(250):  # three IndexFiles, a file for each twenty units
+        put(store, f"Topic{number % 3}", properties=b"KEYS\x01k%d\x02" % number)
+        assert store.dispatch()
+    assert disk.by_caller == 0
+    assert len(list((Path(store.config.root) / "index").iterdir())) == 3
+    assert store.flush()
+    assert {"store", "index", "consumequeue", "Topic1", "0"} <= disk.directories
 
 
 def test_all_that_is_acknowledged_was_forced_before(open_store: Opener) -> None:
