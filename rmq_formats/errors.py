@@ -18,7 +18,10 @@
     └── OptionError               an option or argument that is unknown or has a bad value
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class RmqError(Exception):
@@ -98,3 +101,19 @@ class ClusterError(RmqError):
 
 class OptionError(RmqError):
     """An option or argument that is unknown, or whose value cannot be used."""
+
+
+@contextmanager
+def told_as_store_errors(place: str | Path) -> Iterator[None]:
+    """Errors of the operating system, such as a full disk, as ours.
+
+    Args:
+        place: what is told of where the system names no file.
+
+    Raises:
+        StoreError: in the place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or place}: {error.strerror or error}") from error

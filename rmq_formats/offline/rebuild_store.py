@@ -4,14 +4,14 @@ import functools
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from rmq_formats import config_json, paths
-from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError, told_as_store_errors
 from rmq_formats.findings import DAMAGED_RECORD, FOREIGN_FILE, MISSING_SEGMENT, WRONG_FILE_SIZE, Finding, damage_finding
 from rmq_formats.layout import UNIT_BYTES, index_file_bytes
 from rmq_formats.offline import rebuild as tasks
@@ -79,7 +79,7 @@ def rebuild_store(
     found = [*segment_findings(segments), *foreign_findings(storage, paths.commitlog_dir(root))]
     area = work_area(out if out is not None else store)
     with ExitStack() as stack:
-        stack.enter_context(_told_as_store_errors(area.target))
+        stack.enter_context(told_as_store_errors(area.target))
         still_alone = stack.enter_context(area.lock(root))
         area.finish_publishing()
         splits = plan_splits(storage, segments, min_splits=runner.parallelism)
@@ -112,15 +112,6 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
         with store_lock(area.target):
             pass
     return segments
-
-
-@contextmanager
-def _told_as_store_errors(target: str) -> Iterator[None]:
-    """Errors of the operating system, such as a full disk, as ours."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{error.filename or target}: {error.strerror or error}") from error
 
 
 def options_from_arguments(

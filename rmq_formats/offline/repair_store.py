@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmq_formats import paths
-from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
 from rmq_formats.findings import Finding, Severity
 from rmq_formats.offline import repair_journal as journal
 from rmq_formats.offline.lock import store_lock
@@ -61,18 +61,9 @@ def repair_store(
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
     run = _Repair(root, options, runner, work, on_progress)
-    with _told_as_store_errors(root):
+    with told_as_store_errors(root):
         report = run.apply() if apply else run.plan()
     return replace(report, seconds=round(time.perf_counter() - begin, 3))
-
-
-@contextmanager
-def _told_as_store_errors(root: str) -> Iterator[None]:
-    """Errors of the operating system, such as a full disk, as ours."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{error.filename or root}: {error.strerror or error}") from error
 
 
 class _Repair:

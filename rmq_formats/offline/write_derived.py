@@ -9,7 +9,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from rmq_formats import paths
 from rmq_formats.arrow_derive import UnitRows, key_table
 from rmq_formats.arrow_encode import check_topic
-from rmq_formats.errors import StoreError, StoreSizeError
+from rmq_formats.errors import StoreError, StoreSizeError, told_as_store_errors
 from rmq_formats.findings import QUEUE_GAP, Finding
 from rmq_formats.index import IndexHeader
 from rmq_formats.kernels import dispatch as kernel
@@ -133,7 +132,7 @@ def _write_units(rows: Table, table: spill.QueueNames, directory: Path) -> Deriv
     path = directory / f"{uuid.uuid4().hex}.arrow"
     for topic, _ in table.queue_names():
         check_topic(topic)
-    with _told(directory):
+    with told_as_store_errors(directory):
         spill.write_units(path, rows, table, PARTITIONS)
     return DerivedPiece(str(path), len(rows))
 
@@ -147,19 +146,10 @@ def write_keys(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[D
     pieces = []
     for rows in _pieces(map(key_table, batches)):
         path = write.job.pieces / f"{uuid.uuid4().hex}.npy"
-        with _told(path):
+        with told_as_store_errors(path):
             np.save(path, rows)
         pieces.append(DerivedPiece(str(path), len(rows)))
     return pieces
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Errors of the operating system, such as a full disk, as ours."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"{error.filename or path}: {error.strerror or error}") from error
 
 
 def _pieces(tables: Iterable[Table]) -> Iterator[Table]:
@@ -186,7 +176,7 @@ def commit_derived(write: DerivedWrite, pieces: Sequence[DerivedPiece]) -> int:
     """
     area = LocalArea(write.job.root)
     make = _make_queues if write.options.consumequeue else _make_index
-    with store_lock(write.job.root), _told(Path(write.job.root)):
+    with store_lock(write.job.root), told_as_store_errors(write.job.root):
         write.job.check_own()
         area.finish_publishing()
         area.clear([write.directory])

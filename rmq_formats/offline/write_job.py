@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats import paths
-from rmq_formats.errors import OptionError, StoreError
+from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.publish import clear_work, finish_publishing, is_publishing
 
@@ -92,12 +92,10 @@ def begin_job(root: str) -> WriteJob:
         StoreError: it cannot be written to.
     """
     job = WriteJob(root, uuid.uuid4().hex, int(time.time() * 1000))
-    try:
+    with told_as_store_errors(root):
         Path(root).mkdir(parents=True, exist_ok=True)
         with store_lock(root):
             finish_publishing(job.work, Path(root))
             clear_work(job.work, [job.pieces.name, "new"])
             (job.work / _NOTE).write_text(json.dumps({"number": job.number}), encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"{error.filename or root}: {error.strerror}") from error
     return job

@@ -18,7 +18,7 @@ from typing import Final
 
 from rmq_formats import paths
 from rmq_formats.arrow_encode import EncodeOptions
-from rmq_formats.errors import OptionError, StoreError
+from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.kernels import encode_rows
 from rmq_formats.layout import BLANK_BYTES, RECORD_FIXED_BYTES_V1
 from rmq_formats.offline.lock import store_lock
@@ -141,16 +141,13 @@ def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) 
     begin = time.perf_counter()
     job = write.job
     root = Path(job.root)
-    try:
-        with store_lock(job.root):
-            job.check_own()
-            end_before, end = _write_new_log(write, tasks)
-            names = ["commitlog", *_dispatch(write, runner)]
-            add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
-            shutil.rmtree(job.pieces)  # what is deleted before it is flushed never goes to the disk
-            publish(job.work, root, names, _DERIVED if write.options.overwrite else ())
-    except OSError as error:
-        raise StoreError(f"{error.filename or root}: {error.strerror or error}") from error
+    with told_as_store_errors(root), store_lock(job.root):
+        job.check_own()
+        end_before, end = _write_new_log(write, tasks)
+        names = ["commitlog", *_dispatch(write, runner)]
+        add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
+        shutil.rmtree(job.pieces)  # what is deleted before it is flushed never goes to the disk
+        publish(job.work, root, names, _DERIVED if write.options.overwrite else ())
     messages = sum(piece.row_count for task in tasks for piece in task.pieces)
     return WriteReport(messages, end_before, end, round(time.perf_counter() - begin, 3))
 
