@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from rmq_core.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.access.query import Queue
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.checkpoint import Checkpoint
@@ -29,6 +28,7 @@ from rmq_formats.lakehouse.typed import TypedExport
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import option_values as values
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 DEFAULT_PARTITIONS: Final = "topic,date"
 _QUEUE_STARTS: Final = {

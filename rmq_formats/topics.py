@@ -11,5 +11,6 @@ SYSTEM_TOPICS: Final = frozenset(
      "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
      "CHECKPOINT_TOPIC"]
 )  # fmt: skip
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 # A regular expression that a system topic's whole name matches. Java's prefix is rmq_sys_; users leave RMQ_SYS_ alone.
-SYSTEM_TOPIC_PATTERN: Final = rf"(?:rmq_sys_|RMQ_SYS_).*|{'|'.join(sorted(SYSTEM_TOPICS))}"
+SYSTEM_TOPIC_PATTERN: Final = rf"(?:{SYSTEM_TOPIC_PREFIX}|RMQ_SYS_).*|{'|'.join(sorted(SYSTEM_TOPICS))}"

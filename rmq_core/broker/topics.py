@@ -14,6 +14,7 @@ from rmq_core.broker.tables import load_table, save_table
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
+from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 _FILE: Final = "topics.json"
 _ATTRIBUTES: Final = {
@@ -49,7 +50,7 @@ class Topics:
         self.version: DataVersion = saved.data_version
         own = _system_topics(config)
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in own} | saved.topic_config_table
-        self.system = names.SYSTEM_TOPICS | {topic.topic_name for topic in own}
+        self.system = SYSTEM_TOPICS | {topic.topic_name for topic in own}
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Have a function called after each change."""
@@ -61,7 +62,7 @@ class Topics:
 
     def is_system(self, topic: str) -> bool:
         """Whether a topic is RocketMQ's own."""
-        return topic in self.system or topic.startswith(names.SYSTEM_TOPIC_PREFIX)
+        return topic in self.system or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
     def make_for_send(
         self, topic: str, template: str, queue_count: int, sys_flag: int, auto: bool

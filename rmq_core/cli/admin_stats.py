@@ -116,7 +116,7 @@ async def _topics(admin: "Admin", masters: list[str], *, with_special: bool) -> 
     """Users' topics, with the queues of all brokers together."""
     from msgspec.structs import replace  # noqa: PLC0415
 
-    from rmq_core.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS  # noqa: PLC0415
+    from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS  # noqa: PLC0415
 
     found: dict[str, TopicConfig] = {}
     for address in masters:

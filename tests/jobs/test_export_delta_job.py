@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import export_delta
-from rmq_core.broker.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import StoreError
+from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tests.stores import flip
 
 pytestmark = pytest.mark.spark

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_core.broker.names import SYSTEM_TOPICS
+from rmq_core.broker import names
 from rmq_core.broker.sql92 import compile_expression
 from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
 from rmq_core.replay.outgoing import COLUMNS, ORIGIN, outgoing
-from rmq_formats import topics
 from rmq_formats.access.query import Query
 from rmq_formats.arrow_schema import COMMITLOG, schema_of
 from rmq_formats.errors import OptionError
 from rmq_formats.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 from rmq_formats.properties import decode_properties
+from rmq_formats.topics import SYSTEM_TOPICS
 
 _SQL = (
     "a > 3 AND b = 'x'", "a BETWEEN 2 AND 7 OR c IS NULL", "NOT (b IN ('x', 'a > 3'))", "b CONTAINS 'y' AND a <> 5",
@@ -51,7 +51,9 @@ def test_without_topics_it_is_all_that_are_users_own(topic: str, wanted: bool) -
 
 
 def test_system_topics_are_those_of_the_broker() -> None:
-    assert topics.SYSTEM_TOPICS == SYSTEM_TOPICS
+    """The names that the broker has constants for, and two that it has none for."""
+    of_the_broker = names.NOT_FOR_CLIENTS | {names.TEMPLATE_TOPIC, names.BENCHMARK_TOPIC}
+    assert of_the_broker | {"RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"} == SYSTEM_TOPICS
 
 
 def test_an_expression_that_is_none_is_told() -> None:
