@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from rmq_core.broker import sql92
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.message import decode_record
+from rmq_formats.sql92 import compile_expression
 
 ALL: Final = "*"
 TAG: Final = "TAG"
@@ -72,7 +72,7 @@ def _of_tags(codes: tuple[int, ...]) -> Filter:
 
 @lru_cache(maxsize=4096)
 def _of_sql(expression: str) -> Filter:
-    evaluate = sql92.compile_expression(expression)
+    evaluate = compile_expression(expression)
 
     def matches(record: memoryview) -> bool:
         return evaluate(decode_record(record, verify_crc=False).properties)
@@ -84,7 +84,7 @@ def filter_of(one: SubscriptionData) -> Filter:
     """What a subscription lets through.
 
     Raises:
-        sql92.SqlError: an expression that does not compile.
+        SqlError: an expression that does not compile.
     """
     if one.class_filter_mode:
         return EVERYTHING

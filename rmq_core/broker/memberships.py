@@ -6,7 +6,6 @@ Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGr
 from rmq_core.broker import names
 from rmq_core.broker.clients import Client, ConsumerGroup, silent
 from rmq_core.broker.filters import filter_of, is_tag_type
-from rmq_core.broker.sql92_values import SqlError
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.bodies import (
     CheckClientBody,
@@ -25,6 +24,7 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.requests import ConsumerGroup as ConsumerGroupName
 from rmq_core.remoting.requests import UnregisterClient
+from rmq_formats.sql92 import SqlError
 
 
 class Memberships:
@@ -115,7 +115,7 @@ class Memberships:
         try:
             filter_of(one)
         except SqlError as error:
-            return request.response(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), str(error))
+            return request.response(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), error.remark)
         return request.response()
 
     def members_changed(self, group: ConsumerGroup) -> None:

@@ -8,7 +8,6 @@ from typing import Final
 from rmq_core.broker import names, stats
 from rmq_core.broker.filters import Filter, filter_of, is_tag_type, subscription
 from rmq_core.broker.held_pulls import HeldPull, HeldPulls
-from rmq_core.broker.sql92_values import SqlError
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -18,6 +17,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import PullMessage
 from rmq_core.store.values import GetResult, GetStatus
+from rmq_formats.sql92 import SqlError
 
 _COMMITS: Final = 1  # bits of a pull's sys_flag
 _MAY_WAIT: Final = 2

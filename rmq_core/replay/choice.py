@@ -1,28 +1,23 @@
 """Which messages of a store are sent: a query over the log, and what only their properties tell."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_core.broker.sql92 import compile_expression
-from rmq_core.broker.sql92_values import SqlError
 from rmq_formats import config_json, paths
 from rmq_formats.access.query import MIN_LONG, Query, Queue, QueueBounds
-from rmq_formats.arrow_groups import distinct_rows
+from rmq_formats.arrow_filter import fulfilled
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.segment import open_storage, opened, read_range
+from rmq_formats.sql92 import SqlError, compile_expression
 from rmq_formats.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
 
 # Topics of the system, of retries and of what has failed for good: other topics have, or had, the same messages.
 USER_TOPICS: Final = rf"(?!{RETRY_PREFIX}|{DLQ_PREFIX}|(?:{SYSTEM_TOPIC_PATTERN})$).+"
-_LITERAL: Final = re.compile(r"'(?:[^']|'')*'")
-_NAME: Final = re.compile(r"[a-zA-Z_$][a-zA-Z0-9_$]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +109,5 @@ def filtered(batches: Iterator[pa.RecordBatch], choice: Choice) -> Iterator[pa.R
             )
             rows = rows.filter(keep)
         if choice.sql is not None and rows.num_rows:
-            rows = rows.filter(_holds(choice.sql, rows["properties"]))
+            rows = rows.filter(fulfilled(compile_expression(choice.sql), rows["properties"]))
         yield rows
-
-
-def _holds(sql: str, properties: pa.MapArray) -> pa.BooleanArray:
-    """Whether each row's properties fulfil an expression.
-
-    It is evaluated once for each combination of values of the properties that it may name.
-    """
-    evaluate = compile_expression(sql)
-    names = sorted(set(_NAME.findall(_LITERAL.sub(" ", sql))))
-    columns = [pc.map_lookup(properties, pa.scalar(name), "last") for name in names]
-    firsts, groups = distinct_rows(columns, len(properties))
-    values = [column.take(pa.array(firsts)).to_pylist() for column in columns]
-    rows = zip(*values, strict=True) if values else [()]
-    found = [
-        evaluate({name: value for name, value in zip(names, row, strict=True) if value is not None}) for row in rows
-    ]
-    return pa.array(np.array(found, dtype=np.bool_)[groups])

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_core.broker import names
-from rmq_core.broker.sql92 import compile_expression
 from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
 from rmq_core.replay.outgoing import COLUMNS, ORIGIN, outgoing
 from rmq_formats.access.query import Query
@@ -16,6 +15,7 @@ from rmq_formats.arrow_schema import COMMITLOG, schema_of
 from rmq_formats.errors import OptionError
 from rmq_formats.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 from rmq_formats.properties import decode_properties
+from rmq_formats.sql92 import compile_expression
 from rmq_formats.topics import SYSTEM_TOPICS
 
 _SQL = (

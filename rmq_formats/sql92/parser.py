@@ -1,0 +1,160 @@
+"""Recursive descent over the grammar of SQL92 filters, one token ahead.
+
+::
+
+    or       := and { OR and }
+    and      := equal { AND equal }
+    equal    := compare { ("=" | "<>") compare | IS [NOT] NULL }
+    compare  := unary { (">" | ">=" | "<" | "<=") unary | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) string
+                      | [NOT] BETWEEN unary AND unary | [NOT] IN "(" string { "," string } ")" }
+    unary    := ("+" | "-" | NOT) unary | primary
+    primary  := string | integer ["L"] | float | TRUE | FALSE | NULL | name | "(" or ")"
+
+What follows a complete expression is ignored, and only what is looked at has to be made of tokens: both as in
+the original.
+
+Source: ``SelectorParser.jj``.
+"""
+
+from typing import Final
+
+from rmq_formats.sql92 import nodes
+from rmq_formats.sql92.nodes import Node
+from rmq_formats.sql92.tokens import Token, token_at, unexpected
+from rmq_formats.sql92.values import float_literal, integer_literal
+
+MAX_DEPTH: Final = 100  # the parser and what it makes call themselves so deep
+_CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
+_ORDER_SIGNS: Final = (">", ">=", "<", "<=")
+
+
+class Parser:
+    """Reads one expression.
+
+    Attributes:
+        names: the properties that it has named so far.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.names: set[str] = set()
+        self._text = text
+        self._at = 0
+        self._depth = 0
+        self._token: Token | None = None
+
+    def _peek(self) -> Token:
+        if self._token is None:
+            self._token = token_at(self._text, self._at)
+            self._at = self._token.end
+        return self._token
+
+    def _take(self, kind: str, *texts: str) -> str | None:
+        """The next token's text if it is one of these; else it stays."""
+        token = self._peek()
+        if token.kind != kind or (texts and token.text not in texts):
+            return None
+        self._token = None
+        return token.text
+
+    def _need(self, kind: str, *texts: str) -> str:
+        text = self._take(kind, *texts)
+        if text is None:
+            raise unexpected(self._text, self._peek(), " or ".join(texts) or kind)
+        return text
+
+    def expression(self) -> Node:
+        """The whole expression.
+
+        Raises:
+            SqlError: it is none.
+        """
+        return nodes.truth(self._or())
+
+    def _or(self) -> Node:
+        parts = [self._and()]
+        while self._take("word", "OR"):
+            parts.append(self._and())
+        return parts[0] if len(parts) == 1 else nodes.any_of(parts)
+
+    def _and(self) -> Node:
+        parts = [self._equal()]
+        while self._take("word", "AND"):
+            parts.append(self._equal())
+        return parts[0] if len(parts) == 1 else nodes.all_of(parts)
+
+    def _equal(self) -> Node:
+        node = self._compare()
+        while True:
+            if sign := self._take("sign", "=", "<>"):
+                equal = nodes.equal(node, self._compare())
+                node = equal if sign == "=" else nodes.inverse(equal)
+            elif self._take("word", "IS"):
+                negated = self._take("word", "NOT") is not None
+                self._need("word", "NULL")
+                node = nodes.inverse(nodes.is_null(node)) if negated else nodes.is_null(node)
+            else:
+                return node
+
+    def _compare(self) -> Node:
+        node = self._unary()
+        while True:
+            if sign := self._take("sign", *_ORDER_SIGNS):
+                node = nodes.ordered(sign, node, self._unary())
+                continue
+            before = self._at, self._token
+            negated = self._take("word", "NOT") is not None
+            word = self._take("word", *nodes.TEXT_TESTS, "BETWEEN", "IN")
+            if word is None:
+                self._at, self._token = before
+                return node
+            node = self._test(node, word, negated=negated)
+
+    def _test(self, node: Node, word: str, *, negated: bool) -> Node:
+        if word == "BETWEEN":
+            low = self._unary()
+            self._need("word", "AND")
+            return nodes.between(node, low, self._unary(), negated=negated)
+        if word == "IN":
+            self._need("sign", "(")
+            texts = [_unquote(self._need("string"))]
+            while self._take("sign", ","):
+                texts.append(_unquote(self._need("string")))
+            self._need("sign", ")")
+            return nodes.within(node, texts, negated=negated)
+        return nodes.text_test(word, node, _unquote(self._need("string")), negated=negated)
+
+    def _unary(self) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise nodes.too_deep()
+        try:
+            if self._take("sign", "+"):
+                return self._unary()
+            if self._take("sign", "-"):
+                return nodes.negative(self._unary())
+            if self._take("word", "NOT"):
+                return nodes.inverse(self._unary())
+            return self._primary()
+        finally:
+            self._depth -= 1
+
+    def _primary(self) -> Node:
+        if (text := self._take("string")) is not None:
+            return nodes.constant(_unquote(text))
+        if (text := self._take("float")) is not None:
+            return nodes.constant(float_literal(text))
+        if (text := self._take("integer")) is not None:
+            return nodes.constant(integer_literal(text.rstrip("lL")))
+        if (text := self._take("word", *_CONSTANTS)) is not None:
+            return nodes.constant(_CONSTANTS[text])
+        if (text := self._take("name")) is not None:
+            self.names.add(text)
+            return nodes.named(text)
+        self._need("sign", "(")
+        node = self._or()
+        self._need("sign", ")")
+        return node
+
+
+def _unquote(literal: str) -> str:
+    return literal[1:-1].replace("''", "'")

@@ -1,0 +1,229 @@
+"""Values of SQL92 filters: how they are compared and combined.
+
+A property is text. Compared with a number, it is read as one of that number's kind; the kinds are the original's
+Integer (int), Long (``Long``) and Double (float).
+
+Source: ``ComparisonExpression#__compare``, ``LogicExpression``.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rmq_formats.errors import RmqError
+
+
+class Long(int):
+    """A literal that does not fit into 32 bits: texts compared with it are read as integers of 64 bits."""
+
+
+Value = str | int | float | bool | None
+INT_BITS: Final = 32
+LONG_BITS: Final = 64
+_LEAST_DOUBLE: Final = 4.9e-324
+_SPACES: Final = "".join(map(chr, range(0x21)))  # String#trim
+_INTEGER: Final = re.compile(r"[+-]?(?P<digits>\d+)")
+_DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<kind>[dDfF]?))")
+_HEX_DOUBLE: Final = re.compile(
+    r"(?P<number>[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?"
+)
+
+
+class SqlError(RmqError):
+    """An expression that does not compile, or cannot be evaluated for some properties.
+
+    Attributes:
+        exception: what the original throws then, by its class.
+    """
+
+    def __init__(self, message: str, exception: str = "java.lang.RuntimeException") -> None:
+        super().__init__(message)
+        self.exception = exception
+
+    @property
+    def remark(self) -> str:
+        """What the original's broker answers to a client that asks whether the expression compiles."""
+        return f"{self.exception}: {self}"
+
+
+ORDERS: Final[dict[str, Callable[[int], bool]]] = {
+    ">": lambda answer: answer > 0,
+    ">=": lambda answer: answer >= 0,
+    "<": lambda answer: answer < 0,
+    "<=": lambda answer: answer <= 0,
+}
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def integer_literal(text: str) -> int:
+    """An integer as it stands in an expression, without its L.
+
+    Raises:
+        SqlError: it does not fit into 64 bits.
+
+    Source: ``ConstantExpression#createFromDecimal``.
+    """
+    value = integer(text, LONG_BITS)
+    return value if value < 1 << INT_BITS - 1 else Long(value)
+
+
+def float_literal(text: str) -> float:
+    """A floating-point number as it stands in an expression.
+
+    Raises:
+        SqlError: it is too large, or 0, which the original takes for too small.
+
+    Source: ``ConstantExpression#createFloat``.
+    """
+    value = float(text)
+    if math.isinf(value):
+        raise SqlError(f"{text} is greater than 1.7976931348623157E308")
+    if value < _LEAST_DOUBLE:
+        raise SqlError(f"{text} is less than 4.9E-324")
+    return value
+
+
+def integer(text: str, bits: int) -> int:
+    """A text as an integer of so many bits.
+
+    Raises:
+        SqlError: it is none.
+
+    Source: ``Integer#valueOf``, ``Long#valueOf``.
+    """
+    match = _INTEGER.fullmatch(text)
+    digits = "" if match is None else match["digits"].lstrip("0")
+    if match is not None and len(digits) <= bits:
+        value = int(digits or "0") * (-1 if text[0] == "-" else 1)
+        if -(1 << bits - 1) <= value < 1 << bits - 1:
+            return value
+    raise SqlError(f'For input string: "{text[:64]}"', "java.lang.NumberFormatException")
+
+
+def double(text: str) -> float:
+    """A text as a floating-point number.
+
+    Raises:
+        SqlError: it is none.
+
+    Source: ``Double#valueOf``.
+    """
+    trimmed = text.strip(_SPACES)
+    match = _DOUBLE.fullmatch(trimmed)
+    if match is not None:
+        return float(trimmed[:-1] if match["kind"] else trimmed)
+    match = _HEX_DOUBLE.fullmatch(trimmed)
+    if match is None:
+        raise SqlError(f'For input string: "{text[:64]}"', "java.lang.NumberFormatException")
+    try:
+        return float.fromhex(match["number"])
+    except OverflowError:
+        return -math.inf if trimmed.startswith("-") else math.inf
+
+
+def negative(value: Value) -> Value:
+    """A number with the other sign; None of anything else."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return Long(-value) if isinstance(value, Long) else -value
+
+
+def compare(left: Value, right: Value) -> int:
+    """How two values that are not null stand to each other: below 0, 0, above; -1 if they are of two kinds.
+
+    Raises:
+        SqlError: a text is no number of the other one's kind, or stands right of a truth value.
+    """
+    if isinstance(left, str):
+        if isinstance(right, str):
+            return (left > right) - (left < right)
+        return _in_order(_read_as(right, left), right)
+    if isinstance(right, str):
+        if isinstance(left, bool):
+            raise SqlError("class java.lang.Boolean cannot be cast to class java.lang.String", "ClassCastException")
+        return _in_order(left, _read_as(left, right))
+    if isinstance(left, bool) != isinstance(right, bool):
+        return -1
+    return _in_order(left, right)
+
+
+def _read_as(kind: Value, text: str) -> Value:
+    if isinstance(kind, bool):
+        return text.lower() == "true"
+    if isinstance(kind, int):
+        return integer(text, LONG_BITS if isinstance(kind, Long) else INT_BITS)
+    return double(text)
+
+
+def _in_order(left: Value, right: Value) -> int:
+    """``compareTo`` of two numbers or two truth values: a Double's NaN is above all, and 0.0 above -0.0."""
+    assert isinstance(left, int | float)
+    assert isinstance(right, int | float)
+    if not isinstance(left, float) and not isinstance(right, float):
+        return (left > right) - (left < right)
+    one, other = _sortable(float(left)), _sortable(float(right))
+    return (one > other) - (one < other)
+
+
+def _sortable(number: float) -> tuple[bool, float, bool]:
+    if math.isnan(number):
+        return True, 0.0, False
+    return False, number, math.copysign(1.0, number) > 0
+
+
+def equal(left: Value, right: Value) -> Value:
+    """Whether two values are equal. None if only the left one is null; two nulls are equal.
+
+    Raises:
+        SqlError: as ``compare``.
+
+    Source: ``ComparisonExpression#doCreateEqual``.
+    """
+    if left is None:
+        return True if right is None else None
+    return right is not None and compare(left, right) == 0
+
+
+def in_order(order: Callable[[int], bool], left: Value, right: Value) -> Value:
+    """Whether two values are in an order; None if one is null.
+
+    Raises:
+        SqlError: texts that are no numbers.
+
+    Source: ``ComparisonExpression#evaluate``.
+    """
+    if left is None or right is None:
+        return None
+    if isinstance(left, str) and isinstance(right, str):
+        return order(_in_order(double(left), double(right)))
+    return order(compare(left, right))
+
+
+def inverse(value: Value) -> Value:
+    """NOT."""
+    return None if value is None else value is not True
+
+
+def all_of(parts: Iterable[Value]) -> Value:
+    """AND of parts, which are asked in turn until one is false."""
+    is_open = False
+    for value in parts:
+        if value is False:
+            return False
+        is_open |= value is None
+    return None if is_open else True
+
+
+def any_of(parts: Iterable[Value]) -> Value:
+    """OR of parts, which are asked in turn until one is true."""
+    is_open = False
+    for value in parts:
+        if value is True:
+            return True
+        is_open |= value is None
+    return None if is_open else False
