@@ -63,6 +63,12 @@ class BrokerConfig(ServerSettings):
         channel_expired_timeout_ms: a client without heartbeats is gone after that.
         region_id: put into each message.
         trace_on: likewise.
+        reject_transaction_message: whether half messages of transactions are refused.
+        transaction_timeout_ms: how old a half message has to be for its producer to be asked about it.
+        transaction_check_max: how often a producer is asked about one; then it is given up.
+        transaction_check_interval_ms: how often half messages are looked through.
+        transaction_op_max_bytes: of a note of ended transactions; a longer one is written at once.
+        transaction_op_batch_interval_ms: how long such a note is gathered.
         max_held_pulls: pulls that wait for messages; more are answered at once.
     """
 
@@ -98,6 +104,12 @@ class BrokerConfig(ServerSettings):
     channel_expired_timeout_ms: int = setting(120_000, java="channelExpiredTimeout", low=1000)
     region_id: str = setting("DefaultRegion")
     trace_on: bool = setting(True)
+    reject_transaction_message: bool = setting(False, mutable=True)
+    transaction_timeout_ms: int = setting(6000, java="transactionTimeOut", mutable=True)
+    transaction_check_max: int = setting(15, mutable=True)
+    transaction_check_interval_ms: int = setting(30_000, java="transactionCheckInterval", low=10)
+    transaction_op_max_bytes: int = setting(4096, java="transactionOpMsgMaxSize", low=1, high=1 << 20, mutable=True)
+    transaction_op_batch_interval_ms: int = setting(3000, java="transactionOpBatchInterval", low=10)
     max_held_pulls: int = setting(200_000)
 
     @property

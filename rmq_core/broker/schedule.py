@@ -4,8 +4,6 @@ Source: ``ScheduleMessageService``.
 """
 
 import logging
-from collections.abc import Iterator
-from struct import Struct
 from typing import Final
 
 from msgspec import field
@@ -13,19 +11,18 @@ from msgspec import field
 from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC, DelayLevels
 from rmq_core.broker.names import SCHEDULE_TOPIC
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.stored import stored_messages
 from rmq_core.broker.tables import Run, load_table, run_now, save_table
 from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.values import GetStatus, PutStatus
-from rmq_formats.errors import FormatError
 from rmq_formats.layout import FLAG_TRANSACTION_MASK
-from rmq_formats.message import StoredMessage, decode_record
+from rmq_formats.message import StoredMessage
 
 log = logging.getLogger("rmq.broker.schedule")
 INTERVAL_S: Final = 0.1  # how often levels are looked at; Java's
 _FILE: Final = "delayOffset.json"
 _AT_ONCE: Final = 32
-_SIZE: Final = Struct(">i")
 _MOVED: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 _LOST: Final = (GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE)
 
@@ -82,7 +79,7 @@ class Schedule:
                 self.offsets[level] = found.next_offset
                 return found.next_offset != offset
             return False
-        for message in _messages(found.slices):
+        for message in stored_messages(found.slices):
             delay_ms = self._delays_ms[level - 1]
             due_ms = message.store_timestamp_ms + delay_ms
             if now_ms < due_ms <= now_ms + delay_ms:  # later than that only if the clock was set back
@@ -132,16 +129,3 @@ class Schedule:
             self._version = self._version.next(self._state.clock_ms())
             self._saved = dict(self.offsets)
             save_table(self._state.store.config.root, _FILE, self.body(), run)
-
-
-def _messages(slices: list[memoryview]) -> Iterator[StoredMessage]:
-    """The messages of records that stand back to back; damaged ones are left out."""
-    for data in slices:
-        at = 0
-        while at < len(data):
-            (size,) = _SIZE.unpack_from(data, at)
-            try:
-                yield decode_record(data, at)
-            except FormatError as error:
-                log.error("a delayed message is damaged: %(error)s", {"error": error})
-            at += size

@@ -35,6 +35,9 @@ from rmq_core.broker.storing import Storing
 from rmq_core.broker.tables import log
 from rmq_core.broker.topic_admin import TopicAdmin
 from rmq_core.broker.topics import Topics
+from rmq_core.broker.transactions import Transactions
+from rmq_core.broker.transactions_check import TransactionChecks
+from rmq_core.broker.transactions_ops import OpNotes
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import ListenError
@@ -67,6 +70,8 @@ class Broker:
 
     Attributes:
         address: ``host:port`` that clients are told; empty before it listens.
+        checks: looks through half messages of transactions; there once it has started, as is ``notes``.
+        notes: of transactions that are ended.
     """
 
     def __init__(self, config: BrokerConfig, store_config: StoreConfig, clock_ms: Callable[[], int] = now_ms) -> None:
@@ -117,6 +122,7 @@ class Broker:
             await self._listen(port)
             ending.push_async_callback(self.registration.close)
             await self.registration.start()
+            ending.push_async_callback(self.checks.close)
             ending.callback(self._stop_clocks)
             self._start_clocks()
             self._ending = ending.pop_all()
@@ -151,6 +157,8 @@ class Broker:
         self.registration = Registration(self.state)
         levels = DelayLevels(store)
         self._schedule = Schedule(self.state, levels)
+        self.notes = OpNotes(self.state)
+        self.checks = TransactionChecks(self.state, self.notes)
         handlers = self._handlers(levels)
         for code in _MAKE_TOPICS:
             handlers[code] = self.registration.before_answer(handlers[code])
@@ -179,6 +187,7 @@ class Broker:
             **ProgressAdmin(state, self._held, self._schedule).handlers(),
             **BrokerAdmin(state, self._schedule).handlers(),
             **Relays(state).handlers(),
+            **Transactions(state, self.notes).handlers(),
         }
 
     async def _listen(self, port: int) -> None:
@@ -198,6 +207,7 @@ class Broker:
     def _save(self) -> None:
         """Write what is only written now and then, after what is being written."""
         self._files.shutdown()
+        self.notes.write()
         self.state.offsets.save()
         self._schedule.save()
         self._waiters.close()
@@ -212,8 +222,15 @@ class Broker:
         self._every("schedule", INTERVAL_S, self._schedule.deliver)
         self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, lambda: state.offsets.save(run))
         self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, lambda: self._schedule.save(run))
+        self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
         self._every("stats", SAMPLE_S, state.stats.sample)
+
+        self.checks.start()
+
+    def _write_notes(self) -> None:
+        self.notes.write()
+        self.store.dispatch()
 
     def _stop_clocks(self) -> None:
         for timer in self._timers.values():

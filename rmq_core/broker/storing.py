@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from rmq_core.broker import names, stats
 from rmq_core.broker.appending import DelayLevels
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.transactions_half import is_transaction, to_half
 from rmq_core.remoting.bodies import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
 from rmq_core.remoting.connection import Connection
@@ -20,6 +21,7 @@ from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_core.store.values import PutResult, PutStatus
 from rmq_formats.layout import (
     FLAG_MULTI_TAGS,
+    FLAG_TRANSACTION_MASK,
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
     PROPERTY_SEPARATOR,
@@ -27,7 +29,6 @@ from rmq_formats.layout import (
 )
 from rmq_formats.properties import decode_properties, encode_properties
 
-TRANSACTION: Final = "TRAN_MSG"
 _WAIT: Final = "WAIT"
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
 _POP_CHECKPOINT: Final = "POP_CK"
@@ -187,13 +188,14 @@ class Storing:
     def _put_special(
         self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
     ) -> Stored:
-        """Put a message that is delayed, retried, or not to be waited for."""
+        """Put a message that is delayed, retried, half of a transaction, or not to be waited for."""
         properties = decode_properties((asked.properties or "").encode("utf-8", "replace"))
         topic, asked_queue_id = asked.topic, queue_id
         if topic.startswith(names.RETRY_PREFIX):
             topic, queue_id = self._retry_or_dead(request, asked, queue_id, properties)
         level = _level(properties)
-        if properties.get(TRANSACTION, "").lower() == "true" and not ((asked.reconsume_times or 0) > 0 and level > 0):
+        is_half = is_transaction(properties) and not ((asked.reconsume_times or 0) > 0 and level > 0)
+        if is_half and self._state.config.reject_transaction_message:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.address}] sending transaction message is forbidden",
@@ -206,7 +208,10 @@ class Storing:
             del properties[name]
         properties |= self._own_properties
         uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
-        if level > 0:
+        if is_half:
+            topic, queue_id = to_half(topic, queue_id, properties)
+            sys_flag &= ~FLAG_TRANSACTION_MASK
+        elif level > 0:
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
         encoded = encode_properties(properties)
         if len(encoded) > MAX_PROPERTIES_BYTES:

@@ -92,6 +92,11 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     @property
+    def is_ready(self) -> bool:
+        """Whether what is sent now has not to wait behind much else."""
+        return not self.is_closing and self._writable is None
+
+    @property
     def unanswered(self) -> int:
         """How many requests of the peer have an awaitable for an answer."""
         return len(self._tasks)

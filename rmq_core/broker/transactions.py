@@ -1,0 +1,137 @@
+"""Transactions: half messages are committed or rolled back (codes 37, 323).
+
+Sends of half messages are in ``storing``; producers that have not said are asked in ``transactions_check``.
+
+Source: ``EndTransactionProcessor``, ``AdminBrokerProcessor#resumeCheckHalfMessage``.
+"""
+
+import logging
+from typing import Final
+
+from rmq_core.broker import names, stats
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.transactions_half import (
+    CHECK_TIMES,
+    IMMUNITY_SECONDS,
+    PRODUCER_GROUP,
+    is_transaction,
+    put_final,
+    put_half_again,
+    real_place,
+)
+from rmq_core.broker.transactions_ops import OpNotes
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import EndTransaction, ResumeCheckHalf
+from rmq_core.store.values import PutStatus
+from rmq_formats.errors import DecodeError
+from rmq_formats.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.message import StoredMessage
+from rmq_formats.message_id import decode_message_id
+
+log = logging.getLogger("rmq.broker.transactions")
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+_ILLEGAL: Final = (
+    "The message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
+    "msg properties length limit 32KB."
+)
+_NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
+
+
+class Transactions:
+    """Handles the ends of transactions."""
+
+    def __init__(self, state: BrokerState, notes: OpNotes) -> None:
+        self._state = state
+        self._notes = notes
+
+    def handlers(self) -> dict[int, Handler]:
+        """The table of handlers."""
+        return {
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
+
+    def end(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+        """END_TRANSACTION (37); no answer where the producer does not know yet, as in the original."""
+        state, asked = self._state, read_fields(request, EndTransaction)
+        if asked.commit_or_rollback not in (FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK):
+            log.debug(
+                "%(client)s does not know yet what becomes of %(msg_id)s: %(why)s",
+                {"client": connection.remote_address, "msg_id": asked.msg_id, "why": request.remark},
+            )
+            return None
+        half = state.store.message(asked.commit_log_offset)
+        # Any record could be given the properties of a half message by who sends it: the topic tells.
+        if half is None or half.topic != names.HALF_TOPIC:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        properties = half.properties
+        if not asked.from_transaction_check and self._is_too_late(half, properties):
+            return request.response(int(ResponseCode.ILLEGAL_OPERATION))
+        _check_half(asked, half, properties)
+        if asked.commit_or_rollback == FLAG_TRANSACTION_COMMIT:
+            self._commit(half, properties)
+        self._notes.add(half.queue_offset)
+        return request.response()
+
+    def _is_too_late(self, half: StoredMessage, properties: dict[str, str]) -> bool:
+        """Whether a message with a check time of its own can be ended by a check only: ``rejectCommitOrRollback``."""
+        seconds = properties.get(IMMUNITY_SECONDS)
+        if not seconds:
+            return False
+        immunity_ms = int(seconds) * 1000 if seconds.isdecimal() and len(seconds) < 16 else 0
+        immunity_ms = max(immunity_ms, self._state.config.transaction_timeout_ms)
+        return self._state.clock_ms() - half.born_timestamp_ms > immunity_ms
+
+    def _commit(self, half: StoredMessage, properties: dict[str, str]) -> None:
+        """Store a half message where it belongs.
+
+        Raises:
+            ResponseError: it cannot be stored; it stays half.
+        """
+        state, place = self._state, real_place(properties)
+        if place is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
+        result = put_final(state, half, place)
+        if result.status is not PutStatus.PUT_OK:
+            raise self._failure(result.status)
+        state.stats.count(stats.TOPIC_PUT_NUMS, place[0], 1)
+        state.stats.count(stats.TOPIC_PUT_SIZE, place[0], result.size)
+
+    def _failure(self, status: PutStatus) -> ResponseError:
+        """Source: ``EndTransactionProcessor#sendFinalMessage``."""
+        if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            remark = _ILLEGAL.format(self._state.store.config.max_message_bytes)
+            return ResponseError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+            return ResponseError(ResponseCode.SYSTEM_ERROR, "Create mapped file failed.")
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
+
+    def resume_check(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """RESUME_CHECK_HALF_MESSAGE (323): a half message that was given up is asked about again."""
+        asked = read_fields(request, ResumeCheckHalf)
+        try:
+            half = self._state.store.message(decode_message_id(asked.msg_id or "")[1])
+        except DecodeError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} {error}") from error
+        if half is None or not is_transaction(half.properties):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} No half message has the id {asked.msg_id}")
+        result = put_half_again(self._state, half, half.properties | {CHECK_TIMES: "0"})
+        if result.status is not PutStatus.PUT_OK:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_RESUMED)
+        return request.response()
+
+
+def _check_half(asked: EndTransaction, half: StoredMessage, properties: dict[str, str]) -> None:
+    """Refuse an end that does not fit its half message: ``checkPrepareMessage``."""
+    if properties.get(PRODUCER_GROUP) != asked.producer_group:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != asked.tran_state_table_offset:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if half.recorded_physical_offset != asked.commit_log_offset:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")

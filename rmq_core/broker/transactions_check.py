@@ -1,0 +1,204 @@
+"""Half messages that nobody has ended: their producers are asked, again and again, and then they are given up.
+
+A round goes over the queue of half messages from where the last one ended. A message that its producer is asked
+about is stored anew, so that the queue behind it is done with.
+
+Source: ``TransactionalMessageServiceImpl#check``, ``DefaultTransactionalMessageCheckListener``.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from rmq_core.broker import names
+from rmq_core.broker.consumer_offsets import NONE
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.stored import stored_messages
+from rmq_core.broker.transactions_ask import ask_producer
+from rmq_core.broker.transactions_ended import Ended, half_offsets
+from rmq_core.broker.transactions_half import (
+    CHECK_TIMES,
+    HALF_QUEUE,
+    IMMUNITY_SECONDS,
+    PREPARED_QUEUE_OFFSET,
+    put_half_again,
+)
+from rmq_core.broker.transactions_ops import OP_TAG, OpNotes
+from rmq_core.store.values import GetStatus, PutStatus
+from rmq_formats.message import StoredMessage
+
+log = logging.getLogger("rmq.broker.transactions")
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+_MOST_ROUND_MS: Final = 60_000
+_NOTES_AT_ONCE: Final = 32
+_ENDED_AT_ONCE: Final = 8192  # looked at before others have their turn: some milliseconds
+_OPEN_AT_ONCE: Final = 64  # likewise, of those that have to be read
+_HOUR_MS: Final = 3_600_000
+
+
+class TransactionChecks:
+    """Looks through half messages, now and then."""
+
+    def __init__(self, state: BrokerState, notes: OpNotes) -> None:
+        self._state = state
+        self._notes = notes
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """End, in the middle of a round perhaps: the next one goes on there."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._state.config.transaction_check_interval_ms / 1000)
+            try:
+                await self.check()
+            except Exception:
+                log.exception("a check of half messages failed")
+
+    async def check(self) -> None:
+        """Go over the half messages once."""
+        state = self._state
+        first, first_op = self._offset(names.HALF_TOPIC), self._offset(names.OP_HALF_TOPIC)
+        this = _Round(state, self._notes, first, first_op)
+        try:
+            await this.go()
+        finally:  # what was stored anew is not to be stored once more
+            if this.at != first:
+                state.offsets.commit(names.HALF_TOPIC, GROUP, HALF_QUEUE, this.at)
+            if this.ended.done_op_offset != first_op:
+                state.offsets.commit(names.OP_HALF_TOPIC, GROUP, HALF_QUEUE, this.ended.done_op_offset)
+            state.store.dispatch()
+
+    def _offset(self, topic: str) -> int:
+        offset = self._state.offsets.get(topic, GROUP, HALF_QUEUE)
+        return self._state.store.min_offset(topic, HALF_QUEUE) if offset == NONE else offset
+
+
+class _Round:
+    """One time over the half messages.
+
+    Attributes:
+        at: the half message to look at.
+        ended: those that are ended.
+    """
+
+    def __init__(self, state: BrokerState, notes: OpNotes, first: int, first_op: int) -> None:
+        self.at = first
+        self.ended = Ended(first_op, first)
+        self._state = state
+        self._notes = notes
+        self._begin_ms = state.clock_ms()
+        self._has_gap = False
+
+    async def go(self) -> None:
+        """Look at one after the other."""
+        while self._read_notes():
+            await asyncio.sleep(0)
+        work = 0
+        is_going = True
+        while is_going and self._state.clock_ms() - self._begin_ms <= _MOST_ROUND_MS:
+            if self.ended.take(self.at):
+                work += 1
+            else:
+                is_going = self._look()
+                work += _ENDED_AT_ONCE // _OPEN_AT_ONCE
+            self.at += is_going
+            if work >= _ENDED_AT_ONCE:
+                work = 0
+                await asyncio.sleep(0)
+
+    def _read_notes(self) -> bool:
+        """Read the next notes; False if there are none."""
+        found = self._state.store.get(names.OP_HALF_TOPIC, HALF_QUEUE, self.ended.next_op_offset, _NOTES_AT_ONCE)
+        if found.status is not GetStatus.FOUND:
+            moved = found.next_offset > self.ended.next_op_offset  # old files are gone
+            self.ended.next_op_offset = max(found.next_offset, self.ended.next_op_offset)
+            return moved
+        for note in stored_messages(found.slices):
+            self.ended.add(note.queue_offset, half_offsets(note.body) if note.tags == OP_TAG else ())
+        self.ended.next_op_offset = found.next_offset
+        return True
+
+    def _look(self) -> bool:
+        """Look at a half message that no note that was read says is ended; False ends the round."""
+        store = self._state.store
+        if self._notes.has(self.at):
+            return True
+        while self._read_notes():  # of those that were written meanwhile
+            pass
+        if self.ended.take(self.at):
+            return True
+        found = store.get(names.HALF_TOPIC, HALF_QUEUE, self.at, 1)
+        if found.status is not GetStatus.FOUND:
+            if found.next_offset <= self.at or self._has_gap:
+                return False
+            log.warning(
+                "half messages go on at %(next)d, not %(at)d: %(why)s",
+                {"next": found.next_offset, "at": self.at, "why": found.status.value},
+            )
+            self._has_gap = True
+            self.at = found.next_offset - 1
+            return True
+        half = next(stored_messages(found.slices), None)
+        return half is None or self._judge(half)
+
+    def _judge(self, half: StoredMessage) -> bool:
+        """What becomes of a half message that nobody has ended."""
+        state, config, properties = self._state, self._state.config, half.properties
+        now_ms = state.clock_ms()
+        age_ms = now_ms - half.born_timestamp_ms
+        times = _number(properties.get(CHECK_TIMES, "0"))
+        if times >= config.transaction_check_max or age_ms > state.store.config.file_reserved_hours * _HOUR_MS:
+            return self._give_up(half, properties)
+        if half.store_timestamp_ms >= self._begin_ms:
+            return False
+        properties[CHECK_TIMES] = str(times + 1)
+        seconds = properties.get(IMMUNITY_SECONDS)
+        if seconds is None:
+            if 0 <= age_ms < config.transaction_timeout_ms:
+                return False
+        else:
+            given = _number(seconds)
+            if age_ms < (config.transaction_timeout_ms if given < 0 else given * 1000):
+                return self._leave_alone(half, properties)
+        result = put_half_again(state, half, properties)
+        if result.status is not PutStatus.PUT_OK:
+            return False
+        ask_producer(state, half, properties, result)
+        return True
+
+    def _leave_alone(self, half: StoredMessage, properties: dict[str, str]) -> bool:
+        """Put back a message with a check time of its own that has not come: ``checkPrepareQueueOffset``."""
+        prepared = _number(properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset)))
+        if self.ended.take(prepared) or self._notes.has(prepared):
+            return True
+        return put_half_again(self._state, half, properties).status is PutStatus.PUT_OK
+
+    def _give_up(self, half: StoredMessage, properties: dict[str, str]) -> bool:
+        """Move a message that was asked about too often, or is too old: ``resolveDiscardMsg``."""
+        state = self._state
+        state.topics.make(names.CHECK_MAX_TIME_TOPIC, 1)
+        result = put_half_again(state, half, properties, names.CHECK_MAX_TIME_TOPIC)
+        if result.status is not PutStatus.PUT_OK:
+            return False
+        log.warning(
+            "a half message at %(physical_offset)d is given up; it is in %(topic)s at %(queue_offset)d",
+            {
+                "physical_offset": half.physical_offset, "topic": names.CHECK_MAX_TIME_TOPIC,
+                "queue_offset": result.queue_offset,
+            },
+        )  # fmt: skip
+        return True
+
+
+def _number(text: str) -> int:
+    """A number; -1 if it is none."""
+    return int(text) if text.isdecimal() and len(text) < 19 else -1

@@ -1,0 +1,85 @@
+"""Half messages: how a transaction's message waits, is put back, and becomes what it was meant to be.
+
+Source: ``TransactionalMessageBridge``, ``EndTransactionProcessor#endMessageTransaction``.
+"""
+
+from typing import Final
+
+from rmq_core.broker import names
+from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
+from rmq_core.broker.state import BrokerState
+from rmq_core.store.values import PutResult
+from rmq_formats.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, PROPERTY_DELAY, PROPERTY_UNIQ_KEY
+from rmq_formats.message import StoredMessage
+from rmq_formats.properties import encode_properties
+
+HALF_QUEUE: Final = 0  # the only one, of half messages as of the notes that they are ended
+TRANSACTION: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+IMMUNITY_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PREPARED_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
+_TRANSACTION_ID: Final = "__transactionId__"
+
+
+def is_transaction(properties: dict[str, str]) -> bool:
+    """Whether a message's properties say that it is half of a transaction."""
+    return properties.get(TRANSACTION, "").lower() == "true"
+
+
+def to_half(topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
+    """Where a half message waits; its properties get to know where it belongs.
+
+    A delay is dropped, as Java's producer drops it: the original would forget the topic for it.
+
+    Args:
+        topic: where it belongs.
+        queue_id: likewise.
+        properties: of the message, with its UNIQ_KEY; they are changed.
+    """
+    properties.pop(PROPERTY_DELAY, None)
+    properties[_TRANSACTION_ID] = properties[PROPERTY_UNIQ_KEY]
+    properties[REAL_TOPIC] = topic
+    properties[REAL_QUEUE_ID] = str(queue_id)
+    return names.HALF_TOPIC, HALF_QUEUE
+
+
+def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
+    """The topic and the queue where a half message belongs; None where it does not say."""
+    topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
+    return (topic, int(queue_id)) if topic and queue_id.isdecimal() and len(queue_id) < 11 else None
+
+
+def put_final(state: BrokerState, half: StoredMessage, place: tuple[str, int]) -> PutResult:
+    """Store a committed message where it belongs. Its properties stay as they are, as in the original.
+
+    Args:
+        state: of the broker.
+        half: the half message.
+        place: topic and queue.
+    """
+    return state.store.put(
+        *place, half.body, half.properties_bytes, half.born_timestamp_ms, half.born_host.to_bytes(), state.clock_ms(),
+        flag=half.flag, sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
+        reconsume_times=half.reconsume_times, prepared_transaction_offset=half.physical_offset,
+    )  # fmt: skip
+
+
+def put_half_again(
+    state: BrokerState, half: StoredMessage, properties: dict[str, str], topic: str = names.HALF_TOPIC
+) -> PutResult:
+    """Store a half message anew, behind all others: where it stood it is done with.
+
+    Its flag is kept, which the original forgets here.
+
+    Args:
+        state: of the broker.
+        half: as it was read.
+        properties: those that it is to have.
+        topic: another one, for a half message that is given up.
+    """
+    return state.store.put(
+        topic, HALF_QUEUE, half.body, encode_properties(properties), half.born_timestamp_ms,
+        half.born_host.to_bytes(), state.clock_ms(), flag=half.flag, sys_flag=half.sys_flag,
+        reconsume_times=half.reconsume_times,
+    )  # fmt: skip
