@@ -26,6 +26,48 @@ class _Waiting(NamedTuple):
     done: Callable[[bool], None]
 
 
+class Waiters:
+    """Who waits for a stretch of the log, in the order of the log."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        """Wait on the running event loop, each for so long at most."""
+        self._timeout_s = timeout_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+
+    def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
+        """Have a function called when a message is where it has to be, or will not be in time.
+
+        Args:
+            result: of its append.
+            done: called with whether it is.
+        """
+        self._waiting.append(_Waiting(result.end_offset, self._loop.time() + self._timeout_s, done))
+
+    def release(self, offset: int) -> None:
+        """Tell those whose messages stand below an offset."""
+        waiting = self._waiting
+        while waiting and waiting[0].end_offset <= offset:
+            waiting.popleft().done(True)
+
+    async def drain(self) -> None:
+        """Wait until nobody waits any more."""
+        while self._waiting:
+            await asyncio.sleep(_DRAIN_POLL_S)
+            self.expire()
+
+    def expire(self) -> None:
+        """Tell those that have waited too long; call it now and then."""
+        now, waiting = self._loop.time(), self._waiting
+        while waiting and waiting[0].deadline <= now:
+            waiting.popleft().done(False)
+
+    def fail(self) -> None:
+        """Tell all that it will not come to be."""
+        while self._waiting:
+            self._waiting.popleft().done(False)
+
+
 class DelayLevels:
     """The delays of the levels.
 
@@ -52,8 +94,8 @@ class DelayLevels:
         return SCHEDULE_TOPIC, level - 1
 
 
-class DiskWaiters:
-    """Who waits for the disk, in the order of the log; with ASYNC_FLUSH nobody does."""
+class DiskWaiters(Waiters):
+    """Who waits for the disk; with ASYNC_FLUSH nobody does."""
 
     def __init__(self, store: MessageStore, timeout_ms: int) -> None:
         """Wait on the running event loop.
@@ -62,54 +104,24 @@ class DiskWaiters:
             store: where messages go.
             timeout_ms: how long each waits at most.
         """
+        super().__init__(timeout_ms)
         self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC
         self._store = store
-        self._timeout_s = timeout_ms / 1000
-        self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Waiting] = deque()
         self._is_closed = False
         if self.is_sync:
-            store.on_flushed(lambda _: self._call(self._release))
-            store.on_fault(lambda _: self._call(self._fail))
+            store.on_flushed(lambda _: self._call(self._forced))
+            store.on_fault(lambda _: self._call(self.fail))  # nothing that waits is on the disk
 
     def _call(self, function: Callable[[], None]) -> None:
         """Have the loop call a function."""
         if not self._is_closed:
             self._loop.call_soon_threadsafe(function)
 
-    def add(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Have a function called when a message is on the disk, or will not be in time.
-
-        Args:
-            result: of its append.
-            done: called with whether it is on the disk.
-        """
-        self._waiting.append(_Waiting(result.end_offset, self._loop.time() + self._timeout_s, done))
-
-    def _release(self) -> None:
+    def _forced(self) -> None:
         """Tell those whose messages are on the disk now, and have these dispatched first: they may be read."""
         self._store.dispatch()
-        flushed, waiting = self._store.flushed_offset, self._waiting
-        while waiting and waiting[0].end_offset <= flushed:
-            waiting.popleft().done(True)
-
-    async def drain(self) -> None:
-        """Wait until nobody waits any more: all that is appended is forced, or has waited too long."""
-        while self._waiting:
-            await asyncio.sleep(_DRAIN_POLL_S)
-            self.expire()
+        self.release(self._store.flushed_offset)
 
     def close(self) -> None:
         """The store is about to be let go."""
         self._is_closed = True
-
-    def expire(self) -> None:
-        """Tell those that have waited too long; call it now and then."""
-        now, waiting = self._loop.time(), self._waiting
-        while waiting and waiting[0].deadline <= now:
-            waiting.popleft().done(False)
-
-    def _fail(self) -> None:
-        """The disk has failed for good: nothing that waits is on it."""
-        while self._waiting:
-            self._waiting.popleft().done(False)

@@ -10,7 +10,7 @@ from rmq_core.broker.config import store_properties
 from rmq_core.broker.runtime_info import runtime_info
 from rmq_core.broker.schedule import Schedule
 from rmq_core.broker.state import BrokerState
-from rmq_core.remoting.bodies import DataVersion, HaStatus, KVTable, encode_body
+from rmq_core.remoting.bodies import DataVersion, KVTable, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
@@ -109,6 +109,5 @@ class BrokerAdmin:
         return request.response()
 
     def get_ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_BROKER_HA_STATUS (907): a master without slaves."""
-        status = HaStatus(master=True, master_commit_log_max_offset=self._state.store.max_physical_offset)
-        return request.response(body=encode_body(status))
+        """GET_BROKER_HA_STATUS (907)."""
+        return request.response(body=encode_body(self._state.replication.status()))

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from rmq_core.broker.foreign_keys import IGNORED
-from rmq_core.remoting.server_settings import ServerSettings
+from rmq_core.ha.settings import HaSettings
+from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.settings import load_settings, read_settings_file, setting
 from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
 from rmq_formats.errors import OptionError
@@ -23,11 +24,12 @@ _NOT_TRUE: Final = (
     "enableControllerMode",
     "enableDLegerCommitLog",
 )
-_MASTERS: Final = ("ASYNC_MASTER", "SYNC_MASTER")
+_SLAVE: Final = "SLAVE"
+_ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", _SLAVE)
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(ServerSettings):
+class BrokerConfig(HaSettings):
     """Settings of a broker. Names, units and defaults are Java's, but for ``bind_address`` and ``max_…``.
 
     Attributes:
@@ -36,8 +38,8 @@ class BrokerConfig(ServerSettings):
         broker_ip1: the address that clients are told; that of ``bind_address`` if empty.
         broker_name: what queues are told apart by in a cluster.
         broker_cluster_name: the cluster.
-        broker_id: 0 is a master, and no other is supported yet.
-        broker_role: ASYNC_MASTER or SYNC_MASTER.
+        broker_id: 0 is a master; its slaves, which have its name, have others.
+        broker_role: ASYNC_MASTER, SYNC_MASTER, whose senders wait for ``in_sync_replicas``, or SLAVE.
         namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
         broker_permission: 4 read, 2 write.
         auto_create_topic_enable: whether a send may make its topic.
@@ -113,6 +115,11 @@ class BrokerConfig(ServerSettings):
     max_held_pulls: int = setting(200_000)
 
     @property
+    def is_slave(self) -> bool:
+        """Whether a master writes this broker's store."""
+        return self.broker_role == _SLAVE
+
+    @property
     def namesrvs(self) -> list[str]:
         """The name servers' addresses."""
         return [address.strip() for address in self.namesrv_addr.split(";") if address.strip()]
@@ -144,8 +151,7 @@ def load_config(
         flags=flags,
         ignored=IGNORED | of_store.keys(),
     )
-    if config.broker_role not in _MASTERS or config.broker_id != 0:
-        raise OptionError(f"{file}: brokerRole and brokerId: only a master, with id 0, is supported")
+    _check_role(config, file)
     properties = {}
     for key, value in (read_settings_file(file) if file else {}).items():
         if key in _NOT_TRUE and str(value).strip().lower() == "true":
@@ -158,7 +164,28 @@ def load_config(
         properties["storePathRootDir"] = store
     elif "storePathRootDir" not in properties:
         raise OptionError("no store: give --store, or storePathRootDir in the file")
-    return config, StoreConfig.from_properties(properties), [key for key in passed_over if key not in of_store]
+    store_config = replace(StoreConfig.from_properties(properties), slave=config.is_slave)
+    return config, store_config, [key for key in passed_over if key not in of_store]
+
+
+def _check_role(config: BrokerConfig, file: Path | None) -> None:
+    """Refuse what no broker of its role can be.
+
+    Raises:
+        OptionError: it names the setting.
+
+    Source: ``BrokerStartup#buildBrokerController``, which makes a master's id 0 without a word.
+    """
+    if config.broker_role not in _ROLES:
+        raise OptionError(f"{file}: brokerRole is one of {', '.join(_ROLES)}, not {config.broker_role!r}")
+    if config.is_slave != (config.broker_id != MASTER_ID):
+        raise OptionError(
+            f"{file}: brokerRole={config.broker_role} with brokerId={config.broker_id}: "
+            "only a master has the id 0, and a slave has another"
+        )
+    host, _, port = config.ha_master_address.rpartition(":")
+    if config.ha_master_address and not (host and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
+        raise OptionError(f"{file}: haMasterAddress is no host:port: {config.ha_master_address!r}")
 
 
 def store_properties(config: StoreConfig) -> dict[str, str]:

@@ -11,7 +11,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import log
 from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, decode_body, encode_registration
 from rmq_core.remoting.client import RemotingClient
-from rmq_core.remoting.codes import MASTER_ID, RequestCode
+from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Answer, Connection, Handler
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.fields import write_fields
@@ -98,8 +98,8 @@ class Registration:
             broker_name=config.broker_name,
             broker_addr=state.address,
             cluster_name=config.broker_cluster_name,
-            broker_id=MASTER_ID,
-            ha_server_addr=f"{state.address.rpartition(':')[0]}:{state.store_host.port + 1}",
+            broker_id=config.broker_id,
+            ha_server_addr=state.replication.address_beside(state.address),
             enable_acting_master=False,
             compressed=config.compressed_register,
             body_crc32=zlib.crc32(body) & _CRC_MASK,
@@ -118,6 +118,7 @@ class Registration:
         if address in self._failing:
             self._failing.discard(address)
             log.info("registered with %(namesrv)s again", {"namesrv": address})
+        state.replication.registered(answer.ext_fields.get("masterAddr"), answer.ext_fields.get("haServerAddr"))
         state.topics.update_order(set(ordered))
 
     async def _unregister(self, address: str) -> None:
@@ -126,7 +127,7 @@ class Registration:
             broker_name=config.broker_name,
             broker_addr=self._state.address,
             cluster_name=config.broker_cluster_name,
-            broker_id=MASTER_ID,
+            broker_id=config.broker_id,
         )
         try:
             command = request(RequestCode.UNREGISTER_BROKER, write_fields(fields))

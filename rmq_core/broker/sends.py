@@ -4,6 +4,7 @@ Source: ``SendMessageProcessor``.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from rmq_core.broker.appending import DiskWaiters
 from rmq_core.broker.state import BrokerState
@@ -23,6 +24,7 @@ class Sends:
         self._state = state
         self._storing = storing
         self._waiters = waiters
+        self._must_wait = waiters.is_sync or state.replication.needs_slaves
         self._id_prefix = state.store_host.to_bytes().hex().upper()
 
     def handlers(self) -> dict[int, Handler]:
@@ -45,28 +47,49 @@ class Sends:
         topics = self._state.topics.version
         stored = self._storing.store(request, connection, asked)
         answer = self._answer(request, stored)
-        if not (self._waiters.is_sync and stored.waits):
+        if not (self._must_wait and stored.waits):
             return answer
         if self._state.topics.version is not topics:  # name servers are waited for, too
-            return self._when_forced(request, answer, stored)
+            return self._when_safe(request, answer, stored)
 
-        def forced(on_disk: bool) -> None:
+        def safe(answer: RemotingCommand) -> None:
             if not request.is_oneway:
-                connection.send(answer if on_disk else self._unforced(request, answer))
+                connection.send(answer)
 
-        self._waiters.add(stored.result, forced)
+        self._await(request, answer, stored, safe)
         return None
 
-    def _when_forced(
+    def _await(
+        self, request: RemotingCommand, answer: RemotingCommand, stored: Stored, safe: Callable[[RemotingCommand], None]
+    ) -> None:
+        """Have a function called with the answer when the message is on the disk, and on slaves, as it has to be."""
+
+        def replicated(in_time: bool) -> None:
+            if not in_time:
+                answer.code = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+            safe(answer)
+
+        def forced(on_disk: bool) -> None:
+            if on_disk and self._state.replication.needs_slaves:
+                self._state.replication.wait(stored.result, replicated)
+            else:
+                safe(answer if on_disk else self._unforced(request, answer))
+
+        if self._waiters.is_sync:
+            self._waiters.add(stored.result, forced)
+        else:
+            forced(on_disk=True)
+
+    def _when_safe(
         self, request: RemotingCommand, answer: RemotingCommand, stored: Stored
     ) -> asyncio.Future[RemotingCommand]:
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
 
-        def forced(on_disk: bool) -> None:
+        def safe(answer: RemotingCommand) -> None:
             if not future.done():  # else its connection has ended
-                future.set_result(answer if on_disk else self._unforced(request, answer))
+                future.set_result(answer)
 
-        self._waiters.add(stored.result, forced)
+        self._await(request, answer, stored, safe)
         return future
 
     def _answer(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:

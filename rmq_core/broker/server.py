@@ -25,10 +25,12 @@ from rmq_core.broker.queue_locks import QueueLocks
 from rmq_core.broker.queue_places import QueuePlaces
 from rmq_core.broker.registration import Registration
 from rmq_core.broker.relays import Relays
+from rmq_core.broker.replication import TICK_S, Replication
 from rmq_core.broker.replies import Replies
 from rmq_core.broker.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.send_back import SendBacks
 from rmq_core.broker.sends import Sends
+from rmq_core.broker.slave_refusals import slave_refusals
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.stats import SAMPLE_S, Stats
 from rmq_core.broker.storing import Storing
@@ -117,9 +119,12 @@ class Broker:
             await _kernels(self.store)
             self._build(host)
             ending.callback(self._save)
+            ending.push_async_callback(self.state.replication.close)
             ending.push_async_callback(self._server.close)
+            ending.push_async_callback(self.state.replication.drain)
             ending.push_async_callback(self._waiters.drain)
             await self._listen(port)
+            await self.state.replication.start(port)
             ending.push_async_callback(self.registration.close)
             await self.registration.start()
             ending.push_async_callback(self.checks.close)
@@ -148,6 +153,7 @@ class Broker:
             producers=Producers(),
             locks=QueueLocks(clock_ms),
             stats=Stats(clock_ms),
+            replication=Replication(store, config, clock_ms),
             clock_ms=clock_ms,
         )
         self._files = ThreadPoolExecutor(1, "rmq-broker-files")
@@ -162,6 +168,8 @@ class Broker:
         handlers = self._handlers(levels)
         for code in _MAKE_TOPICS:
             handlers[code] = self.registration.before_answer(handlers[code])
+        if config.is_slave:
+            handlers |= slave_refusals()
         self._server = RemotingServer(
             handlers,
             limits=config.limits,
@@ -213,13 +221,16 @@ class Broker:
         self._waiters.close()
 
     def _dispatch(self) -> None:
+        self.state.replication.push()  # slaves work while this does
         self.store.dispatch()
 
     def _start_clocks(self) -> None:
         config, state, run = self._config, self.state, self._files.submit
         self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
         self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._clock_ms()))
-        self._every("schedule", INTERVAL_S, self._schedule.deliver)
+        self._every("replication", TICK_S, state.replication.tick)
+        if not config.is_slave:  # else its master delivers
+            self._every("schedule", INTERVAL_S, self._schedule.deliver)
         self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, lambda: state.offsets.save(run))
         self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, lambda: self._schedule.save(run))
         self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)

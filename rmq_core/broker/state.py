@@ -8,6 +8,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.groups import Groups
 from rmq_core.broker.queue_locks import QueueLocks
+from rmq_core.broker.replication import Replication
 from rmq_core.broker.stats import Stats
 from rmq_core.broker.topics import Topics
 from rmq_core.remoting.codes import ResponseCode
@@ -31,6 +32,7 @@ class BrokerState:
         producers: who produces.
         locks: who has queues for itself.
         stats: what was put and got.
+        replication: slaves, or the master.
         clock_ms: the time, ms since 1970.
     """
 
@@ -44,6 +46,7 @@ class BrokerState:
     producers: Producers
     locks: QueueLocks
     stats: Stats
+    replication: Replication
     clock_ms: Callable[[], int]
 
     @property

@@ -76,7 +76,8 @@ class StoreConfig:
         memory_ratio: percent of the machine's memory that is taken for the newest part of the log.
         max_filter_bytes: bytes of units that one read looks at, at least.
         max_query_count: messages that one query by key gives.
-        slave: whether a master writes this store; offsets that a reader asks for are then not corrected.
+        slave: whether a master writes this store: nothing else does.
+        offset_check_in_slave: whether offsets that a reader asks for are corrected there as well.
     """
 
     root: str = field(metadata=_named("storePathRootDir"))
@@ -113,6 +114,7 @@ class StoreConfig:
     max_filter_bytes: int = field(default=16_000, metadata=_named("maxFilterMessageSize"))
     max_query_count: int = field(default=64, metadata=_named("maxMsgsNumBatch"))
     slave: bool = False
+    offset_check_in_slave: bool = field(default=False, metadata=_named("offsetCheckInSlave"))
 
     def __post_init__(self) -> None:
         whole = -(-self.consumequeue_file_bytes // UNIT_BYTES) * UNIT_BYTES

@@ -54,6 +54,7 @@ class Reader:
         self._queues = queues
         self._index = index
         self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
+        self._keeps_offsets = config.slave and not config.offset_check_in_slave
 
     def get(
         self,
@@ -101,7 +102,7 @@ class Reader:
         return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches)
 
     def _nothing(self, status: GetStatus, asked: int, corrected: int, low: int, high: int) -> GetResult:
-        return GetResult(status, asked if self._config.slave else corrected, low, high, [], 0, 0)
+        return GetResult(status, asked if self._keeps_offsets else corrected, low, high, [], 0, 0)
 
     def _collect(
         self,

@@ -12,6 +12,11 @@ _LOGGER = logging.getLogger(__name__)
 _REFUSED: Final = PutResult(PutStatus.SERVICE_NOT_AVAILABLE)
 
 
+def refuse_put(*_: object, **__: object) -> PutResult:
+    """Instead of an append, in a store that takes none."""
+    return _REFUSED
+
+
 class Refusals:
     """The causes; any thread may add one, and the appender refuses while there is any."""
 

@@ -26,7 +26,7 @@ from rmq_core.store.log import CommitLog, list_log_files
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.read import Reader
 from rmq_core.store.recovery import Recovery, RecoveryReport
-from rmq_core.store.refusals import SHUTDOWN, Refusals
+from rmq_core.store.refusals import SHUTDOWN, Refusals, refuse_put
 from rmq_core.store.unit_writer import UnitWriter
 from rmq_core.store.watermark import Marks
 from rmq_formats import paths
@@ -84,6 +84,8 @@ class MessageStore:
         bulk = BulkAppender(self._appender, config, self._log, self._roll)
         self.put_batch = bulk.put_batch
         self.put_encoded = bulk.put_encoded
+        if config.slave:  # its master writes it; Java: "broker role is slave, so putMessage is forbidden"
+            self.put = self.put_batch = refuse_put
         self.next_offset = self._appender.next_offset
         self.get = self._reader.get
         self.query = self._reader.query

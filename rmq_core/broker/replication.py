@@ -1,0 +1,154 @@
+"""A broker's part in replication: slaves follow it, and as a slave it follows its master.
+
+Source: ``DefaultHAService``, ``BrokerController#handleRegisterBrokerResult``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.broker.appending import Waiters
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables import log
+from rmq_core.ha.master import HaMaster
+from rmq_core.ha.slave import HaSlave
+from rmq_core.remoting.bodies import HaStatus
+from rmq_core.remoting.bodies.stats import HaClient, HaConnection
+from rmq_core.remoting.errors import ListenError
+from rmq_core.store.config import FlushDiskType
+from rmq_core.store.store import MessageStore
+from rmq_core.store.values import PutResult
+
+TICK_S: Final = 0.1  # how often what was not pushed at once is; Java's
+_MAX_PORT: Final = 65535
+
+
+class Replication:
+    """Both sides.
+
+    Attributes:
+        master: what slaves connect to; a slave has some as well, if it is asked.
+        slave: follows the master; None of a master.
+        port: where slaves connect; 0 if they cannot.
+        needs_slaves: whether senders wait for slaves.
+        master_address: ``host:port`` where a slave's master takes requests; empty while none is known.
+    """
+
+    def __init__(self, store: MessageStore, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+        """Prepare it.
+
+        Args:
+            store: the broker's.
+            config: the broker's.
+            clock_ms: the time, ms since 1970.
+        """
+        self.master = HaMaster(store, config)
+        self.slave = HaSlave(store, config, clock_ms) if config.is_slave else None
+        self.port = 0
+        self.master_address = ""
+        self.needs_slaves = config.broker_role == "SYNC_MASTER" and config.in_sync_replicas > 1
+        self._store = store
+        self._config = config
+        self._waiters = Waiters(config.slave_timeout_ms)
+        self._is_closed = False
+
+    async def start(self, broker_port: int) -> None:
+        """Take slaves, or follow the master.
+
+        Raises:
+            ListenError: the port that the settings name, or that a SYNC_MASTER needs, cannot be had.
+        """
+        config, self._loop = self._config, asyncio.get_running_loop()
+        port = config.ha_listen_port or (broker_port + 1 if config.listen_port and broker_port < _MAX_PORT else 0)
+        try:
+            self.port = await self.master.listen(config.bind_address, port)
+        except ListenError as error:
+            if config.ha_listen_port or self.needs_slaves:
+                raise
+            log.warning("no slaves are taken: %(error)s", {"error": error})
+        self.master.on_acknowledged(self._waiters.release)
+        if self._store.config.flush_disk_type is FlushDiskType.SYNC:
+            self._store.on_flushed(self._call_push)
+        if self.slave is not None:
+            self.slave.start()
+
+    def _call_push(self, _: int) -> None:
+        if not self._is_closed:
+            self._loop.call_soon_threadsafe(self.push)
+
+    async def close(self) -> None:
+        """Stop."""
+        self._is_closed = True
+        if self.slave is not None:
+            await self.slave.close()
+        await self.master.close()
+
+    async def drain(self) -> None:
+        """Wait until no sender waits for slaves any more."""
+        await self._waiters.drain()
+
+    def push(self) -> None:
+        """Send slaves what is new; call it after each batch of appends."""
+        if self.master.slaves:
+            self.master.push()
+
+    def tick(self) -> None:
+        """Do what is due; call it every ``TICK_S``."""
+        self.push()
+        self.master.keep()
+        if self.slave is not None:
+            self.slave.keep()
+        self._waiters.expire()
+
+    def wait(self, result: PutResult, done: Callable[[bool], None]) -> None:
+        """Have a function called with whether enough slaves have a message in time."""
+        if result.end_offset <= self.master.acknowledged_offset:
+            done(True)
+        else:
+            self._waiters.add(result, done)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether this is a slave whose master is there."""
+        return self.slave is not None and self.slave.is_connected
+
+    def address_beside(self, address: str) -> str:
+        """Where slaves connect, on the host of another address."""
+        host, _, port = address.rpartition(":")
+        return f"{host}:{self.port or int(port) + 1}"
+
+    def registered(self, master_address: str | None, ha_address: str | None) -> None:
+        """A name server has told a slave where its master is.
+
+        Args:
+            master_address: where the master takes requests; None while there is none.
+            ha_address: where it takes slaves.
+        """
+        if self.slave is None:
+            return
+        self.master_address = master_address or ""
+        if ha_address and not self._config.ha_master_address:
+            self.slave.follow(ha_address)
+
+    def status(self) -> HaStatus:
+        """The answer to code 907. Source: ``DefaultHAService#getRuntimeInfo``."""
+        end = self._store.max_physical_offset
+        slave = self.slave
+        if slave is not None:
+            client = HaClient(
+                master_addr=slave.master_address, max_offset=end,
+                last_read_timestamp=slave.read_ms, last_write_timestamp=slave.written_ms,
+            )  # fmt: skip
+            return HaStatus(master=False, ha_client_runtime_info=client)
+        gap = self._config.ha_max_gap_not_in_sync
+        slaves = [
+            HaConnection(
+                addr=one.address, slave_ack_offset=one.acknowledged_offset, diff=end - one.acknowledged_offset,
+                transfer_from_where=one.pushed_offset, in_sync=end - one.acknowledged_offset < gap,
+            )
+            for one in sorted(self.master.slaves, key=lambda one: one.address)
+        ]  # fmt: skip
+        return HaStatus(
+            master_commit_log_max_offset=end, ha_connection_info=slaves,
+            in_sync_slave_nums=sum(one.in_sync for one in slaves),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Replication: a master's log as its slaves get it, in the original's protocol."""

@@ -1,0 +1,40 @@
+"""Settings of replication, by the names and with the defaults of ``MessageStoreConfig`` and ``BrokerConfig``."""
+
+from dataclasses import dataclass
+
+from rmq_core.remoting.server_settings import ServerSettings
+from rmq_core.remoting.settings import setting
+
+_MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class HaSettings(ServerSettings):
+    """What a master and its slaves agree on, and how long they wait for each other.
+
+    Attributes:
+        ha_listen_port: where slaves connect; 0 is one above ``listen_port``, or a free one if that is free.
+        ha_master_address: ``host:port`` that a slave connects to; empty to be told by a name server.
+        ha_transfer_batch_size: bytes of the log in one frame, at most.
+        ha_send_heartbeat_interval_ms: an idle side says that it is there so often.
+        ha_housekeeping_interval_ms: a side that has said nothing for so long is given up.
+        ha_max_gap_not_in_sync: a slave is in sync if it is less than so many bytes behind.
+        in_sync_replicas: of a SYNC_MASTER, brokers that must have a message before its sender is answered, the
+            master included: with 1 no slave is waited for.
+        slave_timeout_ms: how long a sender waits for slaves.
+        slave_read_enable: whether a slave answers pulls, and a master sends consumers there that are far behind.
+        slave_sync_interval_ms: how often a slave asks for topics, groups and offsets. Ours: Java's is fixed.
+        max_ha_connections: slaves at once; each may have a megabyte under way.
+    """
+
+    ha_listen_port: int = setting(0, high=_MAX_PORT)
+    ha_master_address: str = setting("")
+    ha_transfer_batch_size: int = setting(32 << 10, low=1, high=1 << 22)  # Java's slave has a buffer of 4 MiB
+    ha_send_heartbeat_interval_ms: int = setting(5000, java="haSendHeartbeatInterval", low=1)
+    ha_housekeeping_interval_ms: int = setting(20_000, java="haHousekeepingInterval", low=1)
+    ha_max_gap_not_in_sync: int = setting(256 << 20)
+    in_sync_replicas: int = setting(1, low=1)
+    slave_timeout_ms: int = setting(3000, java="slaveTimeout", low=1)
+    slave_read_enable: bool = setting(False, mutable=True)
+    slave_sync_interval_ms: int = setting(60_000, low=10)
+    max_ha_connections: int = setting(64, low=1)
