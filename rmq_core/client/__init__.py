@@ -16,6 +16,7 @@ from rmq_core.client.options import (
 from rmq_core.client.producer import Producer
 from rmq_core.client.pull_consumer import PullConsumer
 from rmq_core.client.push_consumer import PushConsumer
+from rmq_core.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 
@@ -44,4 +45,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "StartPosition",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
 ]

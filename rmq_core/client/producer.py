@@ -11,7 +11,7 @@ Source: ``DefaultMQProducerImpl``.
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +26,7 @@ from rmq_core.client.selectors import QueueSelector
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RemotingError, RequestTimeoutError, TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -65,6 +66,7 @@ class Producer:
         options: ProducerOptions = _DEFAULTS,
         *,
         credentials: Credentials | None = None,
+        handlers: Mapping[int, Handler] | None = None,
     ) -> None:
         """Prepare.
 
@@ -73,6 +75,7 @@ class Producer:
             group: its group's name.
             options: its settings.
             credentials: to sign requests with.
+            handlers: of requests that brokers send, by code.
 
         Raises:
             OptionError: no address of a name server.
@@ -81,7 +84,7 @@ class Producer:
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self.group = group
         self.options = options
-        self._cluster = Cluster(namesrv, options, credentials=credentials, heartbeat=self._heartbeat)
+        self._cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
         self._packer = Packer(group, options)
         self._faults = LatencyFaults()
         self._turn = random.randrange(1 << 16)
