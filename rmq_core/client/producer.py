@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -89,7 +89,7 @@ class Producer:
         self._faults = LatencyFaults()
         self._turn = random.randrange(1 << 16)
 
-    async def __aenter__(self) -> "Producer":
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
