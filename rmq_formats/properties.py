@@ -8,6 +8,8 @@ from rmq_formats.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 KEY_SEPARATOR: Final = " "
 _NAME_END = chr(NAME_VALUE_SEPARATOR)
 _VALUE_END = chr(PROPERTY_SEPARATOR)
+_NAME_END_BYTE = bytes([NAME_VALUE_SEPARATOR])
+_VALUE_END_BYTE = bytes([PROPERTY_SEPARATOR])
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -37,6 +39,21 @@ def decode_properties(properties_bytes: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def raw_property(properties_bytes: bytes, name: bytes) -> bytes:
+    """The value of one property, without decoding the others; empty where there is none."""
+    begin = len(properties_bytes)
+    while begin >= 0:
+        begin = properties_bytes.rfind(name + _NAME_END_BYTE, 0, begin)
+        if begin == 0 or (begin > 0 and properties_bytes[begin - 1] == PROPERTY_SEPARATOR):
+            start = begin + len(name) + 1
+            end = properties_bytes.find(_VALUE_END_BYTE, start)
+            if value := properties_bytes[start : end if end >= 0 else None]:
+                return value
+        if begin == 0:
+            break
+    return b""
 
 
 def split_keys(keys: str) -> list[str]:

@@ -58,6 +58,10 @@ class BrokerConfig(HaSettings):
         flush_delay_offset_interval_ms: likewise of delay levels.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
         enable_property_filter: whether SQL92 subscriptions are taken.
+        enable_calc_filter_bit_map: whether ConsumeQueueExt says which SQL92 subscriptions a message may be for.
+        expect_consumer_num_use_filter: groups with such subscriptions that a bit map is made for.
+        max_error_rate_of_bloom_filter: messages in 100 that such a bit map may be wrong about.
+        filter_data_clean_time_span_ms: how long the filter of a group that has gone is kept.
         long_polling_enable: whether a pull may wait as long as it asks to.
         short_polling_time_ms: how long it waits at most otherwise.
         use_server_side_reset_offset: whether a reset of offsets is told at the next pull.
@@ -99,6 +103,10 @@ class BrokerConfig(HaSettings):
     flush_delay_offset_interval_ms: int = setting(10_000, java="flushDelayOffsetInterval", low=10)
     sync_flush_timeout_ms: int = setting(5000, java="syncFlushTimeout", low=1)
     enable_property_filter: bool = setting(False)
+    enable_calc_filter_bit_map: bool = setting(False)
+    expect_consumer_num_use_filter: int = setting(32, low=1, high=4096)
+    max_error_rate_of_bloom_filter: int = setting(20, low=1, high=99)
+    filter_data_clean_time_span_ms: int = setting(86_400_000, java="filterDataCleanTimeSpan")
     long_polling_enable: bool = setting(True, mutable=True)
     short_polling_time_ms: int = setting(1000, java="shortPollingTimeMills", mutable=True)
     use_server_side_reset_offset: bool = setting(True, mutable=True)

@@ -9,14 +9,20 @@ from functools import lru_cache
 from typing import Final
 
 from rmq_core.remoting.bodies import SubscriptionData
+from rmq_formats.consumequeue_ext import ExtUnit
+from rmq_formats.damage import DamageCode
+from rmq_formats.frame import frame_shape
 from rmq_formats.hashing import java_string_hash
-from rmq_formats.message import decode_record
-from rmq_formats.sql92 import compile_expression
+from rmq_formats.properties import raw_property
+from rmq_formats.sql92 import Expression, SqlError, compile_expression
 
 ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 Matches = Callable[[memoryview], bool]
+MayMatchUnit = Callable[[ExtUnit], bool]
+_MEMO_ENTRIES: Final = 8192
+_MEMO_VALUE_BYTES: Final = 256  # of all values together: long ones seldom come twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +32,12 @@ class Filter:
     Attributes:
         tags_codes: messages with one of these; None lets all through.
         matches: asked with the record; None lets all through.
+        may_match_unit: asked before with what ConsumeQueueExt has; None lets all through.
     """
 
     tags_codes: frozenset[int] | None = None
     matches: Matches | None = None
+    may_match_unit: MayMatchUnit | None = None
 
     def may_match(self, tags_codes: list[int]) -> bool:
         """Whether one of some new messages may be let through, as far as their tags codes tell."""
@@ -70,14 +78,44 @@ def _of_tags(codes: tuple[int, ...]) -> Filter:
     return Filter(tags_codes=frozenset(codes))
 
 
+def sql_filter(expression: str, expression_type: str) -> Filter:
+    """What an expression that is none of tags lets through.
+
+    Raises:
+        SqlError: an expression that does not compile, or of a type that is not known.
+    """
+    if expression_type != SQL92:
+        raise SqlError(f"no filter is of the type {expression_type}", "java.lang.NullPointerException")
+    return _of_sql(expression)
+
+
 @lru_cache(maxsize=4096)
-def _of_sql(expression: str) -> Filter:
-    evaluate = compile_expression(expression)
+def _of_sql(text: str) -> Filter:
+    return Filter(matches=_matcher(compile_expression(text)))
+
+
+def _matcher(expression: Expression) -> Matches:
+    """The expression over records: evaluated once for each combination of values that comes often."""
+    names = [(name, name.encode()) for name in expression.names]
+    known: dict[tuple[bytes, ...], bool] = {}
 
     def matches(record: memoryview) -> bool:
-        return evaluate(decode_record(record, verify_crc=False).properties)
+        shape = frame_shape(record, 0, None)
+        if isinstance(shape, DamageCode):
+            return False
+        properties = bytes(record[shape.properties_at : shape.end])
+        values = tuple([raw_property(properties, name) for _, name in names])
+        found = known.get(values)
+        if found is None:
+            given = {name: value.decode("utf-8", "replace") for (name, _), value in zip(names, values, strict=True)}
+            found = expression({name: value for name, value in given.items() if value})
+            if len(known) >= _MEMO_ENTRIES:
+                known.clear()
+            if sum(map(len, values)) <= _MEMO_VALUE_BYTES:
+                known[values] = found
+        return found
 
-    return Filter(matches=matches)
+    return matches
 
 
 def filter_of(one: SubscriptionData) -> Filter:
@@ -89,5 +127,5 @@ def filter_of(one: SubscriptionData) -> Filter:
     if one.class_filter_mode:
         return EVERYTHING
     if not is_tag_type(one.expression_type):
-        return _of_sql(one.sub_string)
+        return sql_filter(one.sub_string, one.expression_type or SQL92)
     return EVERYTHING if one.sub_string == ALL or not one.code_set else _of_tags(tuple(one.code_set))

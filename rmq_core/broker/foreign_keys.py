@@ -37,7 +37,7 @@ IGNORED: Final = frozenset(
     destroyMapedFileIntervalForcibly disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread duplicationEnable enableAsyncReput enableAutoInSyncReplicas enableBatchPush
-    enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap
+    enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCleanExpiredOffset enableCompaction enableControllerMode enableCreateSysGroup enableDLegerCommitLog
     enableDetailStat enableFastChannelEventProcess enableLmq enableLmqStats enableMixedMessageType
     enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
@@ -46,9 +46,9 @@ IGNORED: Final = frozenset(
     enableRetryTopicV2 enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats
     enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck enableSlaveActingMaster
     enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
-    expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
+    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
     fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
-    filterDataCleanTimeSpan filterSupportRetry
+    filterSupportRetry
     flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
     flushConsumeQueueLeastPages flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     forceRegister forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable
@@ -59,7 +59,7 @@ IGNORED: Final = frozenset(
     loadBalanceThreadPoolQueueCapacity lockInStrictMode logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
     mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
-    maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter
+    maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
     maxHaTransferByteInSecond maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize
     maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
     maxTopicLength memTableFlushIntervalMs messageIndexSafe messageStorePlugIn

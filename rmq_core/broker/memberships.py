@@ -70,6 +70,7 @@ class Memberships:
                 return
             known.clients[client.connection] = client
         else:
+            state.filters.register(data.group_name, data.subscription_data_set)
             state.consumers.register(client, data)
 
     def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -121,6 +122,8 @@ class Memberships:
     def members_changed(self, group: ConsumerGroup) -> None:
         """Tell a group's members that they share its queues anew."""
         state = self._state
+        if not group.clients:
+            state.filters.unregister(group.name)
         config = state.groups.table.get(group.name)
         enabled = state.config.notify_consumer_ids_changed_enable
         if group.is_broadcasting or not enabled or (config and not config.notify_consumer_ids_changed_enable):

@@ -71,7 +71,7 @@ class Pulls:
             return self._reset(request, asked, reset)
         result = state.store.get(
             asked.topic, asked.queue_id, asked.queue_offset, max(1, asked.max_msg_nums),
-            tags_codes=wanted.tags_codes, matches=wanted.matches,
+            tags_codes=wanted.tags_codes, matches=wanted.matches, may_match_unit=wanted.may_match_unit,
         )  # fmt: skip
         if asked.sys_flag & _COMMITS and not again:
             state.offsets.commit(asked.topic, asked.consumer_group, asked.queue_id, asked.commit_offset)
@@ -182,12 +182,27 @@ class Pulls:
         if asked.topic.startswith(names.RETRY_PREFIX) and not is_tag_type(one.expression_type):
             return Filter()  # its properties are not the original's
         try:
-            return filter_of(one)
+            if is_tag_type(one.expression_type) or asked.sys_flag & _BRINGS_SUBSCRIPTION:
+                return filter_of(one)
+            return self._registered_filter(asked)
         except SqlError as error:
             raise ResponseError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             ) from error
+
+    def _registered_filter(self, asked: PullMessage) -> Filter:
+        """The filter that the group has registered by its heartbeats.
+
+        Raises:
+            SqlError: it has none that compiles.
+        """
+        registered = self._state.filters.get(asked.topic, asked.consumer_group)
+        if registered is None:
+            raise SqlError(f"group {asked.consumer_group} has no filter of topic {asked.topic}")
+        if registered.data.client_version < asked.sub_version:
+            raise ResponseError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        return registered.filter
 
     def _known_subscription(self, asked: PullMessage, group: SubscriptionGroupConfig) -> SubscriptionData:
         """What the group has subscribed by its heartbeats."""

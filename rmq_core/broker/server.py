@@ -217,6 +217,7 @@ class Broker:
         self._files.shutdown()
         self.notes.write()
         self.state.offsets.save()
+        self.state.filters.save()
         self._schedule.save()
         self._waiters.close()
 
@@ -234,6 +235,7 @@ class Broker:
         self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, lambda: state.offsets.save(run))
         self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, lambda: self._schedule.save(run))
         self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)
+        self._every("filters", _HOUSEKEEPING_S, lambda: state.filters.save(run))
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
         self._every("stats", SAMPLE_S, state.stats.sample)
 

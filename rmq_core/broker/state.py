@@ -1,10 +1,11 @@
 """What a broker knows: the tables that its handlers share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rmq_core.broker.clients import Consumers, Producers
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.consumer_filters import ConsumerFilters
 from rmq_core.broker.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.groups import Groups
 from rmq_core.broker.queue_locks import QueueLocks
@@ -34,6 +35,7 @@ class BrokerState:
         stats: what was put and got.
         replication: slaves, or the master.
         clock_ms: the time, ms since 1970.
+        filters: SQL92 filters that groups have registered.
     """
 
     config: BrokerConfig
@@ -48,6 +50,13 @@ class BrokerState:
     stats: Stats
     replication: Replication
     clock_ms: Callable[[], int]
+    filters: ConsumerFilters = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Load the filters; from now on messages get bit maps of them, if the settings say so."""
+        self.filters = ConsumerFilters(self.store.config.root, self.config, self.clock_ms)
+        if self.config.enable_calc_filter_bit_map:
+            self.store.calculate_bit_maps(self.filters.bit_map)
 
     @property
     def address(self) -> str:

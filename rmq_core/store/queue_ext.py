@@ -44,9 +44,9 @@ class QueueExt:
         if self.files.has_data(self.end):
             self.files.trim(self.end)
 
-    def append(self, tags_code: int, store_timestamp_ms: int) -> int:
+    def append(self, tags_code: int, store_timestamp_ms: int, bit_map: bytes = b"") -> int:
         """Put a unit; its address."""
-        unit = ExtUnit(tags_code, store_timestamp_ms).encode()
+        unit = ExtUnit(tags_code, store_timestamp_ms, bit_map).encode()
         left = self.files.file_bytes - self.end % self.files.file_bytes
         if len(unit) > left - EXT_END_BYTES:
             self.files.write(_END_MARK, self.end)
@@ -62,11 +62,13 @@ class QueueExt:
         except FormatError:
             return None
 
+    def at(self, tags_code: int) -> ExtUnit | None:
+        """The unit that a tags code is the address of; None if it is none."""
+        return self._unit(decode_ext_address(tags_code)) if is_ext_address(tags_code) else None
+
     def tags_code(self, tags_code: int) -> int:
         """What a unit's tags code stands for: itself, unless it is an address of a unit that is there."""
-        if not is_ext_address(tags_code):
-            return tags_code
-        unit = self._unit(decode_ext_address(tags_code))
+        unit = self.at(tags_code)
         return tags_code if unit is None else unit.tags_code
 
     def remove_before(self, tags_code: int) -> None:

@@ -14,9 +14,11 @@ from rmq_core.store.config import StoreConfig
 from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog
 from rmq_core.store.queue import ConsumeQueue
+from rmq_core.store.queue_ext import QueueExt
 from rmq_core.store.queue_units import UNIT, StoredUnit
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.values import Boundary, GetResult, GetStatus, QueryResult
+from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.errors import FormatError
 from rmq_formats.index import MAX_LONG
 from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, RECORD_FIXED_BYTES_V1, UNIT_BYTES
@@ -24,6 +26,7 @@ from rmq_formats.message import StoredMessage, decode_record
 from rmq_formats.message_id import decode_message_id
 
 Matches = Callable[[memoryview], bool]
+MayMatchUnit = Callable[[ExtUnit], bool]
 
 _PLACE: Final = Struct(">ii20xq")  # size, magic, physical offset of a record
 _LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
@@ -66,6 +69,7 @@ class Reader:
         max_bytes: int = MAX_PULL_BYTES,
         tags_codes: Set[int] | None = None,
         matches: Matches | None = None,
+        may_match_unit: MayMatchUnit | None = None,
     ) -> GetResult:
         """Messages of a queue, from an offset on.
 
@@ -77,6 +81,7 @@ class Reader:
             max_bytes: at most so many bytes.
             tags_codes: only messages with one of these tags codes; None takes all.
             matches: only messages whose record this function accepts.
+            may_match_unit: asked before that, where ConsumeQueueExt has a unit of the message.
 
         Source: ``DefaultMessageStore#getMessage``.
         """
@@ -99,7 +104,7 @@ class Reader:
             following = queue_offset - queue_offset % next_file + next_file
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, queue_offset, following, low, high)
         max_bytes = min(max(max_bytes, LEAST_PULL_BYTES), MAX_PULL_BYTES)
-        return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches)
+        return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches, may_match_unit)
 
     def _nothing(self, status: GetStatus, asked: int, corrected: int, low: int, high: int) -> GetResult:
         return GetResult(status, asked if self._keeps_offsets else corrected, low, high, [], 0, 0)
@@ -112,6 +117,7 @@ class Reader:
         limits: tuple[int, int],
         tags_codes: Set[int] | None,
         matches: Matches | None,
+        may_match_unit: MayMatchUnit | None,
     ) -> GetResult:
         """Take the messages of units, up to the limits. What it calls for each message is what a pull costs."""
         log, config, place = self._log, self._config, _PLACE.unpack_from
@@ -123,6 +129,7 @@ class Reader:
         first = last = -1  # the stretch that the next slice will be
         count = total = removed = 0
         following = queue_offset
+        ext = queue.ext if may_match_unit is not None else None
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
             if total:
                 if physical_offset >= near_from:
@@ -133,6 +140,8 @@ class Reader:
                     break
             following += 1
             if tags_codes is not None and tags_code not in tags_codes and not _is_tagged(queue, tags_code, tags_codes):
+                continue
+            if ext is not None and not _may_match(ext, tags_code, may_match_unit):
                 continue
             if not start <= physical_offset < end:
                 file = log.file_at(physical_offset)
@@ -272,6 +281,11 @@ def _take(slices: list[memoryview], view: memoryview, first: int, last: int, pos
     if first >= 0:
         slices.append(view[first:last])
     return position
+
+
+def _may_match(ext: QueueExt, tags_code: int, may_match_unit: MayMatchUnit | None) -> bool:
+    unit = ext.at(tags_code)
+    return unit is None or may_match_unit is None or may_match_unit(unit)
 
 
 def _is_tagged(queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:

@@ -5,7 +5,7 @@ down, deleting topics, and an append that needs a new file when none has been ma
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Final
 
@@ -228,6 +228,19 @@ class MessageStore:
 
     def _on_flush_fault(self, error: OSError) -> None:
         self._refusals.add("fault", f"the disk failed: {error}; open the store again")
+
+    def calculate_bit_maps(self, bit_map: Callable[[str, memoryview], bytes]) -> None:
+        """Have messages that are dispatched from now on get bit maps, where ConsumeQueueExt has room for them.
+
+        Args:
+            bit_map: makes one of a topic and a record.
+        """
+
+        def of_message(topic: str, physical_offset: int) -> bytes:
+            record = self._log.record(physical_offset)
+            return b"" if record is None else bit_map(topic, record)
+
+        self._dispatch.writer.bit_map_of = of_message
 
     # --- places -------------------------------------------------------------------------
     def topics(self) -> dict[str, list[int]]:

@@ -1,6 +1,7 @@
 """Puts units into their queues: tells the kernel their places, and writes those that have none yet."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -34,6 +35,7 @@ class UnitWriter:
         targets: where each row's next unit goes, int64[rows, TARGET_COLUMNS].
         displaced: units left out because of an impossible queue offset.
         names: topic and queue id of each row; the owner adds to it.
+        bit_map_of: gives the bit map of a message, by its topic and physical offset; None where none has one.
     """
 
     def __init__(self, queues: QueueTable, dropped_topics: dict[str, int]) -> None:
@@ -47,6 +49,7 @@ class UnitWriter:
         self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
         self.names: list[tuple[str, int]] = []
+        self.bit_map_of: Callable[[str, int], bytes] | None = None
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
         self._dropped_topics = dropped_topics
@@ -81,7 +84,8 @@ class UnitWriter:
             self._restarted.add(row)
             queue.restart(queue_offset)
         if queue.ext is not None and self._queues.is_ext and queue_offset >= queue.max_offset:
-            tags_code = queue.ext.append(tags_code, timestamp_ms)
+            bit_map = b"" if self.bit_map_of is None else self.bit_map_of(queue.topic, physical_offset)
+            tags_code = queue.ext.append(tags_code, timestamp_ms, bit_map)
         self.displaced += queue.append(queue_offset, UNIT.pack(physical_offset, size, tags_code))
         self._queues.unit_total += queue.max_offset - before
         self._aim(row, queue)

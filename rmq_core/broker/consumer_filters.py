@@ -1,0 +1,190 @@
+"""Filters that groups have registered by their heartbeats: ``consumerFilter.json``, and the bit maps made of them.
+
+A filter stays for a day after its group has gone, for its bits are in messages until then.
+
+Source: ``ConsumerFilterManager``, ``ConsumerFilterData``, ``CommitLogDispatcherCalcBitMap``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.filters import SQL92, Filter, is_tag_type, sql_filter
+from rmq_core.broker.tables import Run, load_table, log, run_now, save_table
+from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.filters import BloomBits, FilterTable, GroupFilter, TopicFilters
+from rmq_formats.bloom import BloomFilter
+from rmq_formats.consumequeue_ext import ExtUnit
+from rmq_formats.sql92 import SqlError
+
+_FILE: Final = "consumerFilter.json"
+_DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: when those of a loaded table may have gone
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFilter:
+    """A group's filter of a topic.
+
+    Attributes:
+        data: as it is kept.
+        filter: what pulls of the group get.
+    """
+
+    data: GroupFilter
+    filter: Filter
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group has gone, or does not subscribe the topic any more."""
+        return self.data.dead_time >= self.data.born_time
+
+
+class ConsumerFilters:
+    """The filters by topic and group.
+
+    Attributes:
+        bloom: the Bloom filter that its settings ask for.
+        topics: filters by group, by topic.
+    """
+
+    def __init__(self, root: str, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+        """Load the table. One whose bits are of another Bloom filter counts for nothing."""
+        self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        self.topics: dict[str, dict[str, RegisteredFilter]] = {}
+        self._root = root
+        self._clean_after_ms = config.filter_data_clean_time_span_ms
+        self._clock_ms = clock_ms
+        self._is_changed = False
+        self._load(load_table(root, _FILE, FilterTable))
+
+    def _load(self, table: FilterTable) -> None:
+        dead_ms = self._clock_ms() - _DEAD_BEFORE_START_MS
+        found: dict[str, dict[str, RegisteredFilter]] = {}
+        for topic, one in table.filter_data_by_topic.items():
+            for group, data in one.group_filter_data.items():
+                if not self._is_ours(data.bloom_filter_data):
+                    return
+                made = self._registered(data if data.dead_time else replace_time(data, max(dead_ms, data.born_time)))
+                if made is not None:
+                    found.setdefault(topic, {})[group] = made
+        self.topics = found
+
+    def _is_ours(self, bits: BloomBits) -> bool:
+        bloom = self.bloom
+        if bits.bit_num != bloom.bit_count or len(bits.bit_pos) != bloom.hash_count:
+            return False
+        return all(0 <= position < bloom.bit_count for position in bits.bit_pos)
+
+    def _registered(self, data: GroupFilter) -> RegisteredFilter | None:
+        """A filter; None if its expression does not compile."""
+        try:
+            filtering = sql_filter(data.expression, data.expression_type)
+        except SqlError as error:
+            log.warning(
+                "group %(group)s filters topic %(topic)s by what is no expression: %(error)s",
+                {"group": data.consumer_group, "topic": data.topic, "error": error},
+            )
+            return None
+        positions, bits_bytes = data.bloom_filter_data.bit_pos, self.bloom.bit_count // 8
+
+        def may_match(unit: ExtUnit) -> bool:
+            if unit.store_timestamp_ms <= data.born_time or len(unit.bit_map) != bits_bytes:
+                return True  # nobody looked for this group when it was dispatched
+            return BloomFilter.may_hold(unit.bit_map, positions)
+
+        return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
+
+    def get(self, topic: str, group: str) -> RegisteredFilter | None:
+        """A group's filter of a topic; None if it has none that compiles."""
+        return self.topics.get(topic, {}).get(group)
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take over what a heartbeat subscribes: expressions, and that topics are subscribed no more."""
+        subscribed = {one.topic: one for one in subscriptions}
+        for one in subscribed.values():
+            if not is_tag_type(one.expression_type) and one.sub_string:
+                self._put(group, one)
+        for topic, _ in self._of_group(group):
+            if topic not in subscribed:
+                self._set_dead_time(topic, group, self._clock_ms())
+
+    def unregister(self, group: str) -> None:
+        """A group has no member any more."""
+        for topic, one in self._of_group(group):
+            if not one.is_dead:
+                self._set_dead_time(topic, group, self._clock_ms())
+
+    def _of_group(self, group: str) -> list[tuple[str, RegisteredFilter]]:
+        return [(topic, groups[group]) for topic, groups in self.topics.items() if group in groups]
+
+    def _put(self, group: str, one: SubscriptionData) -> None:
+        """Register an expression. Source: ``FilterDataMapByTopic#register``."""
+        known = self.get(one.topic, group)
+        if known is not None and one.sub_version <= known.data.client_version:
+            if one.sub_version == known.data.client_version and known.is_dead:
+                self._set_dead_time(one.topic, group, 0)
+            return
+        kind = one.expression_type or SQL92
+        if known is not None and (known.data.expression, known.data.expression_type) == (one.sub_string, kind):
+            data = replace_time(known.data, 0, one.sub_version)
+        else:
+            positions = self.bloom.positions(group, one.topic)
+            data = GroupFilter(
+                bloom_filter_data=BloomBits(bit_num=self.bloom.bit_count, bit_pos=positions),
+                born_time=self._clock_ms(), client_version=one.sub_version, consumer_group=group,
+                expression=one.sub_string, expression_type=kind, topic=one.topic,
+            )  # fmt: skip
+        self._keep(data)
+
+    def _keep(self, data: GroupFilter) -> None:
+        made = self._registered(data)
+        self._is_changed = True
+        if made is None:  # its pulls are told so
+            self.topics.get(data.topic, {}).pop(data.consumer_group, None)
+        else:
+            self.topics.setdefault(data.topic, {})[data.consumer_group] = made
+
+    def _set_dead_time(self, topic: str, group: str, time_ms: int) -> None:
+        known = self.topics[topic][group]
+        if time_ms == 0 or not known.is_dead:
+            self._keep(replace_time(known.data, time_ms))
+
+    def bit_map(self, topic: str, record: memoryview) -> bytes:
+        """Which groups a message is for; empty where no group has an expression for its topic."""
+        groups = self.topics.get(topic)
+        if not groups:
+            return b""
+        positions: list[int] = []
+        for one in groups.values():
+            if one.filter.matches is None or one.filter.matches(record):
+                positions += one.data.bloom_filter_data.bit_pos
+        return self.bloom.bit_map(positions)
+
+    def _table(self) -> Iterator[tuple[str, TopicFilters]]:
+        for topic, groups in self.topics.items():
+            yield topic, TopicFilters(group_filter_data={group: one.data for group, one in groups.items()}, topic=topic)
+
+    def save(self, run: Run = run_now) -> None:
+        """Forget what has been dead for too long, and write the file, if anything has changed."""
+        now_ms = self._clock_ms()
+        for topic, groups in list(self.topics.items()):
+            for group, one in list(groups.items()):
+                if one.is_dead and now_ms - one.data.dead_time >= self._clean_after_ms:
+                    del groups[group]
+                    self._is_changed = True
+            if not groups:
+                del self.topics[topic]
+        if self._is_changed:
+            self._is_changed = False
+            save_table(self._root, _FILE, FilterTable(filter_data_by_topic=dict(self._table())), run)
+
+
+def replace_time(data: GroupFilter, dead_time_ms: int, client_version: int | None = None) -> GroupFilter:
+    """The same filter, dead since then (0: alive), of another version perhaps."""
+    return GroupFilter(
+        bloom_filter_data=data.bloom_filter_data, born_time=data.born_time,
+        client_version=data.client_version if client_version is None else client_version,
+        consumer_group=data.consumer_group, dead=dead_time_ms >= data.born_time, dead_time=dead_time_ms,
+        expression=data.expression, expression_type=data.expression_type, topic=data.topic,
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Bloom filter over consumer groups: which SQL92 subscriptions a message fulfils, in a few bytes a message.
+
+The bits of a group are those of ``group#topic``. A message's bit map, in its ConsumeQueueExt unit, has the bits of
+all groups whose expression it fulfils: one whose bits are not all there does not want it.
+
+Source: ``BloomFilter``, ``BitsArray``; Guava's ``Hashing#murmur3_128``.
+"""
+
+import math
+from struct import unpack_from
+from typing import Final
+
+_MASK: Final = (1 << 64) - 1
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
+_BLOCK_BYTES: Final = 16
+
+
+def _rotated(value: int, bits: int) -> int:
+    return (value << bits | value >> 64 - bits) & _MASK
+
+
+def _mixed(value: int) -> int:
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return value ^ value >> 33
+
+
+def murmur3_low(data: bytes) -> int:
+    """The low 64 bits of the 128 that MurmurHash3 (x64, seed 0) makes of some bytes."""
+    one = other = 0
+    blocks = len(data) // _BLOCK_BYTES * _BLOCK_BYTES
+    for at in range(0, blocks, _BLOCK_BYTES):
+        low, high = unpack_from("<QQ", data, at)
+        one ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
+        one = ((_rotated(one, 27) + other) * 5 + 0x52DCE729) & _MASK
+        other ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
+        other = ((_rotated(other, 31) + one) * 5 + 0x38495AB5) & _MASK
+    low, high = unpack_from("<QQ", data[blocks:].ljust(_BLOCK_BYTES, b"\0"))
+    other ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
+    one ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
+    one ^= len(data)
+    other ^= len(data)
+    one = (one + other) & _MASK
+    other = (other + one) & _MASK
+    return (_mixed(one) + _mixed(other)) & _MASK
+
+
+class BloomFilter:
+    """Positions of bits, and maps of them.
+
+    Attributes:
+        hash_count: bits of a group.
+        bit_count: bits of a map, a multiple of 8.
+    """
+
+    def __init__(self, error_percent: int = 20, group_count: int = 32) -> None:
+        """A filter for so many groups.
+
+        Args:
+            error_percent: how many messages that a group does not want may seem wanted, 1 to 99
+                (``maxErrorRateOfBloomFilter``).
+            group_count: groups of a topic with expressions (``expectConsumerNumUseFilter``).
+        """
+        error = error_percent / 100
+        self.hash_count = math.ceil(math.log(error) / math.log(0.5))
+        bits = math.ceil(group_count * (math.log(1 / error) / math.log(2)) * (math.log(math.e) / math.log(2)))
+        self.bit_count = 8 * math.ceil(bits / 8)
+
+    def positions(self, group: str, topic: str) -> list[int]:
+        """The bits of a group that subscribes a topic; some may be the same."""
+        hashed = murmur3_low(f"{group}#{topic}".encode("utf-8", "replace"))
+        low, high = hashed & 0xFFFFFFFF, hashed >> 32
+        found = []
+        for number in range(1, self.hash_count + 1):
+            combined = (low + number * high) & 0xFFFFFFFF
+            found.append((combined if combined < 1 << 31 else combined ^ 0xFFFFFFFF) % self.bit_count)
+        return found
+
+    def bit_map(self, positions: list[int]) -> bytes:
+        """A map with these bits."""
+        bits = bytearray(self.bit_count // 8)
+        for position in positions:
+            bits[position // 8] |= 1 << position % 8
+        return bytes(bits)
+
+    @staticmethod
+    def may_hold(bit_map: bytes, positions: list[int]) -> bool:
+        """Whether all of these bits are in a map."""
+        return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)
