@@ -61,10 +61,12 @@ def test_who_appends_and_dispatches_does_not_wait_for_the_disk(open_store: Opene
 
         def sync(self, descriptor: int) -> None:
             self.by_caller += threading.current_thread() is threading.main_thread()
+            super().sync(descriptor)
 
         def sync_directory(self, path: str) -> None:
             self.by_caller += threading.current_thread() is threading.main_thread()
             self.directories.add(Path(path).name)
+            super().sync_directory(path)
 
     disk = Noting()
     store = open_store(disk=disk, commitlog_file_bytes=1 << 20, flush_consumequeue_interval_ms=60_000)
