@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import offline
-from benchmarks.measure import Figure, run, seconds, warm_page_cache
+from benchmarks.measure import Figure, run, seconds
 from jobs import export_delta
 from rmq_formats.spark import session
 
@@ -22,10 +22,7 @@ def figures(work: Path, messages: int) -> list[Figure]:
         work: directory of the benchmarks' stores.
         messages: records of the store.
     """
-    store = work / "store"
-    if not store.exists():
-        offline.generate(store, messages)
-    warm_page_cache(store / "commitlog")
+    store = offline.warm_store(work, messages)
     taken = json.loads(run("-m", "benchmarks.lakehouse", str(store), str(work / "lake")).splitlines()[-1])
     rewrite, batch, stream = (statistics.mean(taken[name][1:]) for name in ("rewrite", "batch", "available-now"))
     return [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import offline
-from benchmarks.measure import Figure, run_rmq, seconds, warm_page_cache
+from benchmarks.measure import Figure, run_rmq, seconds
 from rmq_formats.offline.plan import plan_splits
 from rmq_formats.scan import scan_segment
 from rmq_formats.segment import commitlog_segments, open_storage, opened
@@ -22,10 +22,7 @@ def figures(work: Path, messages: int) -> list[Figure]:
         work: directory of the benchmarks' stores.
         messages: records of the store.
     """
-    store = work / "store"
-    if not store.exists():
-        offline.generate(store, messages)
-    warm_page_cache(store / "commitlog")
+    store = offline.warm_store(work, messages)
     return [*_verify(store), _growth(store, work)]
 
 
