@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rmq_core.cli.main import app
-from tests.broker.processes import standalone
+from tests.broker.processes import configured
 from tests.cli.conftest import one_line
 
 BROKER = "admin-a"
@@ -64,8 +64,5 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A name server and a broker, without a topic of a user's."""
-    directory = tmp_path_factory.mktemp("admin")
-    conf = directory / "broker.conf"
-    conf.write_text(SETTINGS)
-    with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+    with configured(tmp_path_factory.mktemp("admin"), SETTINGS) as running:
         yield Cluster(running.namesrv, running.broker)

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_core.broker.metrics import Family
 from tests.admin.conftest import BROKER, SETTINGS, Cluster
-from tests.broker.processes import failure, standalone
+from tests.broker.processes import configured, failure
 from tests.client.scenarios import fresh
 
 SAMPLE = re.compile(r'([a-z_0-9]+){((?:[a-zA-Z_]+="(?:[^"\\\\]|\\\\.)*",?)*)} (-?[0-9.e+]+)')
@@ -21,11 +21,8 @@ PLACE = f'cluster="DefaultCluster",broker="{BROKER}"'
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, str]]:
     """A cluster, and where its metrics are."""
-    directory = tmp_path_factory.mktemp("metrics")
-    conf, log = directory / "broker.conf", directory / "log"
-    conf.write_text(SETTINGS)
-    with standalone(directory / "store", "-c", str(conf), "--metrics-port", "0", log=log) as running:
-        told = re.search(r"metrics on (http://127\.0\.0\.1:[0-9]+/metrics)", log.read_text())
+    with configured(tmp_path_factory.mktemp("metrics"), SETTINGS, "--metrics-port", "0") as running:
+        told = re.search(r"metrics on (http://127\.0\.0\.1:[0-9]+/metrics)", running.errors.read_text())
         assert told
         yield Cluster(running.namesrv, running.broker), told[1]
 

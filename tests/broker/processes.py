@@ -56,6 +56,15 @@ def standalone(store: Path, *arguments: str, log: Path) -> Iterator[Standalone]:
         process.communicate(timeout=30)
 
 
+@contextmanager
+def configured(directory: Path, settings: str, *arguments: str) -> Iterator[Standalone]:
+    """The same with settings: ``broker.conf``, ``store`` and ``log`` are below a directory."""
+    conf = directory / "broker.conf"
+    conf.write_text(settings)
+    with standalone(directory / "store", "-c", str(conf), *arguments, log=directory / "log") as running:
+        yield running
+
+
 def failure(*arguments: str) -> str:
     """What a command that cannot run says; it has to exit with 2."""
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=START_S, check=False)

@@ -17,7 +17,7 @@ from rmq_core.replay import run
 from rmq_core.replay.checkpoint import Checkpoint
 from rmq_core.replay.outgoing import ORIGIN
 from rmq_formats.errors import ClusterError, OptionError, RmqError
-from tests.broker.processes import standalone
+from tests.broker.processes import configured
 from tests.jobs.replaying import (
     QUEUES,
     Messages,
@@ -40,10 +40,7 @@ _KILLED = (
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server's address of ``rmq standalone``."""
-    directory = tmp_path_factory.mktemp("replay")
-    conf = directory / "broker.conf"
-    conf.write_text(_CONF)
-    with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+    with configured(tmp_path_factory.mktemp("replay"), _CONF) as running:
         yield running.namesrv
 
 

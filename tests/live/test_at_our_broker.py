@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.broker.processes import standalone
+from tests.broker.processes import configured
 from tests.live.scenarios import *  # noqa: F403 # the tests themselves
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("live_at_our_broker")]
@@ -14,8 +14,5 @@ _CONF = "mappedFileSizeCommitLog=1048576\nenablePropertyFilter=true\ndiskMaxUsed
 @pytest.fixture(scope="module")
 def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server's address of ``rmq standalone``."""
-    directory = tmp_path_factory.mktemp("live")
-    conf = directory / "broker.conf"
-    conf.write_text(_CONF)
-    with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+    with configured(tmp_path_factory.mktemp("live"), _CONF) as running:
         yield running.namesrv

@@ -22,7 +22,7 @@ from rmq_formats.spark.cluster import ClusterSource, SpanPartition
 from rmq_formats.spark.cluster_options import ClusterQueue
 from rmq_formats.spark.cluster_plan import Span
 from rmq_formats.spark.cluster_stream import ClusterStreamReader
-from tests.broker.processes import COMMAND, standalone
+from tests.broker.processes import COMMAND, configured, standalone
 from tests.live.scenarios import fresh, make_topic
 
 pytestmark = [pytest.mark.xdist_group("live_places")]
@@ -91,9 +91,7 @@ def cut(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
     directory = tmp_path_factory.mktemp("cut")
     shutil.copytree(golden("mixed") / "store", directory / "store")
     (directory / "store" / "commitlog" / f"{0:020d}").unlink()
-    conf = directory / "broker.conf"
-    conf.write_text(_CONF)
-    with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+    with configured(directory, _CONF) as running:
         yield running.namesrv
 
 
