@@ -98,6 +98,11 @@ class ConsumerOffsets:
                 del table[key]
         self._is_changed = True
 
+    def adopt(self, offsets: OffsetTable) -> None:
+        """Have the offsets of a master, as a slave does; what only the slave knows stays."""
+        self.table.update(offsets.offset_table)
+        self._is_changed = True
+
     def body(self) -> OffsetTable:
         """The table as slaves are told it."""
         return OffsetTable(data_version=self._version, offset_table=self.table)

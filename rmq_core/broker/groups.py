@@ -65,6 +65,15 @@ class Groups:
         self.version = self.version.next(self._clock_ms())
         self.save()
 
+    def adopt(self, groups: SubscriptionGroups) -> None:
+        """Have the groups of a master, as a slave does."""
+        if groups.data_version != self.version:
+            self.table.clear()
+            self.table.update(groups.subscription_group_table)
+            self.forbidden = groups.forbidden_table
+            self.version = groups.data_version
+            self.save()
+
     def save(self) -> None:
         """Write the file."""
         save_table(self._root, _FILE, self.body())

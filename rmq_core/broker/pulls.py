@@ -8,9 +8,10 @@ from typing import Final
 from rmq_core.broker import names, stats
 from rmq_core.broker.filters import Filter, filter_of, is_tag_type, subscription
 from rmq_core.broker.held_pulls import HeldPull, HeldPulls
+from rmq_core.broker.slave_refusals import BUSY
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
-from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, failure
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
@@ -51,6 +52,8 @@ class Pulls:
 
     def pull(self, request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
         """PULL_MESSAGE (11), LITE_PULL_MESSAGE (361)."""
+        if self._state.config.is_slave and not self._state.config.slave_read_enable:
+            return request.response(int(ResponseCode.SYSTEM_BUSY), BUSY)
         asked = read_fields(request, PullMessage)
         return self._pull(request, connection, asked, may_wait=asked.sys_flag & _MAY_WAIT != 0)
 
@@ -78,6 +81,8 @@ class Pulls:
         code = _CODES[result.status]
         if asked.queue_offset != 0 and result.status in _WITHOUT_MESSAGES:
             code = ResponseCode.PULL_OFFSET_MOVED
+        if state.config.is_slave:
+            code = self._slave_code(code, result)
         if code is ResponseCode.PULL_NOT_FOUND and may_wait and self._held.count < state.config.max_held_pulls:
             self._hold(request, connection, asked, wanted)
             return None
@@ -89,7 +94,7 @@ class Pulls:
     ) -> RemotingCommand:  # fmt: skip
         topic, group = configs
         fields = {
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(self._suggested(group, result)),
             "nextBeginOffset": str(result.next_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
@@ -103,6 +108,29 @@ class Pulls:
             self._state.stats.count(stats.GROUP_GET_SIZE, key, result.size)
         body = b"" if not slices else slices[0] if len(slices) == 1 else b"".join(slices)
         return request.response(int(code), result.status.value, fields, body)
+
+    def _suggested(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
+        """Which of the brokers of this name is to be pulled from next. Source: ``composeResponseHeader``."""
+        state = self._state
+        if not state.config.slave_read_enable or (state.replication.is_following and not result.is_far):
+            return MASTER_ID
+        return group.which_broker_when_consume_slowly if result.is_far else group.broker_id
+
+    def _slave_code(self, code: ResponseCode, result: GetResult) -> ResponseCode:
+        """A slave's answer: what it does not have, the master may, if that is there.
+
+        Without it, a consumer that is ahead of this slave waits here: the original has it ask again and again.
+
+        Source: ``composeResponseHeader``, ``DefaultPullMessageResultHandler#handle``.
+        """
+        state = self._state
+        if state.replication.is_following:
+            to_master = result.status is not GetStatus.FOUND and not result.is_far
+            return ResponseCode.PULL_RETRY_IMMEDIATELY if to_master else code
+        if code is ResponseCode.PULL_OFFSET_MOVED and not state.store.config.offset_check_in_slave:
+            is_ahead = result.status is GetStatus.OFFSET_OVERFLOW_BADLY
+            return ResponseCode.PULL_NOT_FOUND if is_ahead else ResponseCode.PULL_RETRY_IMMEDIATELY
+        return code
 
     def _reset(self, request: RemotingCommand, asked: PullMessage, offset: int) -> RemotingCommand:
         store = self._state.store

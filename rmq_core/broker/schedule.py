@@ -119,6 +119,11 @@ class Schedule:
             return True
         return result.status is PutStatus.PUT_OK
 
+    def adopt(self, offsets: DelayOffsets) -> None:
+        """Be as far as a master, as a slave is."""
+        self.offsets = dict(offsets.offset_table)
+        self._due_ms.clear()
+
     def body(self) -> DelayOffsets:
         """The table as slaves are told it."""
         return DelayOffsets(data_version=self._version, offset_table=self.offsets)

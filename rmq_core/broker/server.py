@@ -31,6 +31,7 @@ from rmq_core.broker.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.send_back import SendBacks
 from rmq_core.broker.sends import Sends
 from rmq_core.broker.slave_refusals import slave_refusals
+from rmq_core.broker.slave_sync import SlaveSync, master_handlers
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.stats import SAMPLE_S, Stats
 from rmq_core.broker.storing import Storing
@@ -127,6 +128,10 @@ class Broker:
             await self.state.replication.start(port)
             ending.push_async_callback(self.registration.close)
             await self.registration.start()
+            if config.is_slave:
+                syncing = SlaveSync(self.state, self._schedule)
+                ending.push_async_callback(syncing.close)
+                syncing.start()
             ending.push_async_callback(self.checks.close)
             ending.callback(self._stop_clocks)
             self._start_clocks()
@@ -195,6 +200,7 @@ class Broker:
             **ProgressAdmin(state, self._held, self._schedule).handlers(),
             **BrokerAdmin(state, self._schedule).handlers(),
             **Relays(state).handlers(),
+            **master_handlers(state.store.config.root),
             **Transactions(state, self.notes).handlers(),
         }
 

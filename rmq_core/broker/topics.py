@@ -137,6 +137,14 @@ class Topics:
         for listener in self._listeners:
             listener()
 
+    def adopt(self, configs: TopicConfigs) -> None:
+        """Have the topics of a master, as a slave does."""
+        if configs.data_version != self.version:
+            self.table.clear()
+            self.table.update(configs.topic_config_table)
+            self.version = configs.data_version
+            self.save()
+
     def save(self) -> None:
         """Write the file."""
         save_table(self._root, _FILE, TopicConfigs(data_version=self.version, topic_config_table=self.table))

@@ -128,7 +128,7 @@ class Reader:
         view = _NO_VIEW
         first = last = -1  # the stretch that the next slice will be
         count = total = removed = 0
-        following = queue_offset
+        following, scanned = queue_offset, log.max_offset
         ext = queue.ext if may_match_unit is not None else None
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
             if total:
@@ -139,6 +139,7 @@ class Reader:
                 if count >= max_count or count >= most_count or total + size > most or total + size > max_bytes:
                     break
             following += 1
+            scanned = physical_offset
             if tags_codes is not None and tags_code not in tags_codes and not _is_tagged(queue, tags_code, tags_codes):
                 continue
             if ext is not None and not _may_match(ext, tags_code, may_match_unit):
@@ -171,7 +172,8 @@ class Reader:
         status = GetStatus.FOUND
         if not count:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
-        return _new(GetResult, (status, following, queue.min_offset, queue.max_offset, slices, count, total))
+        low, high, is_far = queue.min_offset, queue.max_offset, scanned < near_from
+        return _new(GetResult, (status, following, low, high, slices, count, total, is_far))
 
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """When a message of a queue was stored; None where there is none."""

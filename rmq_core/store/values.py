@@ -88,6 +88,7 @@ class GetResult(NamedTuple):
             share one.
         message_count: records in them.
         size: their bytes.
+        is_far: the last of them is so far from the log's end that it is likely not in memory any more.
     """
 
     status: GetStatus
@@ -97,6 +98,7 @@ class GetResult(NamedTuple):
     slices: list[memoryview]
     message_count: int
     size: int
+    is_far: bool = False
 
 
 class Arrival(NamedTuple):

@@ -1,10 +1,15 @@
 """A master of ours and slaves of ours."""
 
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
+from rmq_core.remoting.bodies import HaStatus, decode_body
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.store.values import PutStatus
 from rmq_formats.message import StoredMessage
-from tests.broker.conftest import Asker, messages
+from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import FILE_BYTES, caught_up, running, slave_of, store_of, written
 
 BODY = b"." * 3000
@@ -36,3 +41,107 @@ async def test_a_slave_ends_with_its_masters_log(tmp_path: Path) -> None:
         assert end > 4 * FILE_BYTES
     assert written(theirs, end) == written(ours, end)
     assert len(written(ours, end)) > 4
+
+
+async def test_a_slave_that_was_away_gets_all_that_it_missed(tmp_path: Path) -> None:
+    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(ours) as master:
+        settings = slave_of(master)
+        async with running(theirs, **settings) as slave:
+            await fill(master, 30)
+            await caught_up(slave.broker, master.broker)
+        await fill(master, 100, first=30)
+        async with running(theirs, **settings) as slave:
+            await caught_up(slave.broker, master.broker)
+            assert stored(slave, queue_id=1) == stored(master, queue_id=1)
+            end = master.broker.store.max_physical_offset
+    assert written(theirs, end) == written(ours, end)
+
+
+async def test_a_slave_follows_a_master_that_comes_again(tmp_path: Path) -> None:
+    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with AsyncExitStack() as stopping:
+        async with running(ours) as master:
+            settings = slave_of(master)
+            slave = await stopping.enter_async_context(running(theirs, **settings))
+            await fill(master, 30)
+            await caught_up(slave.broker, master.broker)
+        port = int(str(settings["ha_master_address"]).rpartition(":")[2])
+        async with running(ours, ha_listen_port=port) as master:
+            await fill(master, 30, first=30)
+            await caught_up(slave.broker, master.broker)
+            assert stored(slave) == stored(master)
+
+
+async def test_an_empty_slave_begins_with_the_masters_last_file(tmp_path: Path) -> None:
+    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(ours) as master:
+        await fill(master, 60)
+        async with running(theirs, **slave_of(master)) as slave:
+            await caught_up(slave.broker, master.broker)
+            end = master.broker.store.max_physical_offset
+            assert slave.broker.store.min_physical_offset == end - end % FILE_BYTES
+            asked = stored(master)[-1].queue_offset
+            assert messages(await slave.pull("T", asked)) == []  # slaveReadEnable is false by default
+            result = slave.broker.store.get("T", 0, asked, 1)
+            assert result.message_count == 1
+    (name,) = written(theirs, end)
+    assert written(theirs, end)[name] == written(ours, end)[name]
+
+
+async def test_a_slave_of_a_slave_has_the_log_too(tmp_path: Path) -> None:
+    names = "master", "slave", "second"
+    stores = [store_of(tmp_path / name) for name in names]
+    async with (
+        running(stores[0]) as master,
+        running(stores[1], **slave_of(master)) as slave,
+        running(stores[2], **slave_of(slave, broker_id=2)) as second,
+    ):
+        await fill(master, 30)
+        await caught_up(second.broker, master.broker)
+        assert stored(second) == stored(master)
+
+
+async def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
+    async with running(store_of(tmp_path / "slave"), broker_role="SLAVE", broker_id=1) as slave:
+        answer = await slave.send("T")
+        assert (answer.code, answer.remark) == (2, "[REJECTREQUEST]system busy, start flow control for a while")
+        back = await slave.ask(36, {"offset": 0, "group": "g", "delayLevel": 0})
+        ended = {"producerGroup": "g", "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": 8}
+        assert back.code == 2
+        assert (await slave.ask(37, ended | {"msgId": "x"})).code == 11
+        assert slave.broker.store.put("T", 0, b"x", b"", 0, bytes(8), 0).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert slave.broker.store.max_physical_offset == 0
+
+
+async def test_a_log_that_is_another_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    theirs = store_of(tmp_path / "slave")
+    async with running(theirs) as before:
+        await fill(before, 30)
+        end = before.broker.store.max_physical_offset
+    async with running(store_of(tmp_path / "master")) as master, running(theirs, **slave_of(master)) as slave:
+
+        async def is_told() -> bool:
+            return f"its log reaches to {end}, this one to 0" in caplog.text
+
+        await eventually(is_told)
+        assert slave.broker.store.max_physical_offset == end
+
+
+async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
+    async with (
+        running(store_of(tmp_path / "master")) as master,
+        running(store_of(tmp_path / "slave"), **slave_of(master)) as slave,
+    ):
+        await fill(master, 3)
+        await caught_up(slave.broker, master.broker)
+        end = master.broker.store.max_physical_offset
+
+        async def has_told() -> bool:
+            status = decode_body((await master.ask(907)).body, HaStatus)
+            return [one.slave_ack_offset for one in status.ha_connection_info] == [end]
+
+        await eventually(has_told)
+        ours, theirs = [decode_body((await one.ask(907)).body, HaStatus) for one in (master, slave)]
+        assert (ours.master, ours.in_sync_slave_nums, ours.master_commit_log_max_offset) == (True, 1, end)
+        assert (theirs.master, theirs.ha_client_runtime_info.max_offset) == (False, end)

@@ -1,0 +1,139 @@
+"""Consumers read from slaves when the master is loaded or gone, and slaves know what is read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from rmq_core.client import PullConsumer
+from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.server import NameServer
+from tests.broker.conftest import Asker, eventually, messages
+from tests.ha.conftest import caught_up, running, slave_of, store_of
+from tests.ha.test_replication import fill
+
+SYSTEM_BUSY = 2
+NOT_FOUND = 19
+RETRY_IMMEDIATELY = 20
+SUGGESTED = "suggestWhichBrokerId"
+
+
+@pytest.fixture
+async def namesrv(tmp_path: Path) -> AsyncIterator[str]:
+    config = NamesrvConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kvConfig.json"))
+    async with NameServer(config) as server:
+        yield server.address
+
+
+async def test_a_loaded_master_sends_consumers_to_its_slave(tmp_path: Path) -> None:
+    for enabled, ratio, suggested in ((True, 0, "1"), (True, 40, "0"), (False, 0, "0")):
+        store = store_of(tmp_path / f"{enabled}{ratio}", memory_ratio=ratio)
+        async with running(store, slave_read_enable=enabled) as master:
+            await fill(master, 4)
+            answer = await master.pull("T")
+            assert (answer.code, answer.ext_fields[SUGGESTED]) == (0, suggested)
+            end = await master.pull("T", 2)
+            assert (end.code, end.ext_fields[SUGGESTED]) == (NOT_FOUND, "0")
+
+
+async def test_a_slave_answers_pulls_only_if_it_is_told_to(tmp_path: Path, namesrv: str) -> None:
+    async with running(store_of(tmp_path / "master"), namesrv_addr=namesrv) as master:
+        await fill(master, 4)
+        settings = slave_of(master, namesrv_addr=namesrv)
+        async with running(store_of(tmp_path / "slave"), **settings) as slave:
+            assert (await slave.pull("T")).code == SYSTEM_BUSY
+        async with running(store_of(tmp_path / "slave"), **settings, slave_read_enable=True) as slave:
+            await caught_up(slave.broker, master.broker)
+            await knows(slave, "T")
+            found = await slave.pull("T")
+            assert (found.code, found.ext_fields[SUGGESTED], len(messages(found))) == (0, "0", 2)
+            assert (await slave.pull("T", 2)).code == RETRY_IMMEDIATELY  # at the master, which may have it
+
+
+async def knows(slave: Asker, topic: str) -> None:
+    """Wait until a slave has been told of a topic."""
+
+    async def is_there() -> bool:
+        return topic in slave.broker.state.topics.table
+
+    await eventually(is_there, 60)
+
+
+async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, namesrv: str) -> None:
+    settings = {"namesrv_addr": namesrv, "slave_read_enable": True}
+    async with running(store_of(tmp_path / "master"), **settings) as master:
+        await fill(master, 4)
+        slave_settings = slave_of(master, **settings)
+        async with running(store_of(tmp_path / "slave"), **slave_settings) as slave:
+            await caught_up(slave.broker, master.broker)
+            await knows(slave, "T")
+    async with running(store_of(tmp_path / "slave"), **slave_settings) as slave:
+        assert (await slave.pull("T", 1)).code == 0
+        assert (await slave.pull("T", 2)).code == NOT_FOUND
+        assert (await slave.pull("T", 7)).code == NOT_FOUND  # it may be behind what the consumer has seen
+        waiting = asyncio.create_task(slave.pull("T", 2, sysFlag=6, suspendTimeoutMillis=60_000))
+
+        async def is_held() -> bool:
+            return slave.broker._held.count == 1
+
+        await eventually(is_held)
+        port = int(str(slave_settings["ha_master_address"]).rpartition(":")[2])
+        async with running(store_of(tmp_path / "master"), **settings, ha_listen_port=port) as master:
+            await fill(master, 1)
+            answer = await waiting
+            assert (answer.code, [one.queue_offset for one in messages(answer)]) == (0, [2])
+
+
+async def test_a_slave_takes_over_topics_groups_and_offsets(tmp_path: Path, namesrv: str) -> None:
+    settings = {"namesrv_addr": namesrv, "slave_sync_interval_ms": 50}
+    async with running(store_of(tmp_path / "master"), **settings) as master:
+        state = master.broker.state
+        await fill(master, 4)
+        assert (await master.heartbeat("readers")).code == 0
+        state.offsets.commit("T", "readers", 0, 1)
+        master.broker._schedule.offsets[3] = 7
+        async with running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave:
+            await knows(slave, "T")
+            theirs = slave.broker.state
+
+            async def has_all() -> bool:
+                return "readers" in theirs.groups.table and slave.broker._schedule.offsets == {3: 7}
+
+            await eventually(has_all, 60)
+            assert theirs.topics.table == state.topics.table
+            assert theirs.topics.version == state.topics.version
+            assert theirs.groups.table == state.groups.table
+            assert theirs.offsets.get("T", "readers", 0) == 1
+            state.offsets.commit("T", "readers", 0, 2)
+
+            async def is_told() -> bool:
+                return theirs.offsets.get("T", "readers", 0) == 2
+
+            await eventually(is_told, 60)
+        async with running(store_of(tmp_path / "slave"), broker_role="SLAVE", broker_id=1) as slave:
+            assert slave.broker.state.offsets.get("T", "readers", 0) == 2  # from its files
+            assert "T" in slave.broker.state.topics.table
+
+
+async def test_our_consumer_goes_on_at_the_slave_when_the_master_is_gone(tmp_path: Path, namesrv: str) -> None:
+    settings = {"namesrv_addr": namesrv, "slave_read_enable": True, "register_name_server_period_ms": 1000}
+    async with AsyncExitStack() as stopping:
+        slave = await stopping.enter_async_context(
+            running(store_of(tmp_path / "slave"), broker_role="SLAVE", broker_id=1, **settings)
+        )
+        async with running(store_of(tmp_path / "master"), **settings) as master:
+            await fill(master, 20)
+            await caught_up(slave.broker, master.broker)  # its name server has told it where the master is
+            await knows(slave, "T")
+            consumer = await stopping.enter_async_context(PullConsumer(namesrv, "readers"))
+            queues = await consumer.queues("T")
+            consumer.assign(queues)
+            await consumer.seek_to_begin(*queues)
+            seen = await consumer.poll(60, 5)
+        while len(seen) < 20:
+            seen += await consumer.poll(60)
+        assert sorted({(one.queue_id, one.queue_offset) for one in seen}) == [
+            (queue_id, offset) for queue_id in range(2) for offset in range(10)
+        ]

@@ -1,0 +1,84 @@
+"""Senders of a SYNC_MASTER are answered when slaves have their messages, and a peer cannot pretend that."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from rmq_core.ha.frames import encode_report
+from tests.broker.conftest import Asker
+from tests.ha.conftest import caught_up, running, slave_of, store_of
+from tests.ha.test_replication import stored
+
+SYNC = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout_ms": 60_000}
+FLUSH_SLAVE_TIMEOUT = 12
+
+
+async def connect(master: Asker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Be a peer at the port of slaves."""
+    return await asyncio.open_connection("127.0.0.1", master.broker.state.replication.port)
+
+
+async def test_a_sender_waits_for_the_slave(tmp_path: Path) -> None:
+    async with running(store_of(tmp_path / "master"), **SYNC) as master:
+        sending = asyncio.create_task(master.send("T", b"first"))
+        async with running(store_of(tmp_path / "slave"), **slave_of(master)) as slave:
+            assert (await sending).code == 0
+            assert [one.body for one in stored(slave)] == [b"first"]
+            for _ in range(10):
+                assert (await master.send("T")).code == 0
+            assert slave.broker.store.max_physical_offset == master.broker.store.max_physical_offset
+
+
+async def test_without_a_slave_the_message_is_stored_and_the_answer_is_12(tmp_path: Path) -> None:
+    async with running(store_of(tmp_path / "master"), **SYNC | {"slave_timeout_ms": 50}) as master:
+        answer = await master.send("T")
+        assert answer.code == FLUSH_SLAVE_TIMEOUT
+        assert answer.ext_fields["queueOffset"] == "0"
+        assert len(stored(master)) == 1
+        unwaited = await master.send("T", properties={"UNIQ_KEY": "0A", "WAIT": "false"})
+        assert unwaited.code == 0
+
+
+async def test_two_slaves_are_two(tmp_path: Path) -> None:
+    settings: dict[str, Any] = SYNC | {"in_sync_replicas": 3, "slave_timeout_ms": 500}
+    async with (
+        running(store_of(tmp_path / "master"), **settings) as master,
+        running(store_of(tmp_path / "slave"), **slave_of(master)) as slave,
+    ):
+        assert (await master.send("T")).code == FLUSH_SLAVE_TIMEOUT
+        await caught_up(slave.broker, master.broker)
+
+
+async def test_what_was_not_sent_cannot_be_acknowledged(tmp_path: Path) -> None:
+    async with running(store_of(tmp_path / "master"), **SYNC | {"slave_timeout_ms": 300}) as master:
+        reader, writer = await connect(master)
+        writer.write(encode_report(0))
+        sending = asyncio.create_task(master.send("T"))
+        head = await reader.readexactly(12)
+        assert head[:8] == bytes(8)
+        writer.write(encode_report(int.from_bytes(head[8:], "big") + 1))
+        assert await reader.read() is not None  # to the end, which comes at once
+        assert (await sending).code == FLUSH_SLAVE_TIMEOUT
+        assert not master.broker.state.replication.master.slaves
+        writer.close()
+
+
+async def test_a_negative_offset_and_one_beyond_the_log_are_refused(tmp_path: Path) -> None:
+    async with running(store_of(tmp_path / "master"), **SYNC) as master:
+        for offset in (-1, 1, 1 << 62):
+            reader, writer = await connect(master)
+            writer.write(encode_report(offset))
+            assert await reader.read() == b""
+            writer.close()
+
+
+async def test_a_silent_peer_is_let_go_and_an_idle_one_gets_heartbeats(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"ha_send_heartbeat_interval_ms": 100, "ha_housekeeping_interval_ms": 1000}
+    async with running(store_of(tmp_path / "master"), **settings) as master:
+        reader, writer = await connect(master)
+        writer.write(encode_report(0))
+        received = await reader.read()
+        assert received
+        assert received == bytes(len(received))
+        assert len(received) % 12 == 0
+        writer.close()
