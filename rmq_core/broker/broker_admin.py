@@ -10,6 +10,7 @@ from rmq_core.broker.config import store_properties
 from rmq_core.broker.runtime_info import runtime_info
 from rmq_core.broker.schedule import Schedule
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.timers_admin import TimerAdmin
 from rmq_core.remoting.bodies import DataVersion, KVTable, encode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -27,9 +28,10 @@ log = logging.getLogger("rmq.broker.admin")
 class BrokerAdmin:
     """Handles administration of the broker."""
 
-    def __init__(self, state: BrokerState, schedule: Schedule) -> None:
+    def __init__(self, state: BrokerState, schedule: Schedule, timed: TimerAdmin) -> None:
         self._state = state
         self._schedule = schedule
+        self._timed = timed
         self._started_ms = state.clock_ms()
         self._version = DataVersion(timestamp=self._started_ms)
 
@@ -73,7 +75,7 @@ class BrokerAdmin:
 
     def get_runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_BROKER_RUNTIME_INFO (28)."""
-        table = runtime_info(self._state, self._schedule, self._started_ms)
+        table = runtime_info(self._state, self._schedule, self._started_ms) | self._timed.runtime_info()
         return request.response(body=encode_body(KVTable(table=table)))
 
     def view_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -16,6 +16,7 @@ from rmq_formats.errors import OptionError
 ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
 FAST_PORT_DISTANCE: Final = 2  # the port for clients that must not wait behind pulls is so much lower
 _MAX_PORT: Final = 65535
+_TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)
 # Keys whose "true" promises what this broker does not do: to pass over them would leave doors open.
 _NOT_TRUE: Final = (
     "aclEnable",
@@ -50,7 +51,17 @@ class BrokerConfig(HaSettings):
         trace_topic_enable: whether there is a topic of traces.
         msg_trace_topic_name: its name.
         revive_queue_num: queues of the topic that popping needs; kept for a Java broker on the same store.
-        timer_wheel_enable: whether there is a topic of timer messages; likewise.
+        timer_wheel_enable: whether messages may be sent for a time of their own.
+        timer_precision_ms: length of the intervals in which they are delivered; 100, 200, 500 or 1000, others count
+            as the next below.
+        timer_max_delay_sec: how far ahead such a time may be.
+        timer_roll_window_slots: intervals ahead from which on such a message is stored again on the way.
+        timer_log_file_bytes: size of a file of ``timerlog``.
+        timer_flush_interval_ms: how often it is written down how far timer messages are.
+        timer_congest_num_each_slot: messages of an interval from which on some more are refused; twice as many, all.
+        timer_stop_enqueue: take no timer messages in; they wait in their topic.
+        timer_stop_dequeue: deliver none; they wait on.
+        recall_message_enable: whether timer messages may be recalled.
         register_name_server_period_ms: how often the broker registers.
         register_broker_timeout_ms: how long a name server may take for it.
         compressed_register: registers in few bytes.
@@ -96,6 +107,15 @@ class BrokerConfig(HaSettings):
     msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC")
     revive_queue_num: int = setting(8, low=1)
     timer_wheel_enable: bool = setting(True)
+    timer_precision_ms: int = setting(1000)
+    timer_max_delay_sec: int = setting(259_200, mutable=True)
+    timer_roll_window_slots: int = setting(172_800, java="timerRollWindowSlot")
+    timer_log_file_bytes: int = setting(100 << 20, java="mappedFileSizeTimerLog", low=68)
+    timer_flush_interval_ms: int = setting(1000, low=10)
+    timer_congest_num_each_slot: int = setting((1 << 31) - 1, mutable=True)
+    timer_stop_enqueue: bool = setting(False, mutable=True)
+    timer_stop_dequeue: bool = setting(False, mutable=True)
+    recall_message_enable: bool = setting(False, mutable=True)
     register_name_server_period_ms: int = setting(30_000, java="registerNameServerPeriod", low=1000)
     register_broker_timeout_ms: int = setting(24_000, java="registerBrokerTimeoutMills", low=1)
     compressed_register: bool = setting(False)
@@ -126,6 +146,11 @@ class BrokerConfig(HaSettings):
     def is_slave(self) -> bool:
         """Whether a master writes this broker's store."""
         return self.broker_role == _SLAVE
+
+    @property
+    def timer_precision(self) -> int:
+        """The precision that counts, ms. Source: ``MessageStoreConfig#setTimerPrecisionMs``."""
+        return max((one for one in _TIMER_PRECISIONS_MS if one <= self.timer_precision_ms), default=100)
 
     @property
     def namesrvs(self) -> list[str]:

@@ -58,7 +58,7 @@ IGNORED: Final = frozenset(
     litePullThreadPoolQueueCapacity loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
     loadBalanceThreadPoolQueueCapacity lockInStrictMode logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum logicalDiskSpaceCleanForciblyThreshold
-    mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
+    mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
     maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
     maxHaTransferByteInSecond maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize
     maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
@@ -75,7 +75,7 @@ IGNORED: Final = frozenset(
     pullMessageThreadPoolNums pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel
     putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
     queryMessageThreadPoolNums queryThreadPoolQueueCapacity readOnlyCommitLogStorePaths readUnCommitted
-    realTimeNotifyConsumerChange realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
+    realTimeNotifyConsumerChange realTimePersistRocksDBConfig recheckReputOffsetFromCq
     recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval rejectPullConsumerEnable
     replicasPerDiskPartition replyThreadPoolQueueCapacity
     retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveScanTime
@@ -93,10 +93,10 @@ IGNORED: Final = frozenset(
     storePathDLedgerCommitLog storePathEpochFile storeReplyMessageEnable storeType subscriptionExpiredTimeout
     syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod syncFromLastFile
     syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
-    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
-    timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
-    timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
-    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable
+    timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess
+    timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerSkipUnknownError timerWarmEnable
     topicQueueLockNum totalReplicas transactionMetricFlushInterval
     transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
     updateNameServerAddrPeriod useABSLock useEpollNativeSelector usePIDColdCtrStrategy

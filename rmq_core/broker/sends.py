@@ -103,6 +103,8 @@ class Sends:
         }
         if stored.uniq_key:
             fields["transactionId"] = stored.uniq_key
+        if stored.recall_handle:
+            fields["recallHandle"] = stored.recall_handle
         return request.response(ext_fields=fields)
 
     def _unforced(self, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:

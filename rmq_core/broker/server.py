@@ -36,6 +36,10 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.stats import SAMPLE_S, Stats
 from rmq_core.broker.storing import Storing
 from rmq_core.broker.tables import log
+from rmq_core.broker.timers import Timers
+from rmq_core.broker.timers_admin import TimerAdmin
+from rmq_core.broker.timers_admission import TimerAdmission
+from rmq_core.broker.timers_recall import Recalls
 from rmq_core.broker.topic_admin import TopicAdmin
 from rmq_core.broker.topics import Topics
 from rmq_core.broker.transactions import Transactions
@@ -168,6 +172,8 @@ class Broker:
         self.registration = Registration(self.state)
         levels = DelayLevels(store)
         self._schedule = Schedule(self.state, levels)
+        self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
+        self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
         handlers = self._handlers(levels)
@@ -187,6 +193,7 @@ class Broker:
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
         storing = Storing(state, levels)
+        timed = TimerAdmin(state, self._timed)
         return {
             **Sends(state, storing, self._waiters).handlers(),
             **Replies(state, storing).handlers(),
@@ -198,7 +205,9 @@ class Broker:
             **TopicAdmin(state).handlers(),
             **GroupAdmin(state).handlers(),
             **ProgressAdmin(state, self._held, self._schedule).handlers(),
-            **BrokerAdmin(state, self._schedule).handlers(),
+            **BrokerAdmin(state, self._schedule, timed).handlers(),
+            **timed.handlers(),
+            **Recalls(state, self._waiters).handlers(),
             **Relays(state).handlers(),
             **master_handlers(state.store.config.root),
             **Transactions(state, self.notes).handlers(),
@@ -225,6 +234,8 @@ class Broker:
         self.state.offsets.save()
         self.state.filters.save()
         self._schedule.save()
+        if self._timed is not None:
+            self._timed.close()
         self._waiters.close()
 
     def _dispatch(self) -> None:
@@ -238,6 +249,10 @@ class Broker:
         self._every("replication", TICK_S, state.replication.tick)
         if not config.is_slave:  # else its master delivers
             self._every("schedule", INTERVAL_S, self._schedule.deliver)
+        if self._timed is not None:
+            saved = self._timed.save
+            self._every("timer messages", config.timer_precision / 10_000, self._timed.run)
+            self._every("timer checkpoint", config.timer_flush_interval_ms / 1000, lambda: saved(run))
         self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, lambda: state.offsets.save(run))
         self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, lambda: self._schedule.save(run))
         self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)

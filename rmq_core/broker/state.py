@@ -11,6 +11,7 @@ from rmq_core.broker.groups import Groups
 from rmq_core.broker.queue_locks import QueueLocks
 from rmq_core.broker.replication import Replication
 from rmq_core.broker.stats import Stats
+from rmq_core.broker.timers_admission import TimerAdmission
 from rmq_core.broker.topics import Topics
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
@@ -35,6 +36,7 @@ class BrokerState:
         stats: what was put and got.
         replication: slaves, or the master.
         clock_ms: the time, ms since 1970.
+        timers: sends messages for a time of their own to where they wait; set before the broker listens.
         filters: SQL92 filters that groups have registered.
     """
 
@@ -50,6 +52,7 @@ class BrokerState:
     stats: Stats
     replication: Replication
     clock_ms: Callable[[], int]
+    timers: TimerAdmission = field(init=False)
     filters: ConsumerFilters = field(init=False)
 
     def __post_init__(self) -> None:

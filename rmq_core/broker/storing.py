@@ -10,6 +10,8 @@ from typing import Final, NamedTuple
 from rmq_core.broker import names, stats
 from rmq_core.broker.appending import DelayLevels
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.timers_admission import drop as drop_times
+from rmq_core.broker.timers_recall import recall_handle
 from rmq_core.broker.transactions_half import is_transaction, to_half
 from rmq_core.remoting.bodies import TopicConfig
 from rmq_core.remoting.codes import ResponseCode, Version
@@ -33,7 +35,6 @@ _WAIT: Final = "WAIT"
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
 _POP_CHECKPOINT: Final = "POP_CK"
 _TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
-_TIMERS: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 # Properties that a message is handled for; without them the client's text goes into the record as it is.
 _SPECIAL: Final = re.compile(
     "(?:^|\x02)(?:DELAY|TRAN_MSG|TIMER_DELAY_SEC|TIMER_DELAY_MS|TIMER_DELIVER_MS|POP_CK|MSG_REGION|TRACE_ON|CLUSTER"
@@ -59,12 +60,14 @@ class Stored(NamedTuple):
         result: of its append, which went well.
         uniq_key: the producer's id of it, or the broker's; None for a batch that came without.
         waits: whether its sender waits for the disk.
+        recall_handle: what its sender can recall it by; None if it does not wait for a time of its own.
     """
 
     queue_id: int
     result: PutResult
     uniq_key: str | None
     waits: bool
+    recall_handle: str | None = None
 
 
 class Storing:
@@ -200,10 +203,6 @@ class Storing:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.address}] sending transaction message is forbidden",
             )
-        if level <= 0 and any(name in properties for name in _TIMERS):
-            raise ResponseError(
-                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-            )
         for name in [name for name in properties if name == _POP_CHECKPOINT or name.startswith(_TRANSIENT_PREFIX)]:
             del properties[name]
         properties |= self._own_properties
@@ -212,13 +211,17 @@ class Storing:
             topic, queue_id = to_half(topic, queue_id, properties)
             sys_flag &= ~FLAG_TRANSACTION_MASK
         elif level > 0:
+            drop_times(properties)
             topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
+        else:
+            topic, queue_id = self._state.timers.redirect(topic, queue_id, properties)
         encoded = encode_properties(properties)
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
         result = self._put(topic, queue_id, request, connection, asked, encoded, sys_flag)
         waits = properties.get(_WAIT, "true").lower() == "true"
-        return Stored(asked_queue_id, result, uniq_key, waits)
+        handle = None if is_half else recall_handle(properties, self._state.config.broker_name)
+        return Stored(asked_queue_id, result, uniq_key, waits, handle)
 
     def _retry_or_dead(
         self, request: RemotingCommand, asked: SendMessage, queue_id: int, properties: dict[str, str]

@@ -367,6 +367,14 @@ class GroupForbidden(Fields, frozen=True, kw_only=True):
     readable: bool | None = None
 
 
+class RecallMessage(Fields, frozen=True, kw_only=True):
+    """Code 370."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
 class ResetMasterFlushOffset(Fields, frozen=True, kw_only=True):
     """Code 908."""
 

@@ -75,6 +75,10 @@ class Disk:
         """Take the blocks of a range; a file that is shorter grows."""
         os.posix_fallocate(descriptor, offset, size)
 
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Read a stretch of a file; less of it where the file ends."""
+        return os.pread(descriptor, size, offset)
+
     def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Write all of the data."""
         written = os.pwrite(descriptor, data, offset)

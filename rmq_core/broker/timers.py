@@ -1,0 +1,284 @@
+"""Timer messages at work: what has come is put into the wheel, what is due goes where it belongs.
+
+All of it is on the event loop, in slices of some milliseconds, so that others have their turn.
+
+Source: ``TimerMessageStore``: its five services are one here.
+"""
+
+import asyncio
+import logging
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Final
+
+from rmq_core.broker import stats
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import Run, run_now
+from rmq_core.broker.timers_delivered import Delivered
+from rmq_core.broker.timers_metrics import TimerMetrics
+from rmq_core.broker.timers_records import NEVER_TAKEN_IN, Waiting, read_waiting
+from rmq_core.store.timer_recovery import open_timers
+from rmq_core.store.timer_store import TimerConfig
+from rmq_core.store.values import GetStatus, PutStatus
+from rmq_formats.hashing import java_string_hash
+from rmq_formats.layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_QUEUE_OFFSET_AT
+from rmq_formats.timer import FLAG_DELETE, FLAG_ROLL, TIMER_TOPIC
+
+log = logging.getLogger("rmq.broker.timers")
+_SLICE_S: Final = 0.005
+_AT_ONCE: Final = 32
+_LAG_MS: Final = 7 * 86_400_000  # the wheel holds twice as much: what is due goes out before more comes in
+_PLACE = Struct(">qq")  # queue offset, physical offset
+_SIZE = Struct(">i")
+_HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+assert RECORD_QUEUE_OFFSET_AT + 8 == RECORD_PHYSICAL_OFFSET_AT
+
+
+def timer_config(root: str, config: BrokerConfig) -> TimerConfig:
+    """Settings of the files."""
+    return TimerConfig(
+        root=root, file_bytes=config.timer_log_file_bytes, precision_ms=config.timer_precision,
+        roll_window_slots=config.timer_roll_window_slots,
+    )  # fmt: skip
+
+
+class Timers:
+    """Delivers timer messages.
+
+    Attributes:
+        files: those that wait.
+        metrics: how many, by topic.
+    """
+
+    def __init__(self, state: BrokerState) -> None:
+        """Go on where the files say.
+
+        Raises:
+            StoreSizeError: files of other sizes than the settings say.
+            OSError: a file cannot be read.
+        """
+        self._state = state
+        self._store = state.store
+        config = timer_config(state.store.config.root, state.config)
+        self.files = open_timers(config, state.store, state.clock_ms())
+        self.metrics = TimerMetrics(state.store.config.root, state.clock_ms)
+        self._before = Delivered(state.store, self.files.done.log_offset)
+        self._work = self._rounds()
+        self._more: asyncio.Handle | None = None
+        self._is_behind = False  # a disk that does not take it is told once
+
+    # --- slices -------------------------------------------------------------------------
+    def run(self) -> None:
+        """Do some of what there is to do; call it now and then. It goes on by itself while there is more."""
+        self._more = None
+        if self._step_until(time.perf_counter() + _SLICE_S):
+            self._more = asyncio.get_running_loop().call_soon(self.run)
+
+    def _step_until(self, deadline_s: float) -> bool:
+        """Work until a time; whether there is more to do."""
+        end = self._store.max_physical_offset
+        try:
+            while next(self._work):
+                if time.perf_counter() >= deadline_s:
+                    return True
+            return False
+        except BaseException:
+            self._work = self._rounds()  # what was not noted as done is done again
+            raise
+        finally:
+            if self._store.max_physical_offset != end:
+                self._store.dispatch()
+
+    def _rounds(self) -> Iterator[bool]:
+        """All the work there will ever be: True where it can pause, False where it has to wait."""
+        while True:
+            yield from self._take_in()
+            yield from self._deliver_due()
+            yield False
+
+    # --- taking in ----------------------------------------------------------------------
+    def _take_in(self) -> Iterator[bool]:
+        files, store = self.files, self._store
+        while files.queue_offset < store.max_offset(TIMER_TOPIC, 0):
+            now_ms = self._state.clock_ms()
+            if self._state.config.timer_stop_enqueue or now_ms - files.read_time_ms > _LAG_MS:
+                return
+            found = store.get(TIMER_TOPIC, 0, files.queue_offset, _AT_ONCE)
+            if found.status is GetStatus.FOUND:
+                for record in _records(found.slices):
+                    if not self._take(record, now_ms):
+                        return
+                try:
+                    files.log.write()
+                except OSError as error:
+                    self._tell(error)
+                    return
+            elif found.next_offset == files.queue_offset:
+                return
+            else:
+                log.warning(
+                    "timer messages go on at %(next)d, not %(offset)d: %(why)s",
+                    {"next": found.next_offset, "offset": files.queue_offset, "why": found.status.value},
+                )
+            files.queue_offset = found.next_offset
+            files.note(store.max_physical_offset)
+            yield True
+
+    def _take(self, record: memoryview, now_ms: int) -> bool:
+        """Put a message into the wheel, or store it again if it is due; False if that cannot be done now."""
+        files = self.files
+        queue_offset, physical_offset = _PLACE.unpack_from(record, RECORD_QUEUE_OFFSET_AT)
+        waiting = read_waiting(record)
+        if isinstance(waiting, str):
+            log.error(
+                "a timer message at %(physical_offset)d is left out: %(why)s",
+                {"physical_offset": physical_offset, "why": waiting},
+            )
+        elif waiting.due_ms >= files.interval(now_ms):
+            try:
+                files.add(
+                    waiting.due_ms, physical_offset, len(record), java_string_hash(waiting.topic), now_ms,
+                    recalls=waiting.recalls is not None,
+                )  # fmt: skip
+            except OSError as error:
+                self._tell(error)
+                return False
+            self.metrics.add(waiting.topic, 1 if waiting.recalls is None else -1)
+        elif waiting.recalls is None and not self._put(waiting, NEVER_TAKEN_IN, rolls=False):
+            return False
+        files.queue_offset = queue_offset + 1
+        return True
+
+    def _tell(self, error: OSError) -> None:
+        if not self._is_behind:
+            log.error("timer messages are not taken in: %(error)s", {"error": error})
+        self._is_behind = True
+
+    # --- what is due --------------------------------------------------------------------
+    def _deliver_due(self) -> Iterator[bool]:
+        files = self.files
+        while not self._state.config.timer_stop_dequeue:
+            due_ms = files.next_due_ms(self._state.clock_ms())
+            if due_ms is None:
+                return
+            recalled: set[str] = set()
+            units = array("q")  # flags, when it was taken in, physical offset of each message
+            for count, unit in enumerate(files.units(due_ms)):
+                if unit.flags & FLAG_DELETE and not unit.flags & FLAG_ROLL:
+                    self._note_recall(unit.physical_offset, recalled)
+                else:
+                    units.extend((unit.physical_offset, unit.write_time_ms, unit.flags))
+                if count % _AT_ONCE == 0:
+                    yield True
+            units.reverse()
+            for at in range(0, len(units), 3):
+                flags, write_time_ms, physical_offset = units[at : at + 3]
+                while not self._deliver(physical_offset, write_time_ms, bool(flags & FLAG_ROLL), recalled):
+                    yield False
+                yield True
+            for key in recalled:  # they have recalled nothing
+                self.metrics.add(key.partition("+")[0], 1)
+            files.delivered(due_ms)
+            files.note(self._store.max_physical_offset)
+
+    def _waiting(self, physical_offset: int) -> Waiting | None:
+        record = self._store.record(physical_offset)
+        waiting = "it is not there any more" if record is None else read_waiting(record)
+        if isinstance(waiting, Waiting):
+            return waiting
+        log.error(
+            "a timer message at %(physical_offset)d is not delivered: %(why)s",
+            {"physical_offset": physical_offset, "why": waiting},
+        )
+        return None
+
+    def _note_recall(self, physical_offset: int, recalled: set[str]) -> None:
+        waiting = self._waiting(physical_offset)
+        if waiting is not None and waiting.recalls is not None:
+            recalled.add(waiting.recalls)
+
+    def _deliver(self, physical_offset: int, write_time_ms: int, rolls: bool, recalled: set[str]) -> bool:
+        """Store again what is due, unless it was recalled; False if the store takes none now."""
+        waiting = self._waiting(physical_offset)
+        if waiting is None:
+            return True
+        if recalled and not rolls and waiting.uniq_key and waiting.delete_key in recalled:
+            recalled.discard(waiting.delete_key)
+            return True
+        if not self._put(waiting, write_time_ms, rolls=rolls):
+            return False
+        self.metrics.add(waiting.topic, -1)
+        return True
+
+    def _put(self, waiting: Waiting, write_time_ms: int, *, rolls: bool) -> bool:
+        """Store a message again, under its own topic or, if it rolls, to wait on; False if the store takes none."""
+        topic, queue_id = (TIMER_TOPIC, 0) if rolls else (waiting.topic, waiting.queue_id)
+        if self._before.take(topic, waiting.properties, rolls=rolls):
+            return True
+        now_ms = self._state.clock_ms()
+        result = self._store.put(
+            topic, queue_id, waiting.body, waiting.delivered_properties(write_time_ms, now_ms, rolls=rolls),
+            waiting.born_timestamp_ms, waiting.born_host, now_ms, flag=waiting.flag, sys_flag=waiting.sys_flag,
+            reconsume_times=waiting.reconsume_times,
+        )  # fmt: skip
+        if result.status is PutStatus.PUT_OK:
+            self._state.stats.count(stats.TOPIC_PUT_NUMS, topic, 1)
+            self._state.stats.count(stats.TOPIC_PUT_SIZE, topic, result.size)
+            return True
+        if result.status in _HOPELESS:
+            log.error(
+                "a timer message for %(topic)s cannot be stored: %(why)s",
+                {"topic": topic, "why": result.status.value},
+            )
+            return True
+        return False
+
+    # --- how far it is ------------------------------------------------------------------
+    def count(self, due_ms: int) -> int:
+        """How many messages wait for an interval."""
+        return self.files.wheel.count(due_ms)
+
+    def save(self, run: Run = run_now) -> None:
+        """Write how far it has come, if that has changed. A disk that does not take it is told, and tried again.
+
+        Args:
+            run: runs the writing, on another thread perhaps.
+        """
+        store, files = self._store, self.files
+        files.log.remove_before(store.min_physical_offset)
+        try:
+            files.save(self._state.clock_ms(), store.flushed_offset, lambda write: run(lambda: _try(write)))
+            self._is_behind = False
+        except OSError as error:
+            self._tell(error)
+        self.metrics.save(run)
+
+    def close(self) -> None:
+        """Write how far it has come, and let go of the files; the store is still open, and all is on the disk."""
+        if self._more is not None:
+            self._more.cancel()
+        self.files.note(self._store.max_physical_offset)
+        self._store.flush()
+        self.save()
+        self.files.close()
+
+
+def _try(write: Callable[[], None]) -> None:
+    """Write a checkpoint; what keeps it from that is told, and it is written again later."""
+    try:
+        write()
+    except OSError as error:
+        log.error("the checkpoint of timer messages cannot be written: %(error)s", {"error": error})
+
+
+def _records(slices: list[memoryview]) -> Iterator[memoryview]:
+    """The records in slices of the log."""
+    for data in slices:
+        at = 0
+        while at < len(data):
+            (size,) = _SIZE.unpack_from(data, at)
+            yield data[at : at + size]
+            at += size

@@ -1,0 +1,128 @@
+"""Records of the timer topic, as far as delivering them needs them.
+
+Source: ``TimerMessageStore#convert``, ``#convertMessage``.
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
+from rmq_formats.damage import DamageCode
+from rmq_formats.frame import crc_fault, frame_shape
+from rmq_formats.layout import (
+    FLAG_BORN_HOST_V6,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    PROPERTY_SEPARATOR,
+    PROPERTY_UNIQ_KEY,
+    RECORD_BORN_HOST_AT,
+    RECORD_FLAG_AT,
+)
+from rmq_formats.properties import decode_properties, encode_properties
+from rmq_formats.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS, TIMER_TOPIC
+
+ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+NEVER_TAKEN_IN: Final = (1 << 63) - 1  # ENQUEUE_MS of what was due when it came
+_TOPIC: Final = TIMER_TOPIC.encode()
+_HEAD = Struct(">iqqiq")  # flag, queue offset, physical offset, sys_flag, born timestamp
+_BEFORE_BODY_BYTES: Final = 16  # reconsume times, prepared transaction offset, body length
+_INT32 = Struct(">i")
+_END: Final = bytes([PROPERTY_SEPARATOR])
+_REWRITTEN: Final = (b"TIMER_ENQUEUE_MS\x01", b"TIMER_DEQUEUE_MS\x01", b"TIMER_ROLL_TIMES\x01")
+
+
+class Waiting(NamedTuple):
+    """A message of the timer topic.
+
+    Attributes:
+        topic: where it belongs.
+        queue_id: likewise.
+        due_ms: when it is due: the interval's start.
+        uniq_key: the producer's id of it; None if it has none.
+        recalls: topic and id of the message that it recalls; None if it is a message itself.
+        body: a view of the log.
+        properties_bytes: encoded, as stored.
+        properties: decoded.
+        flag: the user's own.
+        sys_flag: bits of ``rmq_formats.layout``.
+        born_timestamp_ms: when the producer made it.
+        born_host: the producer.
+        reconsume_times: how often consuming it failed.
+    """
+
+    topic: str
+    queue_id: int
+    due_ms: int
+    uniq_key: str | None
+    recalls: str | None
+    body: memoryview
+    properties_bytes: bytes
+    properties: dict[str, str]
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: bytes
+    reconsume_times: int
+
+    @property
+    def delete_key(self) -> str:
+        """What recalls it. Source: ``TimerMessageStore#buildDeleteKey``."""
+        return delete_key(self.topic, self.uniq_key or "")
+
+    def delivered_properties(self, write_time_ms: int, now_ms: int, *, rolls: bool) -> bytes:
+        """The properties with which it is stored again.
+
+        Args:
+            write_time_ms: when it was taken in; ``NEVER_TAKEN_IN`` if it was due at once.
+            now_ms: the time.
+            rolls: whether it only waits on.
+        """
+        found = self.properties_bytes
+        if rolls or any(name in found for name in _REWRITTEN):
+            properties = dict(self.properties)
+            if rolls:
+                properties[ROLL_TIMES] = str(_number(properties.get(ROLL_TIMES)) + 1)
+            return encode_properties(properties | {ENQUEUE_MS: str(write_time_ms), DEQUEUE_MS: str(now_ms)})
+        if not found.endswith(_END):
+            found += _END
+        return b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (found, write_time_ms, now_ms)
+
+
+def delete_key(topic: str, uniq_key: str) -> str:
+    """The name under which a message is recalled."""
+    return f"{topic}+{uniq_key}"
+
+
+def read_waiting(record: memoryview) -> Waiting | str:
+    """A message of the timer topic; or what is wrong with its record, in words."""
+    shape = frame_shape(record, 0, None)
+    if isinstance(shape, DamageCode):
+        return shape.text
+    fault = crc_fault(record, shape)
+    if fault is not None:
+        return fault.text
+    if record[shape.topic_at : shape.topic_at + shape.topic_bytes] != _TOPIC:
+        return "it is of another topic"
+    properties_bytes = bytes(record[shape.properties_at : shape.end])
+    properties = decode_properties(properties_bytes)
+    due, topic, queue_id = (properties.get(name, "") for name in (PROPERTY_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID))
+    if not _is_number(due) or not topic or not _is_number(queue_id):
+        return "it does not say when it is due, or where it belongs"
+    flag, _, _, sys_flag, born_timestamp_ms = _HEAD.unpack_from(record, RECORD_FLAG_AT)
+    host_bytes = HOST_V6_BYTES if sys_flag & FLAG_BORN_HOST_V6 else HOST_V4_BYTES
+    return Waiting(
+        topic, int(queue_id), int(due), properties.get(PROPERTY_UNIQ_KEY), properties.get(PROPERTY_DELETED_KEY),
+        record[shape.body_at : shape.body_at + shape.body_bytes], properties_bytes, properties, flag, sys_flag,
+        born_timestamp_ms, bytes(record[RECORD_BORN_HOST_AT : RECORD_BORN_HOST_AT + host_bytes]),
+        _INT32.unpack_from(record, shape.body_at - _BEFORE_BODY_BYTES)[0],
+    )  # fmt: skip
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 18
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and _is_number(text) else 0

@@ -1,0 +1,252 @@
+"""The files of ``timerlog``: units of timer messages, in the order in which they were taken in.
+
+Appends go to the page cache by one write for many; files are sparse and read in blocks, so that a million of
+waiting messages take no memory.
+
+Source: ``TimerLog``.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.disk import Disk
+from rmq_formats import paths
+from rmq_formats.errors import FormatError, StoreSizeError
+from rmq_formats.layout import MAGIC_BLANK
+from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES, TimerUnit, encode_blank
+
+_BLOCK_BYTES: Final = 16 << 10
+_NO_FILE: Final = -1
+
+
+class TimerLog:
+    """The log.
+
+    Attributes:
+        directory: where the files are.
+        file_bytes: size of each.
+        end: position of the next unit, bytes.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
+        """Open the files that are there; ``truncate`` says where they end.
+
+        Raises:
+            StoreSizeError: a file of another size.
+            OSError: the directory or a file cannot be read.
+        """
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._disk = disk
+        self._open: dict[int, int] = {}  # descriptors by start
+        self._starts = self._list()
+        self.end = self._starts[-1] + file_bytes if self._starts else 0
+        self._tail = bytearray()  # units that are not in the file yet
+        self._unsynced: set[int] = set()
+        self._has_new_name = False
+        self._block = b""
+        self._block_at = 0
+
+    def _list(self) -> list[int]:
+        found = []
+        directory = Path(self.directory)
+        for path in sorted(directory.iterdir()) if directory.is_dir() else []:
+            start = paths.parse_segment_name(path.name)
+            if start is None or not path.is_file():
+                continue
+            size = path.stat().st_size
+            if size != self.file_bytes:
+                raise StoreSizeError(
+                    f"{path}: {size} bytes, and mappedFileSizeTimerLog says {self.file_bytes}: another setting wrote it"
+                )
+            found.append(start)
+        return found
+
+    @property
+    def begin(self) -> int:
+        """Position of the first unit that is there."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all units are in the files."""
+        return not self._tail
+
+    # --- writing ------------------------------------------------------------------------
+    def append(self, unit: TimerUnit) -> int:
+        """Add a unit; ``write`` puts it into the file.
+
+        Returns:
+            Its position.
+
+        Raises:
+            OSError: there is no room for a new file; nothing has changed.
+        """
+        if not self._starts or self.end >= self._starts[-1] + self.file_bytes:
+            self._roll(self.end - self.end % self.file_bytes)
+        elif TIMER_UNIT_BYTES + BLANK.size > self._left:
+            self.write()
+            last = self._starts[-1]
+            self._disk.write(self._descriptor(last), encode_blank(self._left), self.end - last)
+            self._roll(last + self.file_bytes)
+        position = self.end
+        self._tail += unit.encode()
+        self.end = position + TIMER_UNIT_BYTES
+        return position
+
+    @property
+    def _left(self) -> int:
+        return self._starts[-1] + self.file_bytes - self.end
+
+    def _roll(self, start: int) -> None:
+        self.write()
+        self._disk.make_directory(self.directory)
+        self._open[start] = self._disk.create(self._path(start), self.file_bytes, allocate=False)
+        self._has_new_name = True
+        self._starts.append(start)
+        self.end = start
+
+    def write(self) -> None:
+        """Put what was appended into the file.
+
+        Raises:
+            OSError: the disk is full or broken; all is kept, to be tried again.
+        """
+        if self._tail:
+            last = self._starts[-1]
+            self._disk.write(self._descriptor(last), self._tail, self._tail_at - last)
+            self._unsynced.add(last)
+            self._tail = bytearray()
+            self._block = b""  # it may end where the tail began
+
+    @property
+    def _tail_at(self) -> int:
+        return self.end - len(self._tail)
+
+    def truncate(self, end: int) -> None:
+        """Have the log end at a position: what is behind it becomes zeros, files behind it go.
+
+        Raises:
+            OSError: the disk does not do it.
+        """
+        while self._starts and self._starts[-1] >= max(end, 1) and len(self._starts) > 1:
+            self._remove(self._starts.pop())
+        if self._starts:
+            last = self._starts[-1]
+            self._disk.zero(self._descriptor(last), max(end - last, 0), self.file_bytes)
+            self._unsynced.add(last)
+        self.end = end
+        self._block = b""
+
+    def remove_before(self, physical_offset: int) -> int:
+        """Remove files whose messages are all gone from the CommitLog, never the last one.
+
+        Args:
+            physical_offset: where the CommitLog begins.
+
+        Returns:
+            How many.
+
+        Source: ``MappedFileQueue#deleteExpiredFileByOffsetForTimerLog``.
+        """
+        removed = 0
+        while len(self._starts) > 1:
+            room = self.file_bytes - BLANK.size
+            unit = self.read(self._starts[0] + (room // TIMER_UNIT_BYTES - 1) * TIMER_UNIT_BYTES)
+            if unit is not None and unit.physical_offset >= physical_offset:
+                break
+            self._remove(self._starts.pop(0))
+            removed += 1
+        return removed
+
+    def _remove(self, start: int) -> None:
+        descriptor = self._open.pop(start, _NO_FILE)
+        if descriptor != _NO_FILE:
+            self._disk.close(descriptor)
+        self._unsynced.discard(start)
+        self._disk.remove(self._path(start))
+
+    # --- the disk -----------------------------------------------------------------------
+    def take_unsynced(self) -> tuple[list[str], bool]:
+        """Files to be forced to the disk, and whether their directory is, too; they count as forced from now on."""
+        files, named = [self._path(start) for start in sorted(self._unsynced)], self._has_new_name
+        self._unsynced.clear()
+        self._has_new_name = False
+        return files, named
+
+    def touch(self) -> None:
+        """Have the last files count as not forced again."""
+        self._unsynced.update(self._starts[-2:])
+        self._has_new_name = True
+
+    def _path(self, start: int) -> str:
+        return f"{self.directory}/{paths.segment_name(start)}"
+
+    def _descriptor(self, start: int) -> int:
+        descriptor = self._open.get(start)
+        if descriptor is None:
+            descriptor = self._open[start] = self._disk.open(self._path(start))
+        return descriptor
+
+    # --- reading ------------------------------------------------------------------------
+    def read(self, position: int) -> TimerUnit | None:
+        """The unit at a position; None where there is none."""
+        if not self.begin <= position <= self.end - TIMER_UNIT_BYTES:
+            return None
+        at = position - self._block_at
+        if not (self._block and 0 <= at <= len(self._block) - TIMER_UNIT_BYTES):
+            if self._tail and position >= self._tail_at:
+                return TimerUnit.decode(self._tail, position - self._tail_at)
+            start = position - position % self.file_bytes
+            # Chains go back: what is before the unit is wanted next.
+            begin = max(start, position + TIMER_UNIT_BYTES - _BLOCK_BYTES)
+            self._block = self._read(start, begin - start, position + TIMER_UNIT_BYTES - begin)
+            self._block_at = begin
+            at = position - begin
+        try:
+            return TimerUnit.decode(self._block, at)
+        except FormatError:
+            return None
+
+    def _read(self, start: int, offset: int, size: int) -> bytes:
+        return self._disk.read(self._descriptor(start), size, offset) if start in self._starts else b""
+
+    def positions(self, begin: int, end: int) -> Iterator[int]:
+        """Where units stand, from a position on and before another."""
+        room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+        for start in self._starts:
+            first = max(begin - start, 0) + start
+            yield from range(first, min(start + room, end), TIMER_UNIT_BYTES)
+
+    def sound_end(self, begin: int) -> int:
+        """Where the sound units end that stand one behind the other, from a position on."""
+        position = max(begin, self.begin)
+        for start in [start for start in self._starts if start + self.file_bytes > position]:
+            position = max(position, start)
+            sound, is_full = self._sound_in(start, position - start)
+            position = start + sound
+            if not is_full:
+                return position
+        return position
+
+    def _sound_in(self, start: int, offset: int) -> tuple[int, bool]:
+        """Where in a file sound units end, and whether a BLANK follows."""
+        step = _BLOCK_BYTES // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+        while offset < self.file_bytes:
+            block = self._read(start, offset, min(step, self.file_bytes - offset))
+            for at in range(0, len(block), TIMER_UNIT_BYTES):
+                if len(block) - at >= BLANK.size and BLANK.unpack_from(block, at)[2] == MAGIC_BLANK:
+                    return offset + at, True
+                try:
+                    TimerUnit.decode(block, at)
+                except FormatError:
+                    return offset + at, False
+            offset += step
+        return self.file_bytes, True
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for descriptor in self._open.values():
+            self._disk.close(descriptor)
+        self._open.clear()

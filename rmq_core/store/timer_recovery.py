@@ -1,0 +1,133 @@
+"""Opens the files of timer messages, and mends what a crash has left of them.
+
+Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``.
+"""
+
+from pathlib import Path
+
+from rmq_core.store.disk import Disk
+from rmq_core.store.mapped_file import MappedFile
+from rmq_core.store.store import MessageStore
+from rmq_core.store.timer_log import TimerLog
+from rmq_core.store.timer_store import Progress, TimerConfig, TimerStore
+from rmq_core.store.timer_wheel import TimerWheel
+from rmq_formats.errors import FormatError, StoreSizeError
+from rmq_formats.timer import (
+    FLAG_DELETE,
+    NO_POSITION,
+    TIMER_TOPIC,
+    TIMER_UNIT_BYTES,
+    WHEEL_FILE_BYTES,
+    TimerCheckpoint,
+    decode_done_offset,
+)
+
+
+def open_timers(config: TimerConfig, store: MessageStore, now_ms: int, disk: Disk | None = None) -> TimerStore:
+    """Open the files; those that are not there are made when the first message comes.
+
+    Args:
+        config: settings of the files.
+        store: where the messages are.
+        now_ms: the time.
+        disk: the file system.
+
+    Raises:
+        StoreSizeError: a file of another size than the settings say.
+        OSError: a file cannot be read.
+    """
+    disk = disk or Disk()
+    checkpoint, done_offset = _read_checkpoint(config)
+    wheel = _read_wheel(config, disk)
+    log = TimerLog(config.log_path, config.file_bytes, disk)
+    read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
+    now_ms -= now_ms % config.precision_ms
+    wheel.clear_before(read_time_ms)
+    last_end = _mend(wheel, log, checkpoint.last_timer_log_flush_position, store.max_physical_offset, read_time_ms)
+    queue_offset = _queue_offset(store, log, last_end, checkpoint.last_timer_queue_offset)
+    progress = Progress(
+        store.max_physical_offset if done_offset is None else min(done_offset, store.max_physical_offset),
+        min(read_time_ms or now_ms, now_ms),
+        queue_offset,
+    )
+    return TimerStore(config, disk, wheel, log, checkpoint, progress)
+
+
+def _read_checkpoint(config: TimerConfig) -> tuple[TimerCheckpoint, int | None]:
+    try:
+        data = Path(config.checkpoint_path).read_bytes()
+        return TimerCheckpoint.decode(data), decode_done_offset(data)
+    except (FileNotFoundError, FormatError):
+        return TimerCheckpoint(), None
+
+
+def _read_wheel(config: TimerConfig, disk: Disk) -> TimerWheel:
+    wheel = TimerWheel(config.precision_ms)
+    path = Path(config.wheel_path)
+    size = path.stat().st_size if path.exists() else 0
+    if size not in (0, WHEEL_FILE_BYTES):
+        raise StoreSizeError(f"{path}: {size} bytes, and a wheel of timer messages has {WHEEL_FILE_BYTES}")
+    if size:
+        file = MappedFile(str(path), size, disk)
+        wheel.load(file.array)
+        file.release()
+    return wheel
+
+
+def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, log_end: int, read_time_ms: int) -> int:
+    """Have wheel and log agree with each other and with the CommitLog.
+
+    Units behind the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
+    message that the CommitLog has lost.
+
+    Returns:
+        Position of the last unit; -1 without one.
+    """
+    begin = min(max(flushed, log.begin), log.end)
+    if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
+        begin -= begin % log.file_bytes  # behind a BLANK, or damaged: the whole file again
+    last, end = NO_POSITION, begin
+    for position in log.positions(begin, log.sound_end(begin)):
+        if _is_lost(log, position, log_end):
+            break
+        last, end = position, position + TIMER_UNIT_BYTES
+    while last == NO_POSITION and end > log.begin:
+        if _is_lost(log, end - TIMER_UNIT_BYTES, log_end):
+            end -= TIMER_UNIT_BYTES
+        else:
+            last = end - TIMER_UNIT_BYTES
+    _relink(wheel, log, end)
+    for position in log.positions(begin, end):
+        unit = log.read(position)
+        if unit is not None and unit.due_ms >= read_time_ms and position > wheel.last_position(unit.due_ms):
+            wheel.add(unit.due_ms, position, -1 if unit.flags & FLAG_DELETE else 1)
+    if log.end:
+        log.truncate(end)
+    return last
+
+
+def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:
+    """Whether a unit is of a message that the CommitLog does not have."""
+    unit = log.read(position)
+    return unit is None or unit.physical_offset + unit.size > log_end
+
+
+def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
+    """Have chains that begin behind the log's end begin before it; those of which nothing is left are empty."""
+    for due_ms, position in wheel.clear_beyond(end):
+        chain = []
+        while position >= 0 and (unit := log.read(position)) is not None and unit.previous < position:
+            if position < end:
+                chain.append((position, -1 if unit.flags & FLAG_DELETE else 1))
+            position = unit.previous  # noqa: PLW2901 # the chain's place
+        for place, change in reversed(chain):
+            wheel.add(due_ms, place, change)
+
+
+def _queue_offset(store: MessageStore, log: TimerLog, last: int, noted: int) -> int:
+    """The next message to be taken in: the one behind the last unit's, and not before the one that is noted."""
+    unit = log.read(last) if last != NO_POSITION else None
+    message = None if unit is None else store.message(unit.physical_offset)
+    if message is not None and message.topic == TIMER_TOPIC:
+        noted = max(noted, message.queue_offset + 1)
+    return max(min(noted, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0))

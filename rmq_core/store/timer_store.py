@@ -1,0 +1,323 @@
+"""Timer messages that wait: taken in, found when they are due, and how far that has come, safely on the disk.
+
+What has been delivered counts as done only when the CommitLog has it on the disk, and the checkpoint follows
+``timerlog`` and the wheel: after a crash or a loss of power each message that waits is found again.
+
+Source: ``TimerMessageStore``.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rmq_core.store.disk import Disk
+from rmq_core.store.timer_log import TimerLog
+from rmq_core.store.timer_wheel import TimerWheel
+from rmq_formats.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.paths import config_dir
+from rmq_formats.timer import (
+    BLANK_SLOTS,
+    FLAG_DELETE,
+    FLAG_NORMAL,
+    FLAG_ROLL,
+    NO_POSITION,
+    TIMER_LOG_FILE_BYTES,
+    WHEEL_FILE_BYTES,
+    WHEEL_SLOTS,
+    TimerCheckpoint,
+    TimerUnit,
+    encode_done_offset,
+)
+
+_MAX_ROLL_SLOTS: Final = WHEEL_SLOTS // 2 - BLANK_SLOTS
+_NOTE_BYTES: Final = 16 << 20  # the CommitLog grows by so much before a checkpoint is due that says nothing else
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerConfig:
+    """Settings of the files.
+
+    Attributes:
+        root: directory of the store.
+        file_bytes: size of a file of ``timerlog`` (``mappedFileSizeTimerLog``).
+        precision_ms: length of an interval (``timerPrecisionMs``).
+        roll_window_slots: intervals ahead from which on a message is stored again on the way
+            (``timerRollWindowSlot``).
+    """
+
+    root: str
+    file_bytes: int = TIMER_LOG_FILE_BYTES
+    precision_ms: int = 1000
+    roll_window_slots: int = 2 * 86_400
+
+    @property
+    def roll_slots(self) -> int:
+        """The roll window as it is used: one that the wheel does not hold is as long as the wheel allows."""
+        return self.roll_window_slots if 2 <= self.roll_window_slots <= _MAX_ROLL_SLOTS else _MAX_ROLL_SLOTS
+
+    @property
+    def wheel_path(self) -> str:
+        """``<root>/timerwheel``."""
+        return f"{self.root}/timerwheel"
+
+    @property
+    def log_path(self) -> str:
+        """``<root>/timerlog``."""
+        return f"{self.root}/timerlog"
+
+    @property
+    def checkpoint_path(self) -> str:
+        """``<root>/config/timercheck``."""
+        return f"{config_dir(self.root)}/timercheck"
+
+
+class Progress(NamedTuple):
+    """How far timer messages are.
+
+    Attributes:
+        log_offset: physical offset in the CommitLog; what was delivered up to here ends before it.
+        read_time_ms: all that was due before it is delivered.
+        queue_offset: messages of the timer topic before it are taken in.
+    """
+
+    log_offset: int
+    read_time_ms: int
+    queue_offset: int
+
+
+class TimerStore:
+    """Timer messages that wait.
+
+    Attributes:
+        config: its settings.
+        wheel: its slots.
+        log: its units.
+        read_time_ms: the next interval to be delivered.
+        queue_offset: the next message of the timer topic to be taken in.
+        done: what counts as done.
+    """
+
+    def __init__(
+        self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        """Use ``timer_recovery.open_timers``."""
+        self.config = config
+        self.wheel = wheel
+        self.log = log
+        self.read_time_ms = progress.read_time_ms
+        self.queue_offset = progress.queue_offset
+        self.done = progress
+        self._disk = disk
+        self._saved = checkpoint
+        self._saved_offset = progress.log_offset
+        self._under_way: deque[Progress] = deque()
+        self._delivered: dict[int, int] = {}  # time of a slot that is not cleared yet, and where its chain began
+        self._last_end = 0  # of the last record taken in
+        self._is_writing = False
+        self._has_failed = False
+        self._changes: list[tuple[int, bytes]] = []
+
+    # --- taking in ----------------------------------------------------------------------
+    def add(
+        self, due_ms: int, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, recalls: bool
+    ) -> TimerUnit:
+        """Take in a message that waits in the CommitLog.
+
+        Args:
+            due_ms: when it is due; not before the interval of ``now_ms``.
+            physical_offset: of its record.
+            size: of its record, bytes.
+            topic_hash: Java's hash of the topic where it belongs.
+            now_ms: the time.
+            recalls: whether it recalls another message.
+
+        Raises:
+            OSError: the disk has no room for it; nothing has changed.
+
+        Source: ``TimerMessageStore#doEnqueue``.
+        """
+        write_time_ms = self.interval(now_ms)
+        slot_ms, flags = self._slot_of(due_ms, write_time_ms)
+        if recalls:
+            flags |= FLAG_DELETE
+        last = self._delivered.pop(slot_ms, None)
+        if last is not None:
+            self.wheel.clear(slot_ms, last)
+        unit = TimerUnit(
+            self.wheel.last_position(slot_ms), flags, write_time_ms, slot_ms - write_time_ms, physical_offset, size,
+            topic_hash,
+        )  # fmt: skip
+        position = self.log.append(unit)
+        self.wheel.add(slot_ms, position, -1 if recalls else 1)
+        self._last_end = physical_offset + size
+        return unit
+
+    def _slot_of(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
+        """In which slot a message waits, and the unit's flags: one that is due too late rolls on from a nearer one."""
+        window_ms = self.config.roll_slots * self.config.precision_ms
+        ahead_ms = due_ms - write_time_ms
+        if ahead_ms < window_ms:
+            return due_ms, FLAG_NORMAL
+        slots = self.config.roll_slots
+        if ahead_ms - window_ms < slots // 3 * self.config.precision_ms:
+            slots //= 2  # so that the next roll has time enough
+        return write_time_ms + slots * self.config.precision_ms, FLAG_NORMAL | FLAG_ROLL
+
+    def interval(self, time_ms: int) -> int:
+        """Where the interval of a time begins."""
+        return time_ms - time_ms % self.config.precision_ms
+
+    # --- what is due --------------------------------------------------------------------
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """The next interval that is over and in which something is due; None without one.
+
+        Where the clock was set back, reading goes back as well: else what comes in now would be due at once.
+        """
+        now_ms = self.interval(now_ms)
+        self.read_time_ms = min(self.read_time_ms, now_ms)
+        while True:
+            due_ms = self.wheel.next_time_ms(self.read_time_ms, now_ms)
+            if due_ms is None:
+                self.read_time_ms = now_ms
+                return None
+            if self._delivered.get(due_ms) != self.wheel.last_position(due_ms):
+                return due_ms
+            self.read_time_ms = due_ms + self.config.precision_ms
+
+    def units(self, due_ms: int) -> Iterator[TimerUnit]:
+        """The units of a slot, from the newest back."""
+        position = self.wheel.last_position(due_ms)
+        while position != NO_POSITION:
+            unit = self.log.read(position)
+            if unit is None:
+                return
+            yield unit
+            if unit.previous >= position:  # damage: a chain goes back
+                return
+            position = unit.previous
+
+    def delivered(self, due_ms: int) -> None:
+        """An interval is done with."""
+        self._delivered[due_ms] = self.wheel.last_position(due_ms)
+        self.read_time_ms = due_ms + self.config.precision_ms
+
+    # --- how far it has come ------------------------------------------------------------
+    def note(self, log_offset: int) -> None:
+        """Note how far reading and taking in have come.
+
+        Args:
+            log_offset: where the CommitLog ends now.
+        """
+        self._under_way.append(Progress(log_offset, self.read_time_ms, self.queue_offset))
+
+    def settle(self, flushed_offset: int) -> None:
+        """Have all count as done whose messages are on the disk.
+
+        Args:
+            flushed_offset: physical offset up to which the CommitLog is.
+        """
+        under_way = self._under_way
+        while under_way and under_way[0].log_offset <= flushed_offset:
+            self.done = under_way.popleft()
+        done_ms = self.done.read_time_ms
+        for due_ms in [due_ms for due_ms in self._delivered if due_ms < done_ms]:
+            self.wheel.clear(due_ms, self._delivered.pop(due_ms))
+
+    def checkpoint(self, now_ms: int, state_version: int = 0) -> TimerCheckpoint:
+        """The checkpoint that is to be written next."""
+        saved, done = self._saved, self.done
+        changed = (saved.last_read_time_ms, saved.last_timer_queue_offset) != (done.read_time_ms, done.queue_offset)
+        return TimerCheckpoint(
+            done.read_time_ms,
+            self.log.end,
+            done.queue_offset,
+            done.queue_offset,
+            state_version,
+            now_ms if changed else saved.timestamp_ms,
+            saved.counter + changed,
+        )
+
+    def save(self, now_ms: int, flushed_offset: int, run: Callable[[Callable[[], None]], object]) -> None:
+        """Have a checkpoint written, unless one is being written.
+
+        Args:
+            now_ms: the time.
+            flushed_offset: physical offset up to which the CommitLog is on the disk.
+            run: runs the writing, on another thread perhaps; what it raises is kept, and all is tried again.
+
+        Raises:
+            OSError: units cannot be put into their file.
+        """
+        self.log.write()
+        self.settle(flushed_offset)
+        if self._is_writing or self._last_end > flushed_offset:
+            return
+        if self._has_failed:
+            self._has_failed = False
+            self.wheel.touch([position for position, _ in self._changes])
+            self.log.touch()
+        checkpoint = self.checkpoint(now_ms)
+        if not self._is_due(checkpoint):
+            return
+        self._changes = self.wheel.take_changes()
+        files, named = self.log.take_unsynced()
+        self._saved, self._saved_offset = checkpoint, self.done.log_offset
+        data = checkpoint.encode_file()
+        data = encode_done_offset(data, self.done.log_offset)
+        self._is_writing = True
+
+        def write() -> None:
+            try:
+                self._write(files, named, data)
+            except OSError:
+                self._has_failed = True
+                raise
+            finally:
+                self._is_writing = False
+
+        run(write)
+
+    def _is_due(self, checkpoint: TimerCheckpoint) -> bool:
+        if self.log.end == 0 and self.done.queue_offset == 0 and self._saved == TimerCheckpoint():
+            return False  # no timer message ever: no file either
+        return (
+            self._has_failed
+            or checkpoint.counter != self._saved.counter
+            or checkpoint.last_timer_log_flush_position != self._saved.last_timer_log_flush_position
+            or self.done.log_offset - self._saved_offset >= _NOTE_BYTES
+        )
+
+    def _write(self, files: list[str], named: bool, checkpoint: bytes) -> None:
+        """Force units, then the wheel, then the checkpoint."""
+        disk = self._disk
+        for path in files:
+            self._force(path, [])
+        if named:
+            disk.sync_directory(self.log.directory)
+        if self._changes:
+            self._ensure(self.config.wheel_path, WHEEL_FILE_BYTES)
+            self._force(self.config.wheel_path, self._changes)
+        disk.make_directory(config_dir(self.config.root))
+        self._ensure(self.config.checkpoint_path, CHECKPOINT_FILE_BYTES)
+        self._force(self.config.checkpoint_path, [(0, checkpoint)])
+
+    def _ensure(self, path: str, size: int) -> None:
+        if not os.path.exists(path):  # noqa: PTH110 # paths are strings here, as errors name them
+            self._disk.close(self._disk.create(path, size, allocate=False))
+            self._disk.sync_directory(os.path.dirname(path))  # noqa: PTH120
+
+    def _force(self, path: str, changes: list[tuple[int, bytes]]) -> None:
+        descriptor = self._disk.open(path)
+        try:
+            for position, data in changes:
+                self._disk.write(descriptor, data, position)
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self.log.close()
