@@ -259,8 +259,8 @@ class Broker:
         self._every("filters", _HOUSEKEEPING_S, lambda: state.filters.save(run))
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
         self._every("stats", SAMPLE_S, state.stats.sample)
-
-        self.checks.start()
+        if not config.is_slave:
+            self.checks.start()
 
     def _write_notes(self) -> None:
         self.notes.write()

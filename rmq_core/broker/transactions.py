@@ -95,7 +95,7 @@ class Transactions:
         state, place = self._state, real_place(properties)
         if place is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message does not say where it belongs")
-        result = put_final(state, half, place)
+        result = put_final(state, half, properties, place)
         if result.status is not PutStatus.PUT_OK:
             raise self._failure(result.status)
         state.stats.count(stats.TOPIC_PUT_NUMS, place[0], 1)

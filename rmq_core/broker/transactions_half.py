@@ -50,16 +50,24 @@ def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
     return (topic, int(queue_id)) if topic and queue_id.isdecimal() and len(queue_id) < 11 else None
 
 
-def put_final(state: BrokerState, half: StoredMessage, place: tuple[str, int]) -> PutResult:
-    """Store a committed message where it belongs. Its properties stay as they are, as in the original.
+def put_final(state: BrokerState, half: StoredMessage, properties: dict[str, str], place: tuple[str, int]) -> PutResult:
+    """Store a committed message where it belongs, or where it waits for a time of its own.
+
+    Its properties stay as they are, as in the original, unless it waits.
 
     Args:
         state: of the broker.
         half: the half message.
+        properties: its own; they are changed if it waits.
         place: topic and queue.
+
+    Raises:
+        ResponseError: it cannot wait for its time.
     """
+    goes_to = state.timers.redirect(*place, properties)
+    encoded = half.properties_bytes if goes_to == place else encode_properties(properties)
     return state.store.put(
-        *place, half.body, half.properties_bytes, half.born_timestamp_ms, half.born_host.to_bytes(), state.clock_ms(),
+        *goes_to, half.body, encoded, half.born_timestamp_ms, half.born_host.to_bytes(), state.clock_ms(),
         flag=half.flag, sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
         reconsume_times=half.reconsume_times, prepared_transaction_offset=half.physical_offset,
     )  # fmt: skip

@@ -77,6 +77,18 @@ async def test_a_delay_of_a_half_message_is_dropped(asker: Transactor) -> None:
     assert "DELAY" not in final.properties
 
 
+async def test_a_commit_may_wait_for_a_time_of_its_own(asker: Transactor) -> None:
+    sent = await asker.half(b"later", queue_id=1, TIMER_DELAY_MS="60000")
+    assert [one.body for one in await asker.stored(HALF, 1)] == [b"later"]
+    assert (await asker.end(sent, COMMIT)).code == 0
+    (waiting,) = await asker.stored("rmq_sys_wheel_timer", 1)
+    assert (waiting.sys_flag, waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == (8, "T", "1")
+    assert messages(await asker.pull("T", queue_id=1)) == []
+    asker.clock.ahead_ms += 61_000
+    (final,) = await asker.stored("T", 1, queue_id=1)
+    assert final.body == b"later"
+
+
 @pytest.mark.parametrize(
     ("wrong", "remark"),
     [
