@@ -9,6 +9,7 @@ from rmq_core.client.allocation import Allocation, averagely
 from rmq_formats.compression import DEFAULT_LEVEL, Compression
 from rmq_formats.errors import OptionError
 from rmq_formats.layout import MAX_BODY_BYTES
+from rmq_formats.trace import TRACE_TOPIC
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
 
@@ -48,6 +49,8 @@ class ProducerOptions(ClientOptions):
         create_topic_key: the topic whose queues stand for those of a topic that does not exist yet.
         default_topic_queue_nums: how many queues such a topic gets.
         send_latency_fault: whether brokers that are slow or fail are left out for a while (``latency``).
+        enable_trace: whether each send is told to the topic of traces.
+        trace_topic: which topic that is.
     """
 
     send_timeout_s: float = 3.0
@@ -60,6 +63,8 @@ class ProducerOptions(ClientOptions):
     create_topic_key: str = "TBW102"
     default_topic_queue_nums: int = 4
     send_latency_fault: bool = False
+    enable_trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.send_timeout_s <= 0 or self.default_topic_queue_nums < 1:
@@ -148,6 +153,8 @@ class PushOptions(ConsumerOptions):
         allocation: how queues are shared out.
         local_offset_dir: where offsets are kept when broadcasting.
         close_timeout_s: how long calls of the listener may take to end when the consumer is closed.
+        enable_trace: whether each call of the listener is told to the topic of traces.
+        trace_topic: which topic that is.
     """
 
     model: MessageModel = MessageModel.CLUSTERING
@@ -162,6 +169,8 @@ class PushOptions(ConsumerOptions):
     allocation: Allocation = averagely
     local_offset_dir: Path = Path("~/.rocketmq_offsets")
     close_timeout_s: float = 5.0
+    enable_trace: bool = False
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         ConsumerOptions.__post_init__(self)

@@ -23,6 +23,8 @@ from rmq_core.client.message import Message, SendResult, SendStatus
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.packet import MAX_GROUP_CHARACTERS, Packer, Packet, check_name
 from rmq_core.client.selectors import QueueSelector
+from rmq_core.client.trace import SEND_TIMEOUT_S, Tracer
+from rmq_core.client.trace_sends import trace_sent
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -88,6 +90,7 @@ class Producer:
         self._packer = Packer(group, options)
         self._faults = LatencyFaults()
         self._turn = random.randrange(1 << 16)
+        self._tracer = Tracer(options.trace_topic, self._send_trace) if options.enable_trace else None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -99,9 +102,13 @@ class Producer:
     async def start(self) -> None:
         """Begin; brokers are connected to when they are needed."""
         await self._cluster.start()
+        if self._tracer is not None:
+            self._tracer.start()
 
     async def close(self) -> None:
         """Tell the brokers, and end."""
+        if self._tracer is not None:
+            await self._tracer.close()
         await self._cluster.to_masters(
             RequestCode.UNREGISTER_CLIENT,
             UnregisterClient(client_id=self._cluster.client_id, producer_group=self.group),
@@ -199,6 +206,9 @@ class Producer:
         address = self._cluster.address(queue.broker_name)
         await self._cluster.remoting.invoke_oneway(address, packet.request(queue.queue_id))
 
+    async def _send_trace(self, message: Message) -> None:
+        await self.send(message, timeout_s=SEND_TIMEOUT_S)
+
     async def _send(self, packet: Packet, queue: MessageQueue | None, timeout_s: float | None) -> SendResult:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self.options.send_timeout_s if timeout_s is None else timeout_s)
@@ -229,18 +239,21 @@ class Producer:
     async def _attempt(self, packet: Packet, queue: MessageQueue, timeout_s: float) -> SendResult:
         """One request to one broker."""
         address, command = self._cluster.address(queue.broker_name), packet.request(queue.queue_id)
-        if not self.options.send_latency_fault:
-            return _result(await self._cluster.remoting.invoke(address, command, timeout_s), packet, queue, address)
         begin = time.monotonic()
-        name = queue.broker_name
+        name, counts_faults = queue.broker_name, self.options.send_latency_fault
         try:
             answer = await self._cluster.remoting.invoke(address, command, timeout_s)
             result = _result(answer, packet, queue, address)
         except RemotingError as error:
-            latency_ms = (time.monotonic() - begin) * 1000
-            self._faults.update(name, latency_ms, failed=True, reachable=not isinstance(error, TransportError))
+            if counts_faults:
+                latency_ms = (time.monotonic() - begin) * 1000
+                self._faults.update(name, latency_ms, failed=True, reachable=not isinstance(error, TransportError))
             raise
-        self._faults.update(name, (time.monotonic() - begin) * 1000)
+        if counts_faults:
+            self._faults.update(name, (time.monotonic() - begin) * 1000)
+        if self._tracer is not None and packet.topic != self._tracer.topic:
+            cost_ms = int((time.monotonic() - begin) * 1000)
+            trace_sent(self._tracer, self.group, packet, result, answer.ext_fields, address, cost_ms)
         return result
 
     def _choose(self, queues: Sequence[MessageQueue], last_broker: str | None) -> MessageQueue:

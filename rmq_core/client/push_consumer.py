@@ -36,6 +36,7 @@ from rmq_core.client.queue_work import QueueWork
 from rmq_core.client.rebalance import Rebalancer
 from rmq_core.client.send_back import MAX_INT, SendBack
 from rmq_core.client.subscription import ALL, subscription
+from rmq_core.client.trace_consumer import TraceSender
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import (
     ConsumerData,
@@ -102,6 +103,7 @@ class PushConsumer:
         )
         self._offsets = self._offset_store()
         self._locks = QueueLocks(self._cluster, group) if options.in_order and not self._broadcasts else None
+        self._tracing = TraceSender(namesrv, group, options, credentials) if options.enable_trace else None
         self._consuming = self._make_consuming()
         self._puller = Puller(self._cluster, group, options, sends_subscription=False)
         self._rebalancer = Rebalancer(
@@ -176,6 +178,8 @@ class PushConsumer:
         except BaseException:
             await self._cluster.close()
             raise
+        if self._tracing is not None:
+            await self._tracing.start()
         self._consuming.start()
         self._run(self._rebalancer.run())
         self._run(self._persist_again_and_again())
@@ -190,6 +194,8 @@ class PushConsumer:
             work.pull_no_more()
         await self._consuming.close()
         await self._rebalancer.close()
+        if self._tracing is not None:
+            await self._tracing.close()
         await self._cluster.to_masters(
             RequestCode.UNREGISTER_CLIENT,
             UnregisterClient(client_id=self._cluster.client_id, consumer_group=self.group),
@@ -209,13 +215,14 @@ class PushConsumer:
 
     def _make_consuming(self) -> Consuming:
         options = self.options
+        listener = self._listener if self._tracing is None else self._tracing.traced(self._listener)
         limit = options.max_reconsume_times
         if options.in_order:
             back = None if self._broadcasts else SendBack(self._cluster, self.group, MAX_INT if limit == -1 else limit)
-            return ConsumingInOrder(self._listener, self._offsets, options, back, self._is_locked)
+            return ConsumingInOrder(listener, self._offsets, options, back, self._is_locked)
         most = _MAX_RECONSUME_TIMES if limit == -1 else limit
         back = None if self._broadcasts else SendBack(self._cluster, self.group, most)
-        return ConcurrentConsuming(self._listener, self._offsets, options, back)
+        return ConcurrentConsuming(listener, self._offsets, options, back)
 
     def _is_locked(self, queue: MessageQueue) -> bool:
         return self._locks is None or self._locks.holds(queue)

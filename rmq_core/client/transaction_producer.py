@@ -35,6 +35,7 @@ from rmq_core.client.message import (
 )
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.producer import Producer
+from rmq_core.client.trace_sends import trace_ended
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.codes import RequestCode
@@ -150,18 +151,20 @@ class TransactionProducer(Producer):
         state = TransactionState.ROLLBACK
         if sent.status is SendStatus.SEND_OK:
             state = await _state(execute, message, sent.msg_id)
-        return TransactionResult(sent, state, await self._end(message.topic, sent, state))
+        return TransactionResult(sent, state, await self._end(half, sent, state))
 
-    async def _end(self, topic: str, sent: SendResult, state: TransactionState) -> bool:
+    async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
         """Tell the broker; whether it has acknowledged that."""
         fields = EndTransaction(
-            topic=topic, producer_group=self.group, tran_state_table_offset=sent.queue_offset,
+            topic=half.topic, producer_group=self.group, tran_state_table_offset=sent.queue_offset,
             commit_log_offset=decode_message_id(sent.offset_msg_id)[1], commit_or_rollback=state.value,
             msg_id=sent.msg_id, transaction_id=sent.transaction_id,
         )  # fmt: skip
         try:
             address = self._cluster.address(sent.queue.broker_name)
             command = _command(fields, sent.queue.broker_name)
+            if self._tracer is not None:
+                trace_ended(self._tracer, fields, half.all_properties(), address)
             if state is TransactionState.UNKNOWN:  # there is no answer to that
                 await self._cluster.remoting.invoke_oneway(address, command)
                 return True
@@ -195,6 +198,8 @@ class TransactionProducer(Producer):
                 commit_log_offset=asked.commit_log_offset, commit_or_rollback=state.value,
                 from_transaction_check=True, msg_id=message.msg_id, transaction_id=asked.transaction_id,
             )  # fmt: skip
+            if self._tracer is not None:
+                trace_ended(self._tracer, fields, message.properties, address)
             await self._cluster.remoting.invoke_oneway(address, _command(fields, message.queue.broker_name))
         except RemotingError as error:
             log.warning("%s is not told of %s; it will ask again: %s", address, message.msg_id, error)
