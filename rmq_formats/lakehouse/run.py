@@ -162,21 +162,24 @@ class Run:
             interval: between micro batches, as ``10 seconds``; None ends the query with what is there now.
             limits: options of the source that bound a micro batch.
         """
-
-        def land(_frame: DataFrame, batch_id: int) -> None:
-            self.land(look(self._store), checkpoint.batch_end(batch_id))
-
         self.land(look(self._store), checkpoint.committed_end())  # what a table that is new has not seen
         source = self._spark.readStream.format("rmq_commitlog").options(**limits).option("columns", "physical_offset")
         source = source.option("startingPhysicalOffset", self.progress.start)
         source = source.option("failOnDataLoss", str(self._bounds.fail_on_data_loss).lower())
         writer = source.load(self._store).writeStream.option("checkpointLocation", checkpoint.path)
         with _stopping() as stopped:
+            landing = threading.Lock()
+
+            def land(_frame: DataFrame, batch_id: int) -> None:
+                with landing:
+                    if not stopped.is_set():  # else the next run lands it, which begins where the table stands
+                        self.land(look(self._store), checkpoint.batch_end(batch_id))
+
             writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
             writer = writer.foreachBatch(land)
             for start in range(1, _STARTS + 1):
                 try:
-                    _await(writer.start(), stopped)
+                    _await(writer.start(), stopped, landing)
                     break
                 except StreamingQueryException as error:
                     if _NOT_STARTED not in str(error) or start == _STARTS:
@@ -184,11 +187,13 @@ class Run:
                     _log.warning("the stream's Python process was too slow to start, once more: %s", error)
 
 
-def _await(query: StreamingQuery, stopped: threading.Event) -> None:
+def _await(query: StreamingQuery, stopped: threading.Event, landing: threading.Lock) -> None:
     try:
         while not stopped.is_set() and not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
             pass
     finally:
+        with landing:  # what is being landed is not to be torn from its report
+            pass
         query.stop()
 
 

@@ -1,6 +1,12 @@
 """Each record lands once: killed before its commit and after it, without its checkpoint, against another exporter."""
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,4 +134,39 @@ def test_of_two_that_race_each_row_is_one_s(
     if "--topics" in mine:
         assert reports[1]["messages"] == 0
     assert sum(report["messages"] for report in reports) == len(placed) - 10
+    assert exporter.offsets() == placed
+
+
+def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter) -> None:
+    def start() -> subprocess.Popen[str]:
+        arguments = ["--store", exporter.store, "--table", exporter.table, "--mode", "stream"]
+        patient = "--conf spark.python.authenticate.socketTimeout=120s pyspark-shell"  # as in conftest
+        return subprocess.Popen(
+            [sys.executable, JOB, *arguments, "--trigger-interval", "1 second"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYSPARK_SUBMIT_ARGS": patient},
+        )
+
+    def wait_for_commit(process: subprocess.Popen[str], version: int) -> None:
+        while not (exporter.table / "_delta_log" / f"{version:020d}.json").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+
+    write(exporter.store, plain(20))
+    with start() as killed:
+        try:
+            wait_for_commit(killed, 1)  # 0 makes the table
+        finally:
+            killed.kill()
+    placed = write(exporter.store, plain(50))
+    with start() as stopped:
+        try:
+            wait_for_commit(stopped, 2)
+            stopped.send_signal(signal.SIGTERM)
+            output, _ = stopped.communicate(timeout=300)
+        finally:
+            stopped.kill()
+    report = json.loads(output.splitlines()[-1])
+    assert (stopped.returncode, report["mode"], report["messages"]) == (0, "stream", 30)
     assert exporter.offsets() == placed
