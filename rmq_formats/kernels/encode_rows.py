@@ -132,6 +132,13 @@ def _put_name(out: Any, at: int, name: Any) -> int:
     return at + name.size + 1
 
 
+@njit(cache=True, nogil=True, forceinline=True)
+def _put_property(out: Any, at: int, name: Any, address: int, size: int) -> int:
+    end = put_text(out, _put_name(out, at, name), address, size)
+    out[end] = _VALUE_END
+    return end + 1
+
+
 @njit("int64(int64[::1], int64[:, ::1], int64, int64, int64[:, ::1], int64, int64)", cache=True, nogil=True)
 def _most_bytes(
     texts: Any, entries: Any, first_entry: int, last_entry: int, parts: Any, first_part: int, last_part: int
@@ -185,16 +192,10 @@ def _put_properties(
     begin = at
     added = 0
     if not has_uniq_key and texts[UNIQ_KEY + 1] > 0:
-        at = _put_name(out, at, _UNIQ_KEY_NAME)
-        at = put_text(out, at, texts[UNIQ_KEY], texts[UNIQ_KEY + 1])
-        out[at] = _VALUE_END
-        at += 1
+        at = _put_property(out, at, _UNIQ_KEY_NAME, texts[UNIQ_KEY], texts[UNIQ_KEY + 1])
         added += 1
     if not has_tags and texts[TAGS + 1] > 0:
-        at = _put_name(out, at, _TAGS_NAME)
-        at = put_text(out, at, texts[TAGS], texts[TAGS + 1])
-        out[at] = _VALUE_END
-        at += 1
+        at = _put_property(out, at, _TAGS_NAME, texts[TAGS], texts[TAGS + 1])
         added += 1
     if not has_keys and last_part > first_part:
         name_at = at
