@@ -4,12 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import (
-    AsOneJson,
-    Report,
-    StorePath,
-    Workers,
-)
+from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, Report, StorePath, Workers
 from rmq_formats.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 
@@ -20,10 +15,7 @@ def rebuild(
     consumequeue_file_bytes: Annotated[
         int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
     ] = CONSUMEQUEUE_FILE_BYTES,
-    consumequeue_ext_file_bytes: Annotated[
-        int | None,
-        typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueueExt; default: as in the store, 0 is none."),
-    ] = None,
+    consumequeue_ext_file_bytes: ConsumeQueueExtFileBytes = None,
     index_slots: Annotated[int, typer.Option(metavar="N", help="maxHashSlotNum.")] = INDEX_SLOTS,
     index_entries: Annotated[int, typer.Option(metavar="N", help="maxIndexNum.")] = INDEX_ENTRIES,
     delay_levels: Annotated[str, typer.Option(metavar="LEVELS", help="messageDelayLevel.")] = DEFAULT_DELAY_LEVELS,
