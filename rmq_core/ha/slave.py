@@ -16,7 +16,7 @@ from rmq_core.store.store import MessageStore
 log = logging.getLogger("rmq.broker.replication")
 _CONNECT_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.1
-_RETRY_S: Final = 5.0  # at most between two tries; Java's
+_RETRY_S: Final = 1.0  # at most between two tries; Java's slave waits for five
 
 
 class HaSlave:
@@ -46,6 +46,7 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
         self._is_closed = False
+        self._is_alone = False  # that the master is not there is told once
 
     @property
     def is_connected(self) -> bool:
@@ -114,9 +115,12 @@ class HaSlave:
                 _, link = await asyncio.get_running_loop().create_connection(
                     lambda: MasterLink(self), host.strip("[]"), int(port)
                 )
-        except (OSError, TimeoutError, ValueError) as error:
-            log.info("the master at %(address)s: %(error)s", {"address": self.master_address, "error": error})
+        except (OSError, TimeoutError) as error:
+            if not self._is_alone:
+                log.warning("no master at %(address)s: %(error)s", {"address": self.master_address, "error": error})
+            self._is_alone = True
             return False
+        self._is_alone = False
         self._link = link
         try:
             await asyncio.shield(link.ended)

@@ -1,6 +1,8 @@
 """Masters and slaves on free ports of the loopback."""
 
 import asyncio
+import random
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -58,3 +60,19 @@ def log_of(store: StoreConfig) -> dict[str, bytes]:
 def written(store: StoreConfig, end: int) -> dict[str, bytes]:
     """The same without files that were only made ahead, of a log that ends at a physical offset."""
     return {name: data for name, data in log_of(store).items() if int(name) < end}
+
+
+def port_for_long() -> int:
+    """A port that is free, and that the system gives to nobody else while its server is away.
+
+    A client that looks for a server at one of the ports that the system gives out may meet itself there.
+    """
+    source = random.Random()
+    while True:
+        port = source.randrange(20_000, 32_000)
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -10,7 +10,7 @@ from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.values import PutStatus
 from rmq_formats.message import StoredMessage
 from tests.broker.conftest import Asker, eventually, messages
-from tests.ha.conftest import FILE_BYTES, caught_up, running, slave_of, store_of, written
+from tests.ha.conftest import FILE_BYTES, caught_up, port_for_long, running, slave_of, store_of, written
 
 BODY = b"." * 3000
 
@@ -61,12 +61,12 @@ async def test_a_slave_that_was_away_gets_all_that_it_missed(tmp_path: Path) -> 
 async def test_a_slave_follows_a_master_that_comes_again(tmp_path: Path) -> None:
     ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
     async with AsyncExitStack() as stopping:
-        async with running(ours) as master:
+        port = port_for_long()
+        async with running(ours, ha_listen_port=port) as master:
             settings = slave_of(master)
             slave = await stopping.enter_async_context(running(theirs, **settings))
             await fill(master, 30)
             await caught_up(slave.broker, master.broker)
-        port = int(str(settings["ha_master_address"]).rpartition(":")[2])
         async with running(ours, ha_listen_port=port) as master:
             await fill(master, 30, first=30)
             await caught_up(slave.broker, master.broker)

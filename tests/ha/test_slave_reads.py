@@ -11,7 +11,7 @@ from rmq_core.client import PullConsumer
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from tests.broker.conftest import Asker, eventually, messages
-from tests.ha.conftest import caught_up, running, slave_of, store_of
+from tests.ha.conftest import caught_up, port_for_long, running, slave_of, store_of
 from tests.ha.test_replication import fill
 
 SYSTEM_BUSY = 2
@@ -62,8 +62,9 @@ async def knows(slave: Asker, topic: str) -> None:
 
 
 async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, namesrv: str) -> None:
+    port = port_for_long()
     settings = {"namesrv_addr": namesrv, "slave_read_enable": True}
-    async with running(store_of(tmp_path / "master"), **settings) as master:
+    async with running(store_of(tmp_path / "master"), **settings, ha_listen_port=port) as master:
         await fill(master, 4)
         slave_settings = slave_of(master, **settings)
         async with running(store_of(tmp_path / "slave"), **slave_settings) as slave:
@@ -79,7 +80,6 @@ async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, nam
             return slave.broker._held.count == 1
 
         await eventually(is_held)
-        port = int(str(slave_settings["ha_master_address"]).rpartition(":")[2])
         async with running(store_of(tmp_path / "master"), **settings, ha_listen_port=port) as master:
             await fill(master, 1)
             answer = await waiting
