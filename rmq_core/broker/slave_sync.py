@@ -5,6 +5,7 @@ Source: ``SlaveSynchronize``, ``BrokerController#initializeBrokerScheduledTasks`
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as request_of
+from rmq_core.store.values import Arrival
 from rmq_formats.errors import FormatError
 
 _RETRY_S: Final = 3.0  # how often a master that is not known or does not answer is tried
@@ -28,7 +30,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class SlaveSync:
-    """Asks the master, at once and then every now and then. What does not come is logged, once."""
+    """Asks the master: at once, when a topic is not known, and every now and then. A failure is logged once."""
 
     def __init__(self, state: BrokerState, schedule: Schedule) -> None:
         self._state = state
@@ -36,6 +38,16 @@ class SlaveSync:
         self._client = RemotingClient()
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
+        self._wanted = asyncio.Event()
+        self._missed: set[str] = set()  # topics that were not known when messages of them came
+        state.store.on_dispatched(self._arrived)
+
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        """Ask at once for a topic that the master must have made since; once, as it may be gone already."""
+        missed = {one.topic for one in arrivals} - self._state.topics.table.keys() - self._missed
+        if missed:
+            self._missed |= missed
+            self._wanted.set()
 
     def start(self) -> None:
         """Begin."""
@@ -51,8 +63,11 @@ class SlaveSync:
     async def _run(self) -> None:
         every_s = self._state.config.slave_sync_interval_ms / 1000
         while True:
+            self._wanted.clear()
             done = await self.sync()
-            await asyncio.sleep(every_s if done else min(every_s, _RETRY_S))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s if done else min(every_s, _RETRY_S)):
+                    await self._wanted.wait()
 
     async def sync(self) -> bool:
         """Take over what the master has now; False if it is not known, or has not answered all."""

@@ -58,7 +58,7 @@ async def knows(slave: Asker, topic: str) -> None:
     async def is_there() -> bool:
         return topic in slave.broker.state.topics.table
 
-    await eventually(is_there, 60)
+    await eventually(is_there, 30)
 
 
 async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, namesrv: str) -> None:
@@ -115,6 +115,15 @@ async def test_a_slave_takes_over_topics_groups_and_offsets(tmp_path: Path, name
         async with running(store_of(tmp_path / "slave"), broker_role="SLAVE", broker_id=1) as slave:
             assert slave.broker.state.offsets.get("T", "readers", 0) == 2  # from its files
             assert "T" in slave.broker.state.topics.table
+
+
+async def test_a_slave_asks_for_a_topic_as_soon_as_it_has_messages_of_it(tmp_path: Path, namesrv: str) -> None:
+    async with running(store_of(tmp_path / "master"), namesrv_addr=namesrv) as master:
+        settings = slave_of(master, namesrv_addr=namesrv)
+        async with running(store_of(tmp_path / "slave"), **settings) as slave:
+            await knows(slave, "rmq_sys_REVIVE_LOG_DefaultCluster")  # a sync is over; the next is in a minute
+            await fill(master, 1)
+            await knows(slave, "T")
 
 
 async def test_our_consumer_goes_on_at_the_slave_when_the_master_is_gone(tmp_path: Path, namesrv: str) -> None:
