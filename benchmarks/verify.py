@@ -8,8 +8,7 @@ from typing import Final
 
 from benchmarks import offline
 from benchmarks.measure import Figure, run_rmq, seconds
-from rmq_formats.offline.plan import plan_splits
-from rmq_formats.scan import scan_segment
+from rmq_formats.offline.plan import plan_splits, split_frames
 from rmq_formats.segment import commitlog_segments, open_storage, opened
 
 QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
@@ -49,10 +48,7 @@ def checksum_seconds(store: Path) -> float:
         def work() -> None:
             for split in splits:
                 with opened(storage, split.path) as file:
-                    for _ in scan_segment(
-                        file, split.file_offset, split.file_bytes, start=split.start, limit=split.limit,
-                        data_end=split.data_end, verify_crc=verify_crc,
-                    ):  # fmt: skip
+                    for _ in split_frames(file, split, verify_crc=verify_crc):
                         pass
 
         return work

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rmq_formats.access.splits import Range, range_splits
 from rmq_formats.kernels import scan
-from rmq_formats.scan import scan_segment
+from rmq_formats.offline.plan import split_frames
 from rmq_formats.segment import Segment, Storage, opened
 
 
@@ -42,11 +42,7 @@ def batch_end(storage: Storage, segments: Sequence[Segment], start: int, end: in
     left = limit.max_records
     for split in range_splits(segments, [(start, end)], end, end - start):
         with opened(storage, split.path) as file:
-            batches = scan_segment(
-                file, split.file_offset, split.file_bytes, start=split.start, limit=split.limit,
-                data_end=split.data_end, verify_crc=False,
-            )  # fmt: skip
-            for batch in batches:
+            for batch in split_frames(file, split, verify_crc=False):
                 if left <= len(batch.frames):
                     last = batch.frames[left - 1]
                     return batch.physical_offset + int(last[scan.POSITION] + last[scan.SIZE])

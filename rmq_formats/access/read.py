@@ -17,7 +17,8 @@ from rmq_formats.arrow import error_batch, record_batches
 from rmq_formats.arrow_schema import Mode, schema_of
 from rmq_formats.hashing import tags_code
 from rmq_formats.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
-from rmq_formats.scan import FrameBatch, scan_segment
+from rmq_formats.offline.plan import split_frames
+from rmq_formats.scan import FrameBatch
 from rmq_formats.segment import Segment, Storage, open_storage, opened
 
 _NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -71,12 +72,8 @@ def _batches(
 
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
-    split = task.split
-    with opened(storage, split.path) as file:
-        yield from scan_segment(
-            file, split.file_offset, split.file_bytes, start=split.start, limit=split.limit,
-            data_end=split.data_end, verify_crc=options.verify_crc,
-        )  # fmt: skip
+    with opened(storage, task.split.path) as file:
+        yield from split_frames(file, task.split, verify_crc=options.verify_crc)
 
 
 def _by_segment(points: Points, segments: Sequence[Segment]) -> Iterator[tuple[Segment, Points]]:

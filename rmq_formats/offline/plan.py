@@ -1,11 +1,12 @@
 """Cuts a CommitLog into splits: the unit of work of every job that reads a whole log."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from rmq_formats.kernels import scan
-from rmq_formats.scan import scan_segment
+from rmq_formats.scan import FrameBatch, RangeReader, scan_segment
 from rmq_formats.segment import Segment, Storage, opened
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
@@ -39,6 +40,23 @@ class Split:
     def size_bytes(self) -> int:
         """Bytes from start to limit."""
         return self.limit - self.start
+
+
+def split_frames(
+    reader: RangeReader, split: Split, *, begin: int | None = None, verify_crc: bool = True
+) -> Iterator[FrameBatch]:
+    """Scan a split's frames, see ``scan_segment``.
+
+    Args:
+        reader: the segment's bytes.
+        split: which of them.
+        begin: the file position of its first frame; None searches that from its start on.
+        verify_crc: check body and record sums.
+    """
+    return scan_segment(
+        reader, split.file_offset, split.file_bytes, start=split.start if begin is None else begin, limit=split.limit,
+        data_end=split.data_end, verify_crc=verify_crc, search=begin is None,
+    )  # fmt: skip
 
 
 def plan_splits(

@@ -27,8 +27,7 @@ from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.layout import index_file_bytes
 from rmq_formats.offline import spill
-from rmq_formats.offline.plan import Split
-from rmq_formats.scan import scan_segment
+from rmq_formats.offline.plan import Split, split_frames
 from rmq_formats.segment import open_storage, opened
 
 WORK_DIRECTORY: Final = ".rmq-rebuild"  # below the root that is published under
@@ -217,10 +216,7 @@ def scan_split(
     first, end, last = -1, -1, -1
     storage, path = open_storage(split.path)
     with opened(storage, path) as file:
-        for batch in scan_segment(
-            file, split.file_offset, split.file_bytes, start=split.start if begin is None else begin,
-            limit=split.limit, data_end=split.data_end, search=begin is None,
-        ):  # fmt: skip
+        for batch in split_frames(file, split, begin=begin):
             first = batch.begin_physical_offset if first < 0 else first
             end = batch.next_physical_offset
             damages += batch.all_damages()

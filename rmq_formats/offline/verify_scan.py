@@ -16,9 +16,8 @@ from rmq_formats.errors import RmqError
 from rmq_formats.findings import Finding, FindingList
 from rmq_formats.offline import spill
 from rmq_formats.offline.area import WorkArea
-from rmq_formats.offline.plan import Split
+from rmq_formats.offline.plan import Split, split_frames
 from rmq_formats.offline.verify_plan import StoreLayout
-from rmq_formats.scan import scan_segment
 from rmq_formats.segment import open_storage, opened
 from rmq_formats.verify import kinds
 from rmq_formats.verify.log import LogCheck
@@ -94,10 +93,7 @@ def check_split(
     try:
         with opened(storage, path) as file:
             check = LogCheck(split.path, file, split.file_offset, findings)
-            for batch in scan_segment(
-                file, split.file_offset, split.file_bytes, start=split.start if begin is None else begin,
-                limit=split.limit, data_end=split.data_end, search=begin is None,
-            ):  # fmt: skip
+            for batch in split_frames(file, split, begin=begin):
                 first = batch.begin_physical_offset if first < 0 else first
                 end = batch.next_physical_offset
                 check.add(batch)

@@ -14,9 +14,8 @@ from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.layout import COMMITLOG_FILE_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.offline.plan import Split, frozen_end, plan_splits, torn_bytes
+from rmq_formats.offline.plan import Split, frozen_end, plan_splits, split_frames, torn_bytes
 from rmq_formats.offline.write_place import LogEnd
-from rmq_formats.scan import scan_segment
 from rmq_formats.segment import OpenRange, Segment, Storage, list_segments, open_storage, opened
 
 _NO_DELAYS = (0,)  # tags codes are not looked at
@@ -101,10 +100,7 @@ def _split_ends(split: Split) -> QueueEnds:
     ends: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     storage, path = open_storage(split.path)
     with opened(storage, path) as file:
-        for batch in scan_segment(
-            file, split.file_offset, split.file_bytes, start=split.start, limit=split.limit, data_end=split.data_end,
-            verify_crc=False,
-        ):  # fmt: skip
+        for batch in split_frames(file, split, verify_crc=False):
             dispatcher.dispatch(batch)
             units, _ = dispatcher.take()
             queues = units[:, kernel.UNIT_QUEUE]
