@@ -8,7 +8,7 @@ Source: ``EndTransactionProcessor``, ``AdminBrokerProcessor#resumeCheckHalfMessa
 import logging
 from typing import Final
 
-from rmq_core.broker import names, stats
+from rmq_core.broker import stats
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.transactions_half import (
     CHECK_TIMES,
@@ -20,6 +20,7 @@ from rmq_core.broker.transactions_half import (
     real_place,
 )
 from rmq_core.broker.transactions_ops import OpNotes
+from rmq_core.broker.transactions_record import HalfRecord, half_record
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
@@ -29,7 +30,6 @@ from rmq_core.remoting.requests import EndTransaction, ResumeCheckHalf
 from rmq_core.store.values import PutStatus
 from rmq_formats.errors import DecodeError
 from rmq_formats.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
-from rmq_formats.message import StoredMessage
 from rmq_formats.message_id import decode_message_id
 
 log = logging.getLogger("rmq.broker.transactions")
@@ -64,20 +64,23 @@ class Transactions:
                 {"client": connection.remote_address, "msg_id": asked.msg_id, "why": request.remark},
             )
             return None
-        half = state.store.message(asked.commit_log_offset)
-        # Any record could be given the properties of a half message by who sends it: the topic tells.
-        if half is None or half.topic != names.HALF_TOPIC:
+        record = state.store.record(asked.commit_log_offset)
+        half = None if record is None else half_record(record)
+        if half is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
-        properties = half.properties
+        properties = half.looked_at()
         if not asked.from_transaction_check and self._is_too_late(half, properties):
             return request.response(int(ResponseCode.ILLEGAL_OPERATION))
-        _check_half(asked, half, properties)
+        if properties.get(PRODUCER_GROUP) != asked.producer_group:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != asked.tran_state_table_offset:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
         if asked.commit_or_rollback == FLAG_TRANSACTION_COMMIT:
             self._commit(half, properties)
         self._notes.add(half.queue_offset)
         return request.response()
 
-    def _is_too_late(self, half: StoredMessage, properties: dict[str, str]) -> bool:
+    def _is_too_late(self, half: HalfRecord, properties: dict[str, str]) -> bool:
         """Whether a message with a check time of its own can be ended by a check only: ``rejectCommitOrRollback``."""
         seconds = properties.get(IMMUNITY_SECONDS)
         if not seconds:
@@ -86,7 +89,7 @@ class Transactions:
         immunity_ms = max(immunity_ms, self._state.config.transaction_timeout_ms)
         return self._state.clock_ms() - half.born_timestamp_ms > immunity_ms
 
-    def _commit(self, half: StoredMessage, properties: dict[str, str]) -> None:
+    def _commit(self, half: HalfRecord, properties: dict[str, str]) -> None:
         """Store a half message where it belongs.
 
         Raises:
@@ -125,13 +128,3 @@ class Transactions:
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_RESUMED)
         return request.response()
-
-
-def _check_half(asked: EndTransaction, half: StoredMessage, properties: dict[str, str]) -> None:
-    """Refuse an end that does not fit its half message: ``checkPrepareMessage``."""
-    if properties.get(PRODUCER_GROUP) != asked.producer_group:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
-    if half.queue_offset != asked.tran_state_table_offset:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
-    if half.recorded_physical_offset != asked.commit_log_offset:
-        raise ResponseError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")

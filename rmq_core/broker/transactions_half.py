@@ -8,6 +8,8 @@ from typing import Final
 from rmq_core.broker import names
 from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.timers_admission import is_timer
+from rmq_core.broker.transactions_record import HalfRecord
 from rmq_core.store.values import PutResult
 from rmq_formats.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, PROPERTY_DELAY, PROPERTY_UNIQ_KEY
 from rmq_formats.message import StoredMessage
@@ -50,7 +52,7 @@ def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
     return (topic, int(queue_id)) if topic and queue_id.isdecimal() and len(queue_id) < 11 else None
 
 
-def put_final(state: BrokerState, half: StoredMessage, properties: dict[str, str], place: tuple[str, int]) -> PutResult:
+def put_final(state: BrokerState, half: HalfRecord, looked_at: dict[str, str], place: tuple[str, int]) -> PutResult:
     """Store a committed message where it belongs, or where it waits for a time of its own.
 
     Its properties stay as they are, as in the original, unless it waits.
@@ -58,17 +60,20 @@ def put_final(state: BrokerState, half: StoredMessage, properties: dict[str, str
     Args:
         state: of the broker.
         half: the half message.
-        properties: its own; they are changed if it waits.
+        looked_at: those of its properties that tell whether it waits.
         place: topic and queue.
 
     Raises:
         ResponseError: it cannot wait for its time.
     """
-    goes_to = state.timers.redirect(*place, properties)
-    encoded = half.properties_bytes if goes_to == place else encode_properties(properties)
+    encoded = half.properties_bytes
+    if is_timer(place[0], looked_at):
+        properties = half.properties
+        place = state.timers.redirect(*place, properties)
+        encoded = encode_properties(properties)
     return state.store.put(
-        *goes_to, half.body, encoded, half.born_timestamp_ms, half.born_host.to_bytes(), state.clock_ms(),
-        flag=half.flag, sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
+        *place, half.body, encoded, half.born_timestamp_ms, half.born_host, state.clock_ms(), flag=half.flag,
+        sys_flag=half.sys_flag & ~FLAG_TRANSACTION_MASK | FLAG_TRANSACTION_COMMIT,
         reconsume_times=half.reconsume_times, prepared_transaction_offset=half.physical_offset,
     )  # fmt: skip
 
