@@ -11,11 +11,16 @@
             └── ClientError      what the client itself refuses, by the code that a broker would give
                 ├── NoRouteError     no name server knows the topic, or no broker of it can be used
                 ├── MessageError     a message that no broker would take
-                └── SendFailedError  all attempts to send have failed; the last one's code and remark
+                ├── SendFailedError  all attempts to send have failed; the last one's code and remark
+                └── NoReplyError     a request was sent, and no reply has come
 """
+
+from typing import Final
 
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
+
+_REQUEST_TIMEOUT: Final = 10006  # ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
 
 
 class BrokerError(ResponseError):
@@ -56,6 +61,13 @@ class MessageError(ClientError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.MESSAGE_ILLEGAL, reason)
+
+
+class NoReplyError(ClientError):
+    """A request was sent, and no reply has come in its time."""
+
+    def __init__(self, topic: str, timeout_s: float) -> None:
+        super().__init__(_REQUEST_TIMEOUT, f"{topic}: sent, and no reply in {timeout_s:g} s")
 
 
 class SendFailedError(ClientError):

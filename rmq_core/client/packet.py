@@ -23,6 +23,8 @@ from rmq_formats.properties import encode_properties
 
 MAX_TOPIC_CHARACTERS: Final = 127
 MAX_GROUP_CHARACTERS: Final = 255
+PROPERTY_MESSAGE_TYPE: Final = "MSG_TYPE"
+REPLY: Final = "reply"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _BATCH_HEAD = Struct(">iiiii")  # size, magic 0, CRC 0, flag, body length
 _SHORT = Struct(">h")
@@ -90,7 +92,9 @@ class Packer:
             body = compress(body, options.compression, options.compression_level)
             sys_flag = options.compression.sys_flag
         fields = self._fields(message.topic, properties, message.flag, sys_flag, batch=False)
-        return Packet(message.topic, RequestCode.SEND_MESSAGE_V2, fields, body, msg_id)
+        is_reply = properties.get(PROPERTY_MESSAGE_TYPE) == REPLY
+        code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
+        return Packet(message.topic, code, fields, body, msg_id)
 
     def batch(self, messages: Sequence[Message]) -> Packet:
         """The request for several messages of one topic.

@@ -17,11 +17,12 @@ from typing import Any, Final, Self
 import msgspec
 
 from rmq_core.client.cluster import Cluster
-from rmq_core.client.errors import BrokerError, NoRouteError, SendFailedError
+from rmq_core.client.errors import BrokerError, NoReplyError, NoRouteError, SendFailedError
 from rmq_core.client.latency import LatencyFaults
-from rmq_core.client.message import Message, SendResult, SendStatus
+from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.packet import MAX_GROUP_CHARACTERS, Packer, Packet, check_name
+from rmq_core.client.request_reply import Requests
 from rmq_core.client.selectors import QueueSelector
 from rmq_core.client.trace import SEND_TIMEOUT_S, Tracer
 from rmq_core.client.trace_sends import trace_sent
@@ -86,7 +87,10 @@ class Producer:
         check_name("group", group, MAX_GROUP_CHARACTERS)
         self.group = group
         self.options = options
-        self._cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
+        self._requests = Requests()
+        self._asked_brokers_of: set[str] = set()
+        asked = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.arrived, **(handlers or {})}
+        self._cluster = Cluster(namesrv, options, credentials=credentials, handlers=asked, heartbeat=self._heartbeat)
         self._packer = Packer(group, options)
         self._faults = LatencyFaults()
         self._turn = random.randrange(1 << 16)
@@ -183,6 +187,36 @@ class Producer:
         ``packet.split_batch`` cuts what is too large.
         """
         return await self._send(self._packer.batch(messages), queue, timeout_s)
+
+    async def request(
+        self, message: Message, *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> ReceivedMessage:
+        """Send a message and wait for the reply to it, see ``request_reply``.
+
+        Args:
+            message: what to send.
+            queue: where to; the topic's queues in turn if it is not given.
+            timeout_s: for sending and waiting together; ``send_timeout_s`` if it is None.
+
+        Raises:
+            NoReplyError: it was sent, and no reply has come.
+            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: it could not be sent, as by
+                ``send``.
+        """
+        timeout_s = self.options.send_timeout_s if timeout_s is None else timeout_s
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self.queues(message.topic)
+        if message.topic not in self._asked_brokers_of:  # they hand replies over to clients that they know
+            self._asked_brokers_of.add(message.topic)
+            await self._cluster.send_heartbeats()
+        asking, reply = self._requests.prepare(message, self.client_id, timeout_s)
+        try:
+            await self.send(asking, queue=queue, timeout_s=timeout_s)
+            return await asyncio.wait_for(reply, max(0.0, deadline - asyncio.get_running_loop().time()))
+        except TimeoutError as error:
+            raise NoReplyError(message.topic, timeout_s) from error
+        finally:
+            reply.cancel()
 
     async def send_oneway(
         self,

@@ -1,0 +1,187 @@
+"""Order, resets and requests at our broker: what ``scenarios.py`` does not try."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_core.client import (
+    Admin,
+    Message,
+    MessageError,
+    NoReplyError,
+    NoRouteError,
+    Producer,
+    PushConsumer,
+    PushOptions,
+    ReceivedMessage,
+    StartPosition,
+    reply_to,
+)
+from rmq_core.client.selectors import by_hash
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.loop import run
+from tests.broker.processes import Standalone, configured, standalone
+
+pytestmark = [pytest.mark.xdist_group("order")]
+SETTINGS = "brokerName=ours\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\nflushDiskType=SYNC_FLUSH\n"
+FIRST = PushOptions(start=StartPosition.FIRST, persist_interval_s=0.2)
+PATIENCE_S = 90
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with configured(tmp_path_factory.mktemp("order"), SETTINGS) as running:
+        yield running
+
+
+class Heard:
+    """A listener that keeps the bodies it is called with."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        self.bodies += [message.body for message in messages]
+
+    async def until(self, *bodies: bytes) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while sorted(self.bodies) != sorted(bodies):
+                await asyncio.sleep(0.02)
+
+
+def test_a_strictly_ordered_topic_keeps_its_queues_when_a_broker_is_gone(running: Standalone) -> None:
+    async def main() -> None:
+        async with Admin(running.namesrv) as admin, Producer(running.namesrv, "pg") as producer:
+            await admin.create_topic("Strict", queues=4, order=True)
+            assert await admin.keep_in_order("Strict", {"ours": 2, "gone": 2}) == "ours:2;gone:2"
+            queues = await producer.queues("Strict")
+            assert sorted((queue.broker_name, queue.queue_id) for queue in queues) == [
+                ("gone", 0), ("gone", 1), ("ours", 0), ("ours", 1),
+            ]  # fmt: skip
+            places: set[str] = set()
+            for order in range(16):  # one key, one queue: a message goes there or nowhere
+                try:
+                    sent = await producer.send(Message("Strict", b"x"), selector=by_hash, argument=f"order-{order}")
+                except NoRouteError as error:
+                    places.add(error.name)
+                else:
+                    places.add(sent.queue.broker_name)
+            assert places == {"ours", "gone"}
+
+    run(main())
+
+
+def test_an_ordered_consumer_goes_on_in_order_after_kills_of_the_broker(tmp_path: Path) -> None:
+    async def main() -> None:
+        conf = tmp_path / "broker.conf"
+        conf.write_text(SETTINGS)
+        got: dict[int, list[int]] = {}
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            for message in messages:
+                got.setdefault(message.queue_id, []).append(int(message.body))
+
+        async def send_until_stored(producer: Producer, number: int) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    try:
+                        await producer.send(Message("Kills", b"%d" % number), selector=by_hash, argument=number % 4)
+                        return
+                    except RemotingError:
+                        await asyncio.sleep(0.05)
+
+        async def until_got(numbers: set[int]) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                while {number for queue in got.values() for number in queue} != numbers:
+                    await asyncio.sleep(0.02)
+
+        with standalone(tmp_path / "store", "-c", str(conf), log=tmp_path / "log") as first:
+            addresses = ["--listen", first.namesrv, "--broker-listen", first.broker]
+            options = replace(FIRST, in_order=True, lock_interval_s=0.5, rebalance_interval_s=1)
+            consumer = PushConsumer(first.namesrv, "cg", listener, options)
+            consumer.subscribe("Kills")
+            async with Producer(first.namesrv, "pg") as producer:
+                await send_until_stored(producer, 0)
+                async with consumer:
+                    for number in range(1, 40):
+                        await send_until_stored(producer, number)
+                    await until_got(set(range(40)))
+                    first.process.send_signal(signal.SIGKILL)
+                    await asyncio.to_thread(first.process.wait)
+                    with standalone(tmp_path / "store", *addresses, "-c", str(conf), log=tmp_path / "log"):
+                        for number in range(40, 80):
+                            await send_until_stored(producer, number)
+                        await until_got(set(range(80)))
+        for numbers in got.values():
+            # What came before the kill and was not committed comes again; nothing is left out, and nothing overtakes.
+            firsts = list(dict.fromkeys(numbers))
+            assert firsts == sorted(firsts)
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_online", [True, False])
+def test_a_group_is_put_back_to_a_time(running: Standalone, is_online: bool) -> None:
+    async def main() -> None:
+        topic, group = f"Reset{is_online}", f"reset{is_online}"
+        async with Admin(running.namesrv) as admin, Producer(running.namesrv, "pg") as producer:
+            await admin.create_topic(topic, queues=1)
+            await producer.send(Message(topic, b"old"))
+            await asyncio.sleep(0.05)
+            between_ms = time.time_ns() // 1_000_000
+            await asyncio.sleep(0.05)
+            await producer.send(Message(topic, b"new"))
+            heard = Heard()
+            consumer = PushConsumer(running.namesrv, group, heard, FIRST)
+            consumer.subscribe(topic)
+            async with consumer:
+                await heard.until(b"old", b"new")
+                if is_online:
+                    await admin.reset_offsets(group, topic, between_ms)
+                    await heard.until(b"old", b"new", b"new")
+            if not is_online:
+                assert list((await admin.reset_offsets(group, topic, between_ms)).values()) == [1]
+                again = Heard()
+                consumer = PushConsumer(running.namesrv, group, again, FIRST)
+                consumer.subscribe(topic)
+                async with consumer:
+                    await again.until(b"new")
+
+    run(main())
+
+
+def test_a_request_is_answered(running: Standalone) -> None:
+    async def main() -> None:
+        async with Producer(running.namesrv, "askers") as asker, Producer(running.namesrv, "answerers") as answerer:
+
+            async def answer(messages: list[ReceivedMessage]) -> None:
+                for message in messages:
+                    if message.body != b"silence":
+                        sent = await answerer.send(reply_to(message, b"re: " + message.body * 2000))
+                        assert sent.queue.topic == "DefaultCluster_REPLY_TOPIC"
+
+            async with Admin(running.namesrv) as admin:
+                await admin.create_topic("Questions", queues=1)
+            consumer = PushConsumer(running.namesrv, "oracle", answer, FIRST)
+            consumer.subscribe("Questions")
+            async with consumer:
+                asked = [Message("Questions", b"%d" % number, tags="T") for number in range(3)]
+                replies = await asyncio.gather(*(asker.request(one, timeout_s=PATIENCE_S) for one in asked))
+                assert [reply.body for reply in replies] == [b"re: " + one.body * 2000 for one in asked]
+                assert {reply.topic for reply in replies} == {"DefaultCluster_REPLY_TOPIC"}
+                with pytest.raises(NoReplyError, match=r"Questions: sent, and no reply in 0\.5 s") as caught:
+                    await asker.request(Message("Questions", b"silence"), timeout_s=0.5)
+                assert caught.value.code == 10006
+
+    run(main())
+
+
+def test_nobody_can_reply_to_what_is_no_request() -> None:
+    message = ReceivedMessage(None, "T", b"", 0, 0, 0, 0, 0, 0, 0, 0, 0, b"CLUSTER\x01c\x02", bytes(8), bytes(8))  # type: ignore[arg-type] # no queue is looked at
+    with pytest.raises(MessageError, match="nobody waits for a reply"):
+        reply_to(message, b"x")
