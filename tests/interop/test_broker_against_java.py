@@ -1,5 +1,6 @@
 """The real Java clients, broker and mqadmin at our broker, and on the stores that it writes."""
 
+import base64
 import re
 import shutil
 from collections import Counter
@@ -16,6 +17,7 @@ from tests.admin.test_groups import client, connections
 from tests.broker.processes import Standalone, standalone
 from tests.interop import peer
 from tests.stores import tree
+from tests.transactions.conftest import HALF, OP
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("broker_against_java")]
 
@@ -29,6 +31,7 @@ SIZES = {
 }
 SETTINGS = "".join(f"{key}={value}\n" for key, value in SIZES.items()) + (
     "enablePropertyFilter=true\ndiskMaxUsedSpaceRatio=99\nfileReservedTime=87600\nbrokerName=ours\n"
+    "transactionTimeOut=2000\ntransactionCheckInterval=3000\n"
 )
 MESSAGES = 400
 SETTLE_MS = 30_000  # a consumer looks for its retry topic's route every 30 s at most
@@ -64,7 +67,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     (directory / "broker.conf").write_text(SETTINGS)
     arguments = "-c", str(directory / "broker.conf")
     with standalone(directory / "store", *arguments, log=directory / "log") as running:
-        options = f"{QUICK_START} -Dgolden.skip=timed,tx -Dgolden.settle.ms={SETTLE_MS}"
+        options = f"{QUICK_START} -Dgolden.skip=timed -Dgolden.settle.ms={SETTLE_MS}"
         output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=options)
         exit_code = running.stop()
     shutil.copytree(directory / "store", directory / "stopped")
@@ -83,6 +86,23 @@ def test_every_kind_of_message_is_sent_and_consumed(written: Written) -> None:
     assert topics["%RETRY%golden_cg"] == 8
     assert topics["%DLQ%golden_cg"] == 8
     assert topics["SCHEDULE_TOPIC_XXXX"] == 10 + 8
+
+
+def test_transactions_are_as_the_original_stores_them(written: Written) -> None:
+    """Of 12 four are committed, four rolled back, and four committed when Java's producer is asked."""
+    found = peer.dump(written.stopped)
+    half, notes, final = ([one for one in found if one["topic"] == topic] for topic in (HALF, OP, "Tx"))
+    assert (len(half), len(final)) == (12 + 4, 8)
+    assert [one["properties"].get("TRANSACTION_CHECK_TIMES") for one in half] == [None] * 12 + ["1"] * 4
+    assert {one["sys_flag"] for one in half} == {0}
+    assert {one["sys_flag"] for one in final} == {8}
+    offsets = {one["physical_offset"]: one for one in half}
+    for one in final:
+        meant = offsets[one["prepared_transaction_offset"]]
+        assert one["body_base64"] == meant["body_base64"]
+        assert one["properties"] == meant["properties"]
+    noted = "".join(base64.b64decode(one["body_base64"]).decode() for one in notes).rstrip(",").split(",")
+    assert sorted(map(int, noted)) == [0, 1, 3, 4, 6, 7, 9, 10, 12, 13, 14, 15]
 
 
 def test_delayed_messages_are_as_the_original_stores_them(written: Written) -> None:
