@@ -187,11 +187,13 @@ def between(node: Node, low: Node, high: Node, *, negated: bool) -> Node:
         if low.value is None or high.value is None:
             raise SqlError("Illegal values of between, values can not be null!")
         if values.compare(high.value, low.value) < 0:
-            raise SqlError(
-                f"Illegal values of between, left value({low.value}) must less than or equal to "
-                f"right value({high.value})"
-            )
+            bounds = f"left value({_shown(low)}) must less than or equal to right value({_shown(high)})"
+            raise SqlError(f"Illegal values of between, {bounds}")
     return all_of([ordered(">=", node, low), ordered("<=", node, high)])
+
+
+def _shown(node: Node) -> str:
+    return str(node.value).lower() if isinstance(node.value, bool) else str(node.value)
 
 
 def within(node: Node, texts: list[str], *, negated: bool) -> Node:

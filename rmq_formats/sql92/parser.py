@@ -25,6 +25,7 @@ from rmq_formats.sql92.values import float_literal, integer_literal
 
 MAX_DEPTH: Final = 100  # the parser and what it makes call themselves so deep
 _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
+_TESTS: Final = (*nodes.TEXT_TESTS, "BETWEEN", "IN")
 _ORDER_SIGNS: Final = (">", ">=", "<", "<=")
 
 
@@ -101,11 +102,11 @@ class Parser:
             if sign := self._take("sign", *_ORDER_SIGNS):
                 node = nodes.ordered(sign, node, self._unary())
                 continue
-            before = self._at, self._token
             negated = self._take("word", "NOT") is not None
-            word = self._take("word", *nodes.TEXT_TESTS, "BETWEEN", "IN")
+            word = self._take("word", *_TESTS)
             if word is None:
-                self._at, self._token = before
+                if negated:
+                    raise unexpected(self._text, self._peek(), " or ".join(_TESTS))
                 return node
             node = self._test(node, word, negated=negated)
 

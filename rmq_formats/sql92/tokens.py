@@ -69,11 +69,11 @@ def token_at(text: str, position: int) -> Token:
 
 def unexpected(text: str, token: Token, expected: str) -> SqlError:
     """The error of a token that must not stand where it does."""
-    if token.kind == "end":
-        image = "<EOF>"
-    else:
-        image = f' {_IMAGES.get(token.kind) or chr(34) + token.text + chr(34)} "{text[token.start : token.end]} "'
-    message = f'Encountered "{image}" at {_place(text, token.start)}. Was expecting: {expected}'
+    if token.kind == "end":  # it stands where the last character does
+        where = _place(text, len(text) - 1) if text else "line 0, column 0"
+        return SqlError(f'Encountered "<EOF>" at {where}. Was expecting: {expected}', PARSE_EXCEPTION)
+    image = f'{_IMAGES.get(token.kind) or chr(34) + token.text + chr(34)} "{text[token.start : token.end]} "'
+    message = f'Encountered " {image}" at {_place(text, token.start)}. Was expecting: {expected}'
     return SqlError(message, PARSE_EXCEPTION)
 
 

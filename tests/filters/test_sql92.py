@@ -26,7 +26,7 @@ MORE_TRUE = r"""missing = missing|a <> missing|a > 012|a > 0L AND nothing of thi
 MORE_FALSE = r"""a = missing|b CONTAINS ''|b NOT CONTAINS ''|b STARTSWITH ''|b NOT ENDSWITH ''|a BETWEEN -1 AND -5
 1 = TRUE|z = 0|-b = 1|- -a > 1|a > -missing|TRUE = t|(a > 3) = t|big > 3|b > 3 OR TRUE"""
 MORE_NO_EXPRESSION = r"""a = NULL|NULL = a|a <> NULL|TRUE = 1|'a' IN ('a')|-a|5|'x'|a > 0.0
-a = 5 /* c|a BETWEEN NULL AND 1|a > TRUE|(a = 5) > 3
+a = 5 /* c|a NOT 5|a BETWEEN NULL AND 1|a > TRUE|(a = 5) > 3
 a IS 5|a > 99999999999999999999|a = 1e999
 NOT 5|a AND 5|a BETWEEN 'a' AND 'b'|a > --5 /|#"""
 MORE_PROPERTIES = PROPERTIES | {"n": "NaN", "h": "0x1.8p1", "s": " 2.5d ", "z": "-0.0", "big": "99999999999"}
