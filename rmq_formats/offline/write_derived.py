@@ -33,8 +33,9 @@ from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.rebuild import IndexTask, RebuildOptions, ScanResult
 from rmq_formats.offline.rebuild_store import check_sizes
 from rmq_formats.offline.runner import ProcessRunner
+from rmq_formats.offline.write_end import queue_files
 from rmq_formats.offline.write_job import WriteJob, begin_job, check_target
-from rmq_formats.segment import list_segments, open_storage
+from rmq_formats.segment import open_storage
 
 PARTITIONS: Final = 16  # of queues: tasks of the commit
 ROWS_PER_PIECE: Final = 1 << 22  # bounds a task's memory
@@ -99,23 +100,14 @@ def _existing_sizes(root: str, options: RebuildOptions) -> Iterator[tuple[str, i
     if options.index:
         yield from ((str(path), path.stat().st_size) for path in _index_files(root))
         return
-    for _, _, files in _queue_files(root):
-        yield from ((str(path), path.stat().st_size) for path in files)
+    for _, _, files in queue_files(*open_storage(root)):
+        yield from ((file.path, file.size_bytes) for file in files)
 
 
 def _index_files(root: str) -> list[Path]:
     directory = Path(paths.index_dir(root))
     found = directory.iterdir() if directory.is_dir() else iter(())
     return sorted(path for path in found if paths.is_index_file_name(path.name))
-
-
-def _queue_files(root: str) -> Iterator[tuple[str, int, list[Path]]]:
-    storage, directory = open_storage(paths.consumequeue_dir(root))
-    for topic in storage.entries(directory):
-        for queue in storage.entries(f"{directory}/{topic.name}"):
-            files = list_segments(storage, f"{directory}/{topic.name}/{queue.name}")
-            if files and queue.name.isascii() and queue.name.isdigit():
-                yield topic.name, int(queue.name), [Path(file.path) for file in files]
 
 
 def write_units(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[DerivedPiece]:
@@ -226,15 +218,15 @@ class _Queues:
 
 def _existing_units(root: str) -> Iterator[tuple[Table, _Queues]]:
     """The units of each queue that is there, a file at a time."""
-    for topic, queue_id, files in _queue_files(root):
-        for path in files:
-            image = np.fromfile(path, dtype=np.uint8)
+    for topic, queue_id, files in queue_files(*open_storage(root)):
+        for file in files:
+            image = np.fromfile(file.path, dtype=np.uint8)
             rows = np.zeros((len(image) // UNIT_BYTES, unit_kernel.ROW_COLUMNS), dtype=np.int64)
             unit_kernel.decode_units(image, rows)
             sizes = rows[:, unit_kernel.SIZE]
             found = np.flatnonzero((sizes > 0) & (sizes != PRE_BLANK_SIZE))
             units = np.zeros((len(found), kernel.UNIT_COLUMNS), dtype=np.int64)
-            units[:, kernel.UNIT_QUEUE_OFFSET] = int(path.name) // UNIT_BYTES + found
+            units[:, kernel.UNIT_QUEUE_OFFSET] = file.start_offset // UNIT_BYTES + found
             units[:, kernel.UNIT_PHYSICAL_OFFSET] = rows[found, unit_kernel.PHYSICAL_OFFSET]
             units[:, kernel.UNIT_SIZE] = sizes[found]
             units[:, kernel.UNIT_TAGS_CODE] = rows[found, unit_kernel.TAGS_CODE]

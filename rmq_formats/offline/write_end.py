@@ -111,13 +111,19 @@ def _split_ends(split: Split) -> QueueEnds:
     return dict(zip(dispatcher.queue_names(), ends.tolist(), strict=False))
 
 
-def _consumequeue_ends(storage: Storage, root: str, log_end_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
+def queue_files(storage: Storage, root: str) -> Iterator[tuple[str, int, list[Segment]]]:
+    """Topic, queue id and ConsumeQueue files of each queue that has any."""
     directory = paths.consumequeue_dir(root)
     for topic in storage.entries(directory):
         for queue in storage.entries(f"{directory}/{topic.name}"):
             files = list_segments(storage, f"{directory}/{topic.name}/{queue.name}")
             if files and queue.name.isascii() and queue.name.isdigit():
-                yield (topic.name, int(queue.name)), _consumequeue_end(storage, files, log_end_offset)
+                yield topic.name, int(queue.name), files
+
+
+def _consumequeue_ends(storage: Storage, root: str, log_end_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
+    for topic, queue_id, files in queue_files(storage, root):
+        yield (topic, queue_id), _consumequeue_end(storage, files, log_end_offset)
 
 
 def _consumequeue_end(storage: Storage, files: list[Segment], log_end_offset: int) -> int:
