@@ -33,6 +33,8 @@ from rmq_core.client import (
     SendResult,
     SendStatus,
     StartPosition,
+    TransactionProducer,
+    TransactionState,
 )
 from rmq_core.client.selectors import by_hash
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
@@ -44,6 +46,7 @@ from rmq_formats.compression import Compression
 
 BROKER = "client-a"
 SETTINGS = f"brokerName={BROKER}\nmessageDelayLevel={' '.join(['1s'] * 18)}\nenablePropertyFilter=true\n"
+SETTINGS += "transactionTimeOut=1000\ntransactionCheckInterval=1000\n"
 
 
 def fresh(name: str) -> str:
@@ -172,6 +175,38 @@ def replaced(options: PushOptions, **changes: Any) -> PushOptions:
 
 def bodies_of(count: int) -> list[bytes]:
     return [b"body %04d" % number for number in range(count)]
+
+
+def test_a_message_is_delivered_if_its_transaction_succeeds_and_brokers_ask(namesrv: str) -> None:
+    commit, rollback, unknown = TransactionState.COMMIT, TransactionState.ROLLBACK, TransactionState.UNKNOWN
+
+    async def main() -> None:
+        topic, seen = fresh("Tx"), Seen()
+        later: dict[str, TransactionState] = {}
+
+        def execute(message: Message, transaction_id: str) -> TransactionState:
+            at_once, then = message.body.decode().split()
+            later[transaction_id] = TransactionState[then]
+            return TransactionState[at_once]
+
+        def check(message: ReceivedMessage) -> TransactionState:
+            return later[message.msg_id]
+
+        async with TransactionProducer(namesrv, fresh("txpg"), check) as producer:
+            for at_once, then in ((commit, commit), (rollback, rollback), (unknown, commit), (unknown, rollback)):
+                message = Message(topic, f"{at_once.name} {then.name}".encode())
+                done = await producer.send_in_transaction(message, execute)
+                assert (done.state, done.is_ended) == (at_once, True)
+            consumer = PushConsumer(namesrv, fresh("group"), seen, FIRST)
+            consumer.subscribe(topic)
+            async with consumer:
+                async with asyncio.timeout(60):
+                    while b"UNKNOWN COMMIT" not in seen.bodies:
+                        await asyncio.sleep(0.02)
+                # Each at least once: the original may ask about one that it has not noted as ended yet.
+                assert set(seen.bodies) == {b"COMMIT COMMIT", b"UNKNOWN COMMIT"}
+
+    run(main())
 
 
 def test_a_push_consumer_gets_all_and_commits_at_the_broker(namesrv: str) -> None:
