@@ -47,10 +47,16 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int, disk: Dis
     queue_offset = _queue_offset(store, log, last_end, checkpoint.last_timer_queue_offset)
     progress = Progress(
         store.max_physical_offset if done_offset is None else min(done_offset, store.max_physical_offset),
-        min(read_time_ms or now_ms, now_ms),
+        min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
         queue_offset,
     )
     return TimerStore(config, disk, wheel, log, checkpoint, progress)
+
+
+def _first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:
+    """Where to begin when no checkpoint was written yet."""
+    first_ms = wheel.next_time_ms(0, now_ms) if log.end else None
+    return now_ms if first_ms is None else first_ms
 
 
 def _read_checkpoint(config: TimerConfig) -> tuple[TimerCheckpoint, int | None]:

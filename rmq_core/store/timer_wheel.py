@@ -103,7 +103,7 @@ class TimerWheel:
 
     def next_time_ms(self, begin_ms: int, end_ms: int) -> int | None:
         """The earliest time from one on and before another at which something is due; None without one."""
-        begin, end = begin_ms // self.precision_ms, end_ms // self.precision_ms
+        begin, end = max(begin_ms // self.precision_ms, 1), end_ms // self.precision_ms  # 0 is a slot without use
         if end - begin > WHEEL_SLOTS:
             times = self._slots["time_index"]
             due = times[(times >= begin) & (times < end)]

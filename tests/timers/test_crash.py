@@ -1,0 +1,98 @@
+"""A broker that is killed: what it leaves is what another process reads of its files at that instant."""
+
+import asyncio
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.server import Broker
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.store.config import StoreConfig
+from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES
+from tests.broker.conftest import Asker, Clock, messages
+from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
+
+COUNT = 30
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """Files of seven units, and checkpoints in between."""
+    return BrokerConfig(
+        listen_port=0, timer_log_file_bytes=7 * TIMER_UNIT_BYTES + BLANK.size, timer_flush_interval_ms=20
+    )
+
+
+def picture(store: Path, target: Path) -> None:
+    """Copy a store that is written meanwhile, in the order in which one file may be older than another."""
+    for name in ("config", "timerwheel", "timerlog"):
+        if (store / name).is_dir():
+            shutil.copytree(store / name, target / name)
+        elif (store / name).exists():
+            shutil.copy(store / name, target / name)
+    shutil.copytree(store, target, dirs_exist_ok=True, ignore=lambda *_: ["config", "timerwheel", "timerlog"])
+
+
+async def bodies(asker: Asker, count: int) -> list[int]:
+    return [int(one.body) for one in await pulled(asker, "T", count)]
+
+
+async def again(asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, root: Path) -> list[int]:
+    """What a broker has delivered in the end that begins with what another one would leave now."""
+    await asyncio.to_thread(picture, Path(store_config.root), root)
+    left = replace(store_config, root=str(root), commitlog_path=str(root / "commitlog"))
+    later = Clock()
+    later.ahead_ms = clock.ahead_ms + 3600 * SECOND_MS
+    async with Broker(config, left, later) as broker, RemotingClient({}) as client:
+        return await bodies(Asker(broker, client, {}), COUNT)
+
+
+@pytest.mark.parametrize("settled_s", [0, 0.7])
+async def test_each_message_comes_once(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path, settled_s: float
+) -> None:
+    for number in range(COUNT):
+        delay_s = 10 if number % 2 else 600
+        properties = {"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"}
+        await asker.send("T", str(number).encode(), properties=properties)
+    await taken_in(asker, COUNT)
+    waiting = await again(asker, store_config, config, clock, tmp_path / "waiting")
+    assert sorted(waiting) == list(range(COUNT))
+    clock.ahead_ms += 60 * SECOND_MS
+    assert len(await bodies(asker, COUNT // 2)) == COUNT // 2
+    await asyncio.sleep(settled_s)  # the log is forced every half a second: with it or without, it is the same
+    half_way = await again(asker, store_config, config, clock, tmp_path / "half-way")
+    assert sorted(half_way) == list(range(COUNT))
+
+
+async def test_what_was_due_when_it_came_is_not_repeated(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    await asker.send("Warm", properties={"TIMER_DELAY_SEC": "600"})
+    await taken_in(asker, 1)
+    for number in range(COUNT):
+        properties = {"TIMER_DELAY_MS": "1500", "UNIQ_KEY": f"U{number}"}
+        await asker.send("T", str(number).encode(), properties=properties)
+        clock.ahead_ms += 5 * SECOND_MS
+    await bodies(asker, COUNT)
+    found = await again(asker, store_config, config, clock, tmp_path / "left")
+    assert sorted(found) == list(range(COUNT))
+
+
+async def test_files_that_are_lost_are_made_again(asker: Asker, store_config: StoreConfig, clock: Clock) -> None:
+    """The timer topic has all messages; those that came already may come again, as with the original."""
+    for number in range(COUNT):
+        await asker.send("T", str(number).encode(), properties={"TIMER_DELAY_SEC": "600"})
+    await taken_in(asker, COUNT)
+    await asker.broker.close()
+    root = Path(store_config.root)
+    shutil.rmtree(root / "timerlog")
+    (root / "timerwheel").unlink()
+    (root / "config" / "timercheck").unlink()
+    await asker.broker.start()
+    clock.ahead_ms += 700 * SECOND_MS
+    assert sorted(await bodies(asker, COUNT)) == list(range(COUNT))
+    assert len(messages(await asker.pull("T"))) == COUNT
