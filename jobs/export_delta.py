@@ -8,8 +8,7 @@ that was killed adds what it owed.
 import argparse
 import re
 import time
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
@@ -27,7 +26,15 @@ from rmq_formats.lakehouse.spec import load_spec
 from rmq_formats.lakehouse.typed import TypedExport
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import option_values as values
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.job import (
+    EXIT_CLEAN,
+    EXIT_FINDINGS,
+    JobParser,
+    job_parser,
+    option_name,
+    parsed,
+    run_job,
+)
 from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 DEFAULT_PARTITIONS: Final = "topic,date"
@@ -38,7 +45,6 @@ _QUEUE_STARTS: Final = {
 _QUEUE_ENDS: Final = {"ending_offsets": "endingOffsets", "ending_offsets_by_timestamp": "endingOffsetsByTimestamp"}
 _QUEUE_BOUNDS: Final = _QUEUE_STARTS | _QUEUE_ENDS
 _INTERVAL: Final = re.compile(r"[0-9]{1,9} ?(millisecond|second|minute|hour|day)s?", re.ASCII)
-Value = TypeVar("Value")
 
 
 def parser() -> JobParser:
@@ -57,7 +63,7 @@ def parser() -> JobParser:
     what.add_argument("--starting-timestamp", help="store time, ms or ISO-8601")
     what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601")
     for name in _QUEUE_BOUNDS:
-        what.add_argument(_option(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
+        what.add_argument(option_name(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
     what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
     what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
                       help="whether a segment that was deleted before it was exported is an error")  # fmt: skip
@@ -87,7 +93,7 @@ def check(given: argparse.Namespace) -> None:
         raise OptionError("--table or --typed: one of them says where to")
     for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by"):
         if given.table is None and getattr(given, name):
-            raise OptionError(f"{_option(name)} is for the raw table, --table; the spec has its own")
+            raise OptionError(f"{option_name(name)} is for the raw table, --table; the spec has its own")
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table is for bodies that --typed cannot decode")
     if given.typed is not None:
@@ -106,25 +112,15 @@ def check(given: argparse.Namespace) -> None:
     if _INTERVAL.fullmatch(given.trigger_interval) is None:
         raise OptionError(f"--trigger-interval {given.trigger_interval!r}: a time such as '10 seconds' or '1 minute'")
     for name in ("starting_timestamp", "ending_timestamp"):
-        _parsed(given, name, values.timestamp_ms)
+        parsed(given, name, values.timestamp_ms)
     _check_queues(given)
     for name in ("starting_physical_offset", "ending_physical_offset"):
         if (getattr(given, name) or 0) < 0:
-            raise OptionError(f"{_option(name)} {getattr(given, name)}: a number of bytes, 0 or more")
+            raise OptionError(f"{option_name(name)} {getattr(given, name)}: a number of bytes, 0 or more")
 
 
 def _names(given: argparse.Namespace, option: str) -> tuple[str, ...] | None:
-    return _parsed(given, option, values.names)
-
-
-def _parsed(given: argparse.Namespace, option: str, parse: Callable[[str], Value]) -> Value | None:
-    text = getattr(given, option)
-    if text is None:
-        return None
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise OptionError(f"{_option(option)} {text!r}: {error}") from error
+    return parsed(given, option, values.names)
 
 
 def _check_queues(given: argparse.Namespace) -> None:
@@ -136,24 +132,22 @@ def _check_queues(given: argparse.Namespace) -> None:
         for topic, queue_id in sorted(_queues(given, name)):
             if topic not in chosen:
                 where = "--topics" if given.table is not None else "the spec"
-                raise OptionError(f"{_option(name)}: queue {queue_id} of {topic!r}, a topic that {where} does not name")
+                raise OptionError(
+                    f"{option_name(name)}: queue {queue_id} of {topic!r}, a topic that {where} does not name"
+                )
 
 
 def _queues(given: argparse.Namespace, name: str) -> dict[Queue, int]:
     """A bound of queues; none where a word says that all is wanted."""
     if name.endswith("timestamp"):
-        return _parsed(given, name, values.times) or {}
+        return parsed(given, name, values.times) or {}
     if name == "starting_offsets" and (getattr(given, name) or "").strip().lower() == "latest":
-        raise OptionError(f"{_option(name)} 'latest': there would be nothing to export")
-    return _parsed(given, name, values.offsets(values.EARLIEST if name == "starting_offsets" else values.LATEST)) or {}
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+        raise OptionError(f"{option_name(name)} 'latest': there would be nothing to export")
+    return parsed(given, name, values.offsets(values.EARLIEST if name == "starting_offsets" else values.LATEST)) or {}
 
 
 def _limits(given: argparse.Namespace) -> dict[str, str]:
-    most = _parsed(given, "max_bytes_per_trigger", values.size)
+    most = parsed(given, "max_bytes_per_trigger", values.size)
     return {} if most is None else {"maxBytesPerTrigger": str(most)}
 
 

@@ -18,7 +18,7 @@ from rmq_formats.offline.lock import store_lock
 from rmq_formats.offline.write_end import is_empty, log_segments
 from rmq_formats.spark import schemas
 from rmq_formats.spark.delta import DeltaTableLog
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, parsed, run_job
 from rmq_formats.spark.option_values import names, timestamp_ms
 from rmq_formats.spark.write_options import check_columns
 
@@ -61,8 +61,8 @@ def parser() -> JobParser:
 def check(given: argparse.Namespace) -> None:
     """Refuse what can be refused before a session is started."""
     for name in ("starting_timestamp", "ending_timestamp"):
-        _time(given, name)
-    _topics(given)
+        parsed(given, name, timestamp_ms)
+    parsed(given, "topics", names)
     if "://" in given.store:
         raise OptionError(f"--store {given.store}: a store is written to a directory")
     if not Path(given.store).exists():
@@ -72,25 +72,6 @@ def check(given: argparse.Namespace) -> None:
             pass
     if given.mode is None and not is_empty(log_segments(given.store)):
         raise StoreError(f"{given.store}: has messages already; give --mode append or --mode overwrite")
-
-
-def _topics(given: argparse.Namespace) -> list[str] | None:
-    if given.topics is None:
-        return None
-    try:
-        return list(names(given.topics))
-    except ValueError as error:
-        raise OptionError(f"--topics {given.topics!r}: {error}") from error
-
-
-def _time(given: argparse.Namespace, name: str) -> int | None:
-    text = getattr(given, name)
-    if text is None:
-        return None
-    try:
-        return timestamp_ms(text)
-    except ValueError as error:
-        raise OptionError(f"--{name.replace('_', '-')} {text!r}: {error}") from error
 
 
 def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, list[str]]:
@@ -109,9 +90,9 @@ def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, lis
     known = [name for name in table.columns if name in schemas.COMMITLOG.fieldNames()]
     frame = table.select(*known)
     check_columns(f"{given.table}: a store", frame.schema, schemas.COMMITLOG, ("topic", "body", *_needed(given)))
-    topics = _topics(given)
+    topics = parsed(given, "topics", names)
     if topics is not None:
-        frame = frame.where(F.col("topic").isin(topics))
+        frame = frame.where(F.col("topic").isin(*topics))
         found = {row.topic for row in frame.select("topic").distinct().collect()}
         lacking = [topic for topic in topics if topic not in found]
         if lacking:
@@ -122,7 +103,7 @@ def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, lis
         ("starting_physical_offset", "physical_offset", True),
         ("ending_physical_offset", "physical_offset", False),
     ):
-        bound = _time(given, name) if column == "store_timestamp" else getattr(given, name)
+        bound = parsed(given, name, timestamp_ms) if column == "store_timestamp" else getattr(given, name)
         if bound is not None:
             wanted = F.lit(bound) if column == "physical_offset" else F.timestamp_millis(F.lit(bound))
             frame = frame.where(F.col(column) >= wanted if is_start else F.col(column) < wanted)

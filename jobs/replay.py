@@ -27,8 +27,9 @@ from rmq_formats.access.plan import Task
 from rmq_formats.access.query import Query, ReadOptions
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.lakehouse.log import check_topics, look
-from rmq_formats.segment import commitlog_segments, open_storage
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, run_job
+from rmq_formats.lakehouse.selection import identify
+from rmq_formats.segment import commitlog_segments, open_storage, place_of
+from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, option_name, run_job
 from rmq_formats.spark.options import batch_only, commitlog_options
 from rmq_formats.spark.schemas import COMMITLOG
 
@@ -80,13 +81,11 @@ def check(given: argparse.Namespace) -> None:
     if given.rate is not None and not 0 < given.rate < _MAX_RATE:
         raise OptionError(f"--rate {given.rate}: messages a second, 1 or more")
     if given.to_store is not None:
-        if _place(given.to_store) == _place(given.store):
+        if place_of(given.to_store) == place_of(given.store):
             raise OptionError(f"--to-store {given.to_store}: is the store that is replayed")
         for name in ("to_topic", "rate", "checkpoint"):
             if getattr(given, name) is not None:
-                raise OptionError(
-                    f"--{name.replace('_', '-')} is for --to-namesrv: a store is written whole, or not at all"
-                )
+                raise OptionError(f"{option_name(name)} is for --to-namesrv: a store is written whole, or not at all")
     choice = choice_of(given)
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
     if retries and given.to_namesrv and not given.to_topic:
@@ -105,12 +104,6 @@ def _query(given: argparse.Namespace) -> Query:
     """What the source's options among the arguments ask for."""
     options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
     return batch_only(commitlog_options({"path": given.store, **options})).query
-
-
-def _place(store: str) -> str:
-    """Where a store is: a path without links in it, or a URI."""
-    _, root = open_storage(store)
-    return root if "://" in root else str(Path(root).resolve())
 
 
 def _ids(text: str | None) -> frozenset[str] | None:
@@ -132,7 +125,7 @@ def _ids(text: str | None) -> frozenset[str] | None:
 
 def replay_of(given: argparse.Namespace) -> Replay:
     """The replay that the arguments ask for."""
-    store_id = given.store_id or (given.store if "://" in given.store else str(Path(given.store).resolve()))
+    store_id = identify(given.store, given.store_id)
     asked = {name: getattr(given, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")}
     selection = hashlib.sha256(repr(sorted(asked.items())).encode()).hexdigest()[:16]
     checkpoint = Checkpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None

@@ -11,12 +11,13 @@ ends with the first ``/`` that is not of a ``://``.
 
 import errno
 import os
+import posixpath
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -219,6 +220,17 @@ def split_query(uri: str) -> tuple[str, str]:
     if found is None:
         return uri, ""
     return uri[: found.start()] + uri[found.end() :].rstrip("/"), found.group(1)
+
+
+def place_of(path: str) -> PurePosixPath:
+    """What a path or a URI names, however that is written: without keys, query, links and Hadoop's names of S3."""
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    if "://" not in path:
+        return PurePosixPath(Path(path).resolve())
+    scheme, _, rest = split_query(path)[0].partition("://")
+    bucket, slash, name = rest.partition("/")
+    bucket = bucket.rpartition("@")[2]
+    return PurePosixPath(f"{re.sub('^s3[an]$', 's3', scheme)}:{posixpath.normpath(bucket + slash + name)}")
 
 
 class ArrowStorage:

@@ -1,8 +1,6 @@
 """The verification of a whole store: plan, scan, compare, report. Nothing is written into the store."""
 
 import functools
-import posixpath
-import re
 import tempfile
 import time
 import uuid
@@ -10,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -41,7 +39,7 @@ from rmq_formats.offline.verify_plan import (
 from rmq_formats.offline.verify_queues import PartResult, check_queues
 from rmq_formats.offline.verify_report import VerifyReport, sorted_findings
 from rmq_formats.offline.verify_scan import SplitCheck, check_split
-from rmq_formats.segment import Segment, Storage, open_storage, opened, split_query
+from rmq_formats.segment import Segment, Storage, open_storage, opened, place_of
 from rmq_formats.verify import kinds, small
 from rmq_formats.verify.facts import LogFacts
 
@@ -105,19 +103,8 @@ def _work_area(work: str | None) -> WorkArea:
 
 def refuse_inside_store(root: str, option: str, path: str | None) -> None:
     """A verification writes nothing into the store. Raises OptionError."""
-    if path is not None and _place(path).is_relative_to(_place(root)):
+    if path is not None and place_of(path).is_relative_to(place_of(root)):
         raise OptionError(f"{option} {path}: is in the store, which is only read")
-
-
-def _place(path: str) -> PurePosixPath:
-    """What a path or a URI names, however that is written: without keys, query and Hadoop's names of S3."""
-    path = re.sub(r"^file:(//)?(?=/)", "", path)
-    if "://" not in path:
-        return PurePosixPath(Path(path).resolve())
-    scheme, _, rest = split_query(path)[0].partition("://")
-    bucket, slash, name = rest.partition("/")
-    bucket = bucket.rpartition("@")[2]
-    return PurePosixPath(f"{re.sub('^s3[an]$', 's3', scheme)}:{posixpath.normpath(bucket + slash + name)}")
 
 
 @dataclass(frozen=True, slots=True)

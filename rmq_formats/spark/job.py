@@ -7,13 +7,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from rmq_formats.errors import RmqError
+from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.spark.session import session
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
@@ -21,6 +21,7 @@ EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")  # the last line of a Python traceback
 
 Body = Callable[[argparse.Namespace, SparkSession], tuple[dict[str, Any], int]]
+Value = TypeVar("Value")
 
 
 class JobParser(argparse.ArgumentParser):
@@ -37,6 +38,26 @@ def job_parser(name: str, description: str) -> JobParser:
     parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
     parser.add_argument("--report", metavar="FILE", help="write the JSON report there too")
     return parser
+
+
+def option_name(argument: str) -> str:
+    """How an argument is given on the command line."""
+    return f"--{argument.replace('_', '-')}"
+
+
+def parsed(given: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
+    """An argument as one of ``option_values`` reads it; None if it is not given.
+
+    Raises:
+        OptionError: it cannot be read; naming it.
+    """
+    text = getattr(given, argument)
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise OptionError(f"{option_name(argument)} {text!r}: {error}") from error
 
 
 def path_for_all(path: str) -> str:
