@@ -1,7 +1,10 @@
 """Order, resets and requests at our broker: what ``scenarios.py`` does not try."""
 
 import asyncio
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -31,6 +34,7 @@ pytestmark = [pytest.mark.xdist_group("order")]
 SETTINGS = "brokerName=ours\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\nflushDiskType=SYNC_FLUSH\n"
 FIRST = PushOptions(start=StartPosition.FIRST, persist_interval_s=0.2)
 PATIENCE_S = 90
+PAGE = Path(__file__).parents[2] / "docs" / "order.md"
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +183,23 @@ def test_a_request_is_answered(running: Standalone) -> None:
                 assert caught.value.code == 10006
 
     run(main())
+
+
+def test_the_programs_of_the_page_run(running: Standalone) -> None:
+    programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    outputs = []
+    for program in programs:
+        assert program.count("127.0.0.1:9876") == 1
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("127.0.0.1:9876", running.namesrv)],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        outputs.append(done.stdout)
+    answered, prior = outputs
+    assert answered == "b'12.50' DefaultCluster_REPLY_TOPIC\n"
+    first, *others = prior.splitlines()
+    assert (first, sorted(others)) == ("urgent job", ["job 0", "job 1", "job 2"])
 
 
 def test_nobody_can_reply_to_what_is_no_request() -> None:

@@ -1,8 +1,12 @@
 """Our producers and consumers trace what they do, at our broker."""
 
 import asyncio
+import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -142,3 +146,13 @@ def test_traces_that_cannot_be_sent_are_dropped_and_never_wait() -> None:
         assert sum(len(decode_trace(one.body)) for one in tries) == 2048
 
     run(main())
+
+
+def test_the_program_of_the_page_runs(running: Standalone) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
+    program, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("127.0.0.1:9876", running.namesrv)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "Pub orders Orders 4711 True\n")

@@ -1,5 +1,6 @@
 """The traces of a store as a table, beside the decoder."""
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,13 @@ def test_rows_are_what_the_decoder_reads(spark: SparkSession, tmp_path: Path) ->
     assert [shown(row) for row in rows] == [expected(record) for record in [*RECORDS, PUB]]
     times = spark.sql("SELECT unix_millis(timestamp) AS ms FROM traces ORDER BY physical_offset").collect()
     assert [row.ms for row in times] == [one.timestamp_ms for one in [*RECORDS, PUB]]
+
+
+def test_the_page_s_query_runs(spark: SparkSession, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "trace.md").read_text()
+    query = re.findall(r'spark\.sql\("""(.*?)"""', page, re.DOTALL)[0]
+    traces(spark, store_of(tmp_path, [encode_trace(AFTER).encode()]), view="traces")
+    assert [tuple(row) for row in spark.sql(query).collect()] == [("cg", "M", 6, "exception")]
 
 
 def test_old_and_damaged_records_have_nulls(spark: SparkSession, tmp_path: Path) -> None:
