@@ -10,15 +10,20 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Load of the official client, for benchmarks: prints one JSON object.
  *   Load NAMESRV send    TOPIC THREADS SECONDS        single sends with bodies of 1 KiB
  *   Load NAMESRV batch   TOPIC THREADS SECONDS        in batches of 32
+ *   Load NAMESRV transaction TOPIC THREADS SECONDS    single sends in transactions that are committed at once
  *   Load NAMESRV consume TOPIC COUNT   SECONDS        a new group, from the first message, until COUNT have come
  * Sends warm up for two seconds that do not count.
  */
@@ -33,19 +38,35 @@ public class Load {
         if (mode.equals("consume")) {
             consume(namesrv, topic, amount, seconds);
         } else {
-            produce(namesrv, topic, amount, seconds, mode.equals("batch") ? BATCH : 1);
+            boolean transaction = mode.equals("transaction");
+            DefaultMQProducer producer = transaction ? committing() : new DefaultMQProducer("load-" + UUID.randomUUID());
+            produce(producer, namesrv, topic, amount, seconds, mode.equals("batch") ? BATCH : 1);
         }
         System.exit(0);
     }
 
-    static void produce(String namesrv, String topic, int threads, double seconds, int batch) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("load-" + UUID.randomUUID());
+    static DefaultMQProducer committing() {
+        TransactionMQProducer producer = new TransactionMQProducer("load-" + UUID.randomUUID());
+        producer.setTransactionListener(new TransactionListener() {
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        return producer;
+    }
+
+    static void produce(DefaultMQProducer producer, String namesrv, String topic, int threads, double seconds, int batch) throws Exception {
         producer.setNamesrvAddr(namesrv);
         producer.setCompressMsgBodyOverHowmuch(1 << 20);
         producer.start();
         byte[] body = new byte[1024];
         Arrays.fill(body, (byte) 'x');
-        producer.send(new Message(topic, "TagA", body), 10000);
+        producer.setSendMsgTimeout(10000);
+        producer.send(new Message(topic, "TagA", body));
         AtomicLong sent = new AtomicLong(), failed = new AtomicLong();
         AtomicBoolean counts = new AtomicBoolean(), ends = new AtomicBoolean();
         List<Thread> senders = new ArrayList<>();
@@ -53,7 +74,9 @@ public class Load {
             Thread thread = new Thread(() -> {
                 while (!ends.get()) {
                     try {
-                        SendResult result = batch == 1
+                        SendResult result = producer instanceof TransactionMQProducer
+                            ? producer.sendMessageInTransaction(new Message(topic, "TagA", body), null)
+                            : batch == 1
                             ? producer.send(new Message(topic, "TagA", body), 10000)
                             : producer.send(batchOf(topic, body, batch), 10000);
                         if (result.getSendStatus() != SendStatus.SEND_OK) {
