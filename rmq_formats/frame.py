@@ -41,6 +41,10 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _TOPIC_LENGTH = {MAGIC_V1: Struct(">b"), MAGIC_V2: _INT16}
+_V4_LENGTHS = Struct(">4xi28xi44xi")  # magic, sys_flag and length of the body, of a record with IPv4 hosts
+_V4_BODY_AT: Final = _V4_LENGTHS.size
+_V6_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
+_MAX_TOPIC_BYTES_V1: Final = 127
 _FIXED_BYTES = {MAGIC_V1: RECORD_FIXED_BYTES_V1, MAGIC_V2: RECORD_FIXED_BYTES_V2}
 
 
@@ -126,6 +130,25 @@ def frame_shape(view: memoryview, position: int, physical_offset: int | None) ->
     if properties_bytes != room:
         return DamageCode.TOTAL
     return FrameShape(position, size, body_at, body_bytes, topic_at, topic_bytes, properties_at, properties_bytes)
+
+
+def record_properties(record: memoryview) -> bytes | None:
+    """The encoded properties of one record; None where its lengths do not add up.
+
+    The commonest kind, version 1 with IPv4 hosts, is read here: this is asked for each message of a pull.
+    """
+    size = len(record)
+    if size >= RECORD_FIXED_BYTES_V1:
+        magic, sys_flag, body_bytes = _V4_LENGTHS.unpack_from(record)
+        topic_at = _V4_BODY_AT + body_bytes
+        if magic == MAGIC_V1 and not sys_flag & _V6_FLAGS and _V4_BODY_AT <= topic_at < size:
+            at = topic_at + 1 + record[topic_at] + _INT16.size
+            if record[topic_at] <= _MAX_TOPIC_BYTES_V1 and at <= size:
+                properties = bytes(record[at - _INT16.size :])
+                if _INT16.unpack_from(properties)[0] == size - at:
+                    return properties[_INT16.size :]
+    shape = frame_shape(record, 0, None)
+    return None if isinstance(shape, DamageCode) else bytes(record[shape.properties_at : shape.end])
 
 
 def crc_fault(view: memoryview, shape: FrameShape) -> DamageCode | None:

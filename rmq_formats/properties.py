@@ -44,15 +44,13 @@ def decode_properties(properties_bytes: bytes) -> dict[str, str]:
 def raw_property(properties_bytes: bytes, name: bytes) -> bytes:
     """The value of one property, without decoding the others; empty where there is none."""
     begin = len(properties_bytes)
-    while begin >= 0:
-        begin = properties_bytes.rfind(name + _NAME_END_BYTE, 0, begin)
-        if begin == 0 or (begin > 0 and properties_bytes[begin - 1] == PROPERTY_SEPARATOR):
-            start = begin + len(name) + 1
+    wanted = name + _NAME_END_BYTE
+    while (begin := properties_bytes.rfind(wanted, 0, begin)) >= 0:
+        if begin == 0 or properties_bytes[begin - 1] == PROPERTY_SEPARATOR:
+            start = begin + len(wanted)
             end = properties_bytes.find(_VALUE_END_BYTE, start)
             if value := properties_bytes[start : end if end >= 0 else None]:
                 return value
-        if begin == 0:
-            break
     return b""
 
 

@@ -10,8 +10,7 @@ from typing import Final
 
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_formats.consumequeue_ext import ExtUnit
-from rmq_formats.damage import DamageCode
-from rmq_formats.frame import frame_shape
+from rmq_formats.frame import record_properties
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.properties import raw_property
 from rmq_formats.sql92 import Expression, SqlError, compile_expression
@@ -100,10 +99,9 @@ def _matcher(expression: Expression) -> Matches:
     known: dict[tuple[bytes, ...], bool] = {}
 
     def matches(record: memoryview) -> bool:
-        shape = frame_shape(record, 0, None)
-        if isinstance(shape, DamageCode):
+        properties = record_properties(record)
+        if properties is None:
             return False
-        properties = bytes(record[shape.properties_at : shape.end])
         values = tuple([raw_property(properties, name) for _, name in names])
         found = known.get(values)
         if found is None:

@@ -1,7 +1,7 @@
 """SQL92 at the broker: filters that groups register, their file, and bit maps in ConsumeQueueExt."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rmq_core.store.config import StoreConfig
 from rmq_formats.bloom import BloomFilter
 from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.damage import DamageCode
-from rmq_formats.frame import frame_shape
+from rmq_formats.frame import frame_shape, record_properties
 from rmq_formats.message import decode_record
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.paths import consumequeue_ext_dir, queue_dir
@@ -206,21 +206,43 @@ def test_a_single_property_is_that_of_all(properties: bytes) -> None:
     assert raw_property(properties, b"a").decode("utf-8", "replace") == decode_properties(properties).get("a", "")
 
 
-def test_a_matcher_says_what_the_expression_says(golden: Callable[[str], Path]) -> None:
-    expression = "amount > 100 AND TAGS IN ('TagA','TagB') OR KEYS IS NULL"
-    matches, holds = sql_filter(expression, "SQL92").matches, compile_expression(expression)
-    assert matches is not None
-    found = set()
-    for segment in sorted((golden("mixed") / "store/commitlog").iterdir()):
+def records_of(store: Path) -> Iterator[memoryview]:
+    for segment in sorted((store / "commitlog").iterdir()):
         view, at = memoryview(segment.read_bytes()), 0
         while not isinstance(shape := frame_shape(view, at, None), DamageCode):
-            record = view[at : shape.end]
-            expected = holds(decode_record(record).properties)
-            assert matches(record) is expected
-            found.add(expected)
+            yield view[at : shape.end]
             at = shape.end
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("mixed", "amount > 100 AND TAGS IN ('TagA','TagB') OR KEYS IS NULL"), ("exotic", "TAGS IS NULL OR KEYS < 5")],
+)
+def test_a_matcher_says_what_the_expression_says(golden: Callable[[str], Path], name: str, text: str) -> None:
+    matches, holds = sql_filter(text, "SQL92").matches, compile_expression(text)
+    assert matches is not None
+    found = set()
+    for record in records_of(golden(name) / "store"):
+        message = decode_record(record)
+        assert record_properties(record) == message.properties_bytes
+        assert matches(record) is holds(message.properties)
+        found.add(holds(message.properties))
     assert found == {True, False}
-    assert not matches(memoryview(b"\0" * 100))
+
+
+def test_what_is_no_record_does_not_match(golden: Callable[[str], Path]) -> None:
+    matches = sql_filter("TRUE", "SQL92").matches
+    assert matches is not None
+    (first, *_) = records_of(golden("mixed") / "store")
+    assert matches(first)
+    for cut in range(len(first)):
+        assert record_properties(first[:cut]) is None
+        assert not matches(first[:cut])
+    bent = bytearray(first)
+    for position in (84, 88 + int.from_bytes(first[84:88]), 4):  # the lengths of body and topic, the magic
+        bent[position] ^= 0x55
+        assert record_properties(memoryview(bent)) is None
+        bent[position] ^= 0x55
 
 
 def test_a_type_that_is_not_known_is_refused() -> None:
