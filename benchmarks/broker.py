@@ -22,17 +22,16 @@ SECONDS = 8
 SINGLE_THREADS = (16, 64)
 BATCH_THREADS = 16
 CONSUMED = 300_000
-_START_TIMEOUT_S = 60
+START_TIMEOUT_S = 60
 _CONF = """brokerClusterName=DefaultCluster
 brokerName=broker-a
-brokerId=0
 brokerIP1=127.0.0.1
 autoCreateTopicEnable=true
 flushDiskType={flush}
 listenPort={port}
 namesrvAddr={namesrv}
 diskMaxUsedSpaceRatio=99
-"""
+{more}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +39,14 @@ class Running:
     """A broker that has been started.
 
     Attributes:
-        namesrv: ``host:port``.
+        namesrv: ``host:port`` of the name server.
+        broker: likewise of the broker.
         start_s: seconds from the start to the first connection that it takes.
         idle_bytes: private memory right after that.
     """
 
     namesrv: str
+    broker: str
     start_s: float
     idle_bytes: int
 
@@ -86,16 +87,17 @@ def _rate(name: str, ours: dict[str, float], theirs: dict[str, float], key: str,
 
 def _measure(broker: Running, flush: str) -> dict[str, float]:
     if flush == "SYNC_FLUSH":
-        return {"sync 64": _load(broker, "send", "LoadSync", 64)}
-    rates = {f"send {threads}": _load(broker, "send", "LoadSingle", threads) for threads in SINGLE_THREADS}
-    rates["batch"] = _load(broker, "batch", "LoadBatch", BATCH_THREADS)
-    rates["consume"] = _load(broker, "consume", "LoadBatch", CONSUMED)
+        return {"sync 64": load(broker.namesrv, "send", "LoadSync", 64)}
+    rates = {f"send {threads}": load(broker.namesrv, "send", "LoadSingle", threads) for threads in SINGLE_THREADS}
+    rates["batch"] = load(broker.namesrv, "batch", "LoadBatch", BATCH_THREADS)
+    rates["consume"] = load(broker.namesrv, "consume", "LoadBatch", CONSUMED)
     return rates
 
 
-def _load(broker: Running, mode: str, topic: str, amount: int) -> float:
+def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
+    """What the official client reaches, a second; see ``Load.java``."""
     seconds = 60 if mode == "consume" else SECONDS
-    command = ["bash", str(PEER), "load", broker.namesrv, mode, topic, str(amount), str(seconds)]
+    command = ["bash", str(PEER), "load", namesrv, mode, topic, str(amount), str(seconds)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     report = json.loads(output.splitlines()[-1])
     if report["failed"]:
@@ -110,38 +112,47 @@ def our_broker(store: Path, flush: str) -> Iterator[Running]:
     with standalone(store, f"flushDiskType={flush}\n") as broker:
         _wait_for(broker.broker)
         start_s = time.perf_counter() - begin
-        yield Running(broker.namesrv, start_s, psutil.Process(broker.pid).memory_full_info().uss)
+        yield Running(broker.namesrv, broker.broker, start_s, psutil.Process(broker.pid).memory_full_info().uss)
 
 
 @contextmanager
-def java_broker(store: Path, flush: str) -> Iterator[Running]:
-    """The original's name server and broker on a new store."""
-    store.mkdir(parents=True)
-    namesrv_port, port = _free_port(), _free_port()
-    namesrv = f"127.0.0.1:{namesrv_port}"
-    conf = store.with_suffix(".conf")
-    conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv), encoding="utf-8")
-    commands = (["namesrv", str(namesrv_port)], ["broker", str(store), str(conf)])
-    processes = []
-    try:
-        begin = time.perf_counter()
-        for command, address in zip(commands, (namesrv, f"127.0.0.1:{port}"), strict=True):
-            processes.append(
-                subprocess.Popen(
-                    ["bash", str(PEER), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    env={**os.environ, "PEER_HEAP": "4g"},
-                )
-            )  # fmt: skip
-            _wait_for(address)
+def java_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
+    """The original's name server and broker on a new store, with more settings."""
+    namesrv_port, port = free_port(), free_port()
+    namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{port}"
+    begin = time.perf_counter()
+    with _java(["namesrv", str(namesrv_port)], namesrv), java_process(store, flush, namesrv, port, more):
         time.sleep(5)  # it registers with the name server some time after it listens
-        yield Running(namesrv, time.perf_counter() - begin, 0)
+        yield Running(namesrv, broker, time.perf_counter() - begin, 0)
+
+
+@contextmanager
+def java_process(store: Path, flush: str, namesrv: str, port: int, more: str = "") -> Iterator[None]:
+    """The original's broker alone."""
+    store.mkdir(parents=True)
+    conf = store.with_suffix(".conf")
+    conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv, more=more), encoding="utf-8")
+    with _java(["broker", str(store), str(conf)], f"127.0.0.1:{port}"):
+        yield
+
+
+@contextmanager
+def _java(command: list[str], address: str) -> Iterator[None]:
+    """A process of the original, from when it listens on; ended by SIGTERM."""
+    process = subprocess.Popen(
+        ["bash", str(PEER), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PEER_HEAP": "4g"},
+    )  # fmt: skip
+    try:
+        _wait_for(address)
+        yield
     finally:
-        for process in reversed(processes):
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -149,7 +160,7 @@ def _free_port() -> int:
 
 def _wait_for(address: str) -> None:
     host, port = address.rsplit(":", 1)
-    deadline = time.monotonic() + _START_TIMEOUT_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
             socket.create_connection((host, int(port)), 1).close()
