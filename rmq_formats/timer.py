@@ -27,7 +27,7 @@ NO_POSITION: Final = -1
 FLAG_NORMAL: Final = 1
 FLAG_ROLL: Final = 2
 FLAG_DELETE: Final = 4
-_MAX_FLAGS: Final = 0xF
+MAX_FLAGS: Final = 0xF
 
 SLOT: Final = Struct(">qqqii")
 SLOT_BYTES: Final = 32
@@ -96,7 +96,7 @@ class TimerUnit:
         if len(buffer) - position < TIMER_UNIT_BYTES:
             raise TruncatedError("the bytes end within a timer unit", position, actual=len(buffer) - position)
         size, previous, flags, *rest = UNIT.unpack_from(buffer, position)
-        if flags == MAGIC_BLANK or not 0 < flags <= _MAX_FLAGS:
+        if flags == MAGIC_BLANK or not 0 < flags <= MAX_FLAGS:
             raise MagicError("no timer unit", position, actual=flags)
         if size != TIMER_UNIT_BYTES:
             raise LengthError("no timer unit", position, expected=TIMER_UNIT_BYTES, actual=size)

@@ -37,10 +37,11 @@ from rmq_formats.hosts import Host
 from rmq_formats.index import IndexEntry, IndexHeader, build_index, entry_position, find_key, slot_position
 from rmq_formats.layout import index_file_bytes
 from rmq_formats.message import StoredMessage, decode_record
+from rmq_formats.timer import TimerCheckpoint
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted((DOCS / "formats").glob("*.md"))}
-FILE_TYPES = ["checkpoint", "commitlog", "config", "consumequeue", "consumequeue_ext", "index", "store"]
+FILE_TYPES = ["checkpoint", "commitlog", "config", "consumequeue", "consumequeue_ext", "index", "store", "timer"]
 
 Golden = Callable[[str], Path]
 Value = int | str | bytes | Host
@@ -184,21 +185,11 @@ def ext_unit_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
         position += unit.size
 
 
-def decode_timercheck(data: bytes, position: int) -> SimpleNamespace:
-    """We have no codec of it: seven numbers, in the order of the page's table."""
-    values = Struct(f">{len(TIMERCHECK)}q").unpack_from(data, position)
-    return SimpleNamespace(**dict(zip(TIMERCHECK, values, strict=True)))
-
-
 def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
     text = data[position : position + size]
     yield "text", text.decode(), text
 
 
-TIMERCHECK = [
-    "last_read_time_ms", "last_timer_log_flush_position", "last_timer_queue_offset", "master_timer_queue_offset",
-    "state_version", "timestamp_ms", "counter",
-]  # fmt: skip
 HEADER_WIDTHS = dict(zip((attribute.name for attribute in fields(IndexHeader)), (8, 8, 8, 8, 4, 4), strict=True))
 
 DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
@@ -215,7 +206,10 @@ DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
         lambda data, position: Checkpoint.decode(data[position:]),
         **{attribute.name: 8 for attribute in fields(Checkpoint)},
     ),
-    "timercheck": numbers(decode_timercheck, **dict.fromkeys(TIMERCHECK, 8)),
+    "timercheck": numbers(
+        lambda data, position: TimerCheckpoint.decode(data[position:]),
+        **{attribute.name: 8 for attribute in fields(TimerCheckpoint)},
+    ),
     "text": text_fields,
     "json": None,  # bytes only
     "zeros": None,

@@ -1,0 +1,116 @@
+"""Timer messages of a store at rest that wait for their time, as a table.
+
+What waits is what ``timerlog`` has a unit of that the checkpoint does not count as delivered, and what stands in
+the timer topic behind it. A broker that was killed may have delivered some of that since its last checkpoint.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_formats.arrow_schema import TIMESTAMP
+from rmq_formats.errors import StoreNotFoundError
+from rmq_formats.paths import config_dir
+from rmq_formats.store import Store
+from rmq_formats.timer import (
+    FLAG_ROLL,
+    MAX_FLAGS,
+    PROPERTY_DELETED_KEY,
+    PROPERTY_OUT_MS,
+    TIMER_TOPIC,
+    TIMER_UNIT_BYTES,
+    TimerCheckpoint,
+)
+
+PENDING: Final = pa.schema(
+    [
+        ("deliver_timestamp", TIMESTAMP),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("uniq_key", pa.string()),
+        ("physical_offset", pa.int64()),
+        ("size", pa.int32()),
+        ("store_timestamp", TIMESTAMP),
+        ("rolls", pa.bool_()),
+        ("is_recalled", pa.bool_()),
+        ("is_taken_in", pa.bool_()),
+    ]
+)
+_UNITS: Final = np.dtype(
+    [("unit_bytes", ">i4"), ("previous", ">i8"), ("flags", ">i4"), ("write_time_ms", ">i8"), ("delay_ms", ">i4"),
+     ("physical_offset", ">i8"), ("size", ">i4"), ("topic_hash", ">i4"), ("reserved", ">i8")]
+)  # fmt: skip
+_COLUMNS: Final = ("queue_offset", "physical_offset", "size", "uniq_key", "properties", "store_timestamp")
+assert _UNITS.itemsize == TIMER_UNIT_BYTES
+
+
+def pending_timers(store: str) -> pa.Table:
+    """The timer messages of a store that wait, a row each, the next one first.
+
+    Columns: ``deliver_timestamp`` (the start of the interval after which it is delivered), ``topic`` and
+    ``queue_id`` where it belongs, ``uniq_key``, its record's ``physical_offset``, ``size`` and
+    ``store_timestamp``, ``rolls`` (it is stored again before), ``is_recalled``, ``is_taken_in`` (``timerlog`` has
+    a unit of it). Recalls are no rows.
+
+    Args:
+        store: directory of the store.
+
+    Raises:
+        StoreNotFoundError: there is no store, or no CommitLog in it.
+    """
+    if not Path(store).is_dir():
+        raise StoreNotFoundError(f"{store}: no such directory")
+    checkpoint = _checkpoint(store)
+    found = pa.Table.from_batches(Store(store).arrow(_COLUMNS, topic=TIMER_TOPIC))
+    units = _units(Path(store) / "timerlog", checkpoint.last_read_time_ms)
+    place = pc.index_in(found["physical_offset"], value_set=units["physical_offset"])
+    found = found.append_column("flags", pc.take(units["flags"], place))  # null without a unit
+    behind = pc.greater_equal(found["queue_offset"], checkpoint.last_timer_queue_offset)
+    waiting = found.filter(pc.or_(pc.is_valid(found["flags"]), behind))
+    return _described(waiting).sort_by([("deliver_timestamp", "ascending"), ("physical_offset", "ascending")])
+
+
+def _checkpoint(store: str) -> TimerCheckpoint:
+    path = Path(config_dir(store)) / "timercheck"
+    return TimerCheckpoint.decode(path.read_bytes()) if path.exists() else TimerCheckpoint()
+
+
+def _units(directory: Path, read_time_ms: int) -> pa.Table:
+    """Physical offset and flags of the units that are due at a time or later, of each message the last."""
+    parts = [np.zeros(0, dtype=_UNITS)]
+    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
+        units = np.memmap(path, dtype=_UNITS, mode="r", shape=(path.stat().st_size // TIMER_UNIT_BYTES,))
+        is_unit = (units["unit_bytes"] == TIMER_UNIT_BYTES) & (units["flags"] > 0) & (units["flags"] <= MAX_FLAGS)
+        parts.append(units[is_unit & (units["write_time_ms"] + units["delay_ms"] >= read_time_ms)])
+    newest = np.concatenate(parts)[::-1]
+    offsets, last = np.unique(newest["physical_offset"].astype(np.int64), return_index=True)
+    flags = newest["flags"][last].astype(np.int32)
+    return pa.table({"physical_offset": offsets, "flags": flags})
+
+
+def _described(waiting: pa.Table) -> pa.Table:
+    """The columns of the answer."""
+
+    def property_of(name: str) -> pa.ChunkedArray:
+        return pc.map_lookup(waiting["properties"], name, "first")
+
+    topic, recalls = property_of("REAL_TOPIC"), property_of(PROPERTY_DELETED_KEY)
+    key = pc.binary_join_element_wise(topic, waiting["uniq_key"], "+")
+    due_us = pc.multiply(pc.cast(property_of(PROPERTY_OUT_MS), pa.int64()), 1000)
+    is_taken_in = pc.is_valid(waiting["flags"])
+    columns = {
+        "deliver_timestamp": pc.cast(due_us, TIMESTAMP),
+        "topic": topic,
+        "queue_id": pc.cast(property_of("REAL_QID"), pa.int32()),
+        "uniq_key": waiting["uniq_key"],
+        "physical_offset": waiting["physical_offset"],
+        "size": waiting["size"],
+        "store_timestamp": waiting["store_timestamp"],
+        "rolls": pc.not_equal(pc.bit_wise_and(pc.fill_null(waiting["flags"], 0), FLAG_ROLL), 0),
+        "is_recalled": pc.is_in(key, value_set=pc.drop_null(recalls)),
+        "is_taken_in": is_taken_in,
+    }
+    return pa.table(columns, schema=PENDING).filter(pc.is_null(recalls))

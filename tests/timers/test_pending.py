@@ -1,0 +1,62 @@
+"""Timer messages that wait, as a table."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_formats.errors import StoreNotFoundError
+from rmq_formats.pending import PENDING, pending_timers
+from tests.broker.conftest import Asker, Clock
+from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
+from tests.timers.test_recall import recall, sent
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    return BrokerConfig(listen_port=0, recall_message_enable=True)
+
+
+async def test_what_waits_is_a_row(asker: Asker, clock: Clock) -> None:
+    await sent(asker, "Came", "U0", 60)
+    for number, delay_s in enumerate((900, 600, 3 * 86_400 - 5), 1):
+        handle = await sent(asker, "T", f"U{number}", delay_s)
+        if delay_s == 600:
+            await recall(asker, handle)
+    await taken_in(asker, 5)
+    clock.ahead_ms += 100 * SECOND_MS
+    await pulled(asker, "Came")
+    root = asker.broker.store.config.root
+    await asker.broker.close()
+    found = (await asyncio.to_thread(pending_timers, root)).to_pylist()
+    await asker.broker.start()
+    assert [(one["uniq_key"], one["is_recalled"], one["rolls"]) for one in found] == [
+        ("U2", True, False), ("U1", False, False), ("U3", False, True),
+    ]  # fmt: skip
+    assert {(one["topic"], one["queue_id"], one["is_taken_in"]) for one in found} == {("T", 0, True)}
+
+
+def test_a_golden_store_has_none_that_wait(golden: Callable[[str], Path]) -> None:
+    table = pending_timers(str(golden("mixed") / "store"))
+    assert table.schema == PENDING
+    assert table.num_rows == 0
+
+
+def test_what_is_behind_the_checkpoint_is_not_taken_in_yet(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Without a checkpoint all four that the original has delivered count as waiting."""
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("commitlog", "consumequeue"):
+        (store / name).symlink_to(golden("mixed") / "store" / name)
+    found = pending_timers(str(store)).to_pylist()
+    assert [(one["topic"], one["is_taken_in"], one["physical_offset"]) for one in found] == [
+        ("Timed", False, 1512481), ("Timed", False, 1512852), ("Timed", False, 1513224), ("Timed", False, 1513601),
+    ]  # fmt: skip
+    assert found[0]["deliver_timestamp"].timestamp() == 1795230326
+
+
+def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError):
+        pending_timers(str(tmp_path / "absent"))
