@@ -119,8 +119,8 @@ class _Round:
         """Read the next notes; False if there are none."""
         found = self._state.store.get(names.OP_HALF_TOPIC, HALF_QUEUE, self.ended.next_op_offset, _NOTES_AT_ONCE)
         if found.status is not GetStatus.FOUND:
-            moved = found.next_offset > self.ended.next_op_offset  # old files are gone
-            self.ended.next_op_offset = max(found.next_offset, self.ended.next_op_offset)
+            moved = found.next_offset != self.ended.next_op_offset  # old files are gone, or the log's end was lost
+            self.ended.next_op_offset = found.next_offset
             return moved
         for note in stored_messages(found.slices):
             self.ended.add(note.queue_offset, half_offsets(note.body) if note.tags == OP_TAG else ())
@@ -138,7 +138,7 @@ class _Round:
             return True
         found = store.get(names.HALF_TOPIC, HALF_QUEUE, self.at, 1)
         if found.status is not GetStatus.FOUND:
-            if found.next_offset <= self.at or self._has_gap:
+            if found.next_offset == self.at or self._has_gap:
                 return False
             log.warning(
                 "half messages go on at %(next)d, not %(at)d: %(why)s",

@@ -155,3 +155,18 @@ async def test_a_producer_is_asked_after_a_restart_and_about_nothing_that_was_en
     assert check.ext_fields["msgId"] == "U2"
     assert (await asker.answer(check, COMMIT)).code == 0
     assert len(await asker.stored("T", 4)) == 4
+
+
+async def test_offsets_behind_a_lost_end_of_the_log_are_put_right(asker: Transactor) -> None:
+    await asker.heartbeat()
+    await asker.end(await asker.half(key="U1"), COMMIT)
+    asker.broker.notes.write()
+    asker.broker.store.dispatch()
+    for topic in (HALF, OP):
+        asker.broker.state.offsets.commit(topic, GROUP, 0, 50)
+    await asker.look_through(7)
+    assert [asker.broker.state.offsets.get(topic, GROUP, 0) for topic in (HALF, OP)] == [1, 1]
+    await asker.half(key="U2")
+    await asker.look_through(7)
+    (check,) = await asker.asked(1)
+    assert check.ext_fields["msgId"] == "U2"
