@@ -216,7 +216,7 @@ class Timers:
     def _put(self, waiting: Waiting, write_time_ms: int, *, rolls: bool) -> bool:
         """Store a message again, under its own topic or, if it rolls, to wait on; False if the store takes none."""
         topic, queue_id = (TIMER_TOPIC, 0) if rolls else (waiting.topic, waiting.queue_id)
-        if self._before.take(topic, waiting.properties, rolls=rolls):
+        if not self._before.is_empty and self._before.take(topic, waiting.properties, rolls=rolls):
             return True
         now_ms = self._state.clock_ms()
         result = self._store.put(

@@ -39,6 +39,11 @@ class Delivered:
                 self._note(record)
             at += len(record)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether none is left."""
+        return not self._left
+
     def _note(self, record: memoryview) -> None:
         try:
             message = decode_record(record)
@@ -56,8 +61,6 @@ class Delivered:
             properties: that it waits with.
             rolls: whether it is to wait on.
         """
-        if not self._left:
-            return False
         key = _key(topic, properties, int(rolls))
         if not self._left[key]:
             return False

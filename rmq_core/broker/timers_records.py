@@ -3,10 +3,10 @@
 Source: ``TimerMessageStore#convert``, ``#convertMessage``.
 """
 
+import re
 from struct import Struct
 from typing import Final, NamedTuple
 
-from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_formats.damage import DamageCode
 from rmq_formats.frame import crc_fault, frame_shape
 from rmq_formats.layout import (
@@ -14,12 +14,11 @@ from rmq_formats.layout import (
     HOST_V4_BYTES,
     HOST_V6_BYTES,
     PROPERTY_SEPARATOR,
-    PROPERTY_UNIQ_KEY,
     RECORD_BORN_HOST_AT,
     RECORD_FLAG_AT,
 )
 from rmq_formats.properties import decode_properties, encode_properties
-from rmq_formats.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS, TIMER_TOPIC
+from rmq_formats.timer import TIMER_TOPIC
 
 ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
@@ -30,6 +29,9 @@ _HEAD = Struct(">iqqiq")  # flag, queue offset, physical offset, sys_flag, born 
 _BEFORE_BODY_BYTES: Final = 16  # reconsume times, prepared transaction offset, body length
 _INT32 = Struct(">i")
 _END: Final = bytes([PROPERTY_SEPARATOR])
+_MAX_DIGITS: Final = 18
+# What delivering a message needs of its properties; of a repeated one the last counts.
+_WANTED: Final = re.compile(rb"(?:^|\x02)(TIMER_OUT_MS|REAL_TOPIC|REAL_QID|UNIQ_KEY|TIMER_DEL_UNIQKEY)\x01([^\x02]+)")
 _REWRITTEN: Final = (b"TIMER_ENQUEUE_MS\x01", b"TIMER_DEQUEUE_MS\x01", b"TIMER_ROLL_TIMES\x01")
 
 
@@ -44,7 +46,6 @@ class Waiting(NamedTuple):
         recalls: topic and id of the message that it recalls; None if it is a message itself.
         body: a view of the log.
         properties_bytes: encoded, as stored.
-        properties: decoded.
         flag: the user's own.
         sys_flag: bits of ``rmq_formats.layout``.
         born_timestamp_ms: when the producer made it.
@@ -59,12 +60,16 @@ class Waiting(NamedTuple):
     recalls: str | None
     body: memoryview
     properties_bytes: bytes
-    properties: dict[str, str]
     flag: int
     sys_flag: int
     born_timestamp_ms: int
     born_host: bytes
     reconsume_times: int
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties, decoded anew at each call."""
+        return decode_properties(self.properties_bytes)
 
     @property
     def delete_key(self) -> str:
@@ -81,7 +86,7 @@ class Waiting(NamedTuple):
         """
         found = self.properties_bytes
         if rolls or any(name in found for name in _REWRITTEN):
-            properties = dict(self.properties)
+            properties = self.properties
             if rolls:
                 properties[ROLL_TIMES] = str(_number(properties.get(ROLL_TIMES)) + 1)
             return encode_properties(properties | {ENQUEUE_MS: str(write_time_ms), DEQUEUE_MS: str(now_ms)})
@@ -106,23 +111,24 @@ def read_waiting(record: memoryview) -> Waiting | str:
     if record[shape.topic_at : shape.topic_at + shape.topic_bytes] != _TOPIC:
         return "it is of another topic"
     properties_bytes = bytes(record[shape.properties_at : shape.end])
-    properties = decode_properties(properties_bytes)
-    due, topic, queue_id = (properties.get(name, "") for name in (PROPERTY_OUT_MS, REAL_TOPIC, REAL_QUEUE_ID))
-    if not _is_number(due) or not topic or not _is_number(queue_id):
+    found = dict(_WANTED.findall(properties_bytes))
+    due, queue_id, topic = found.get(b"TIMER_OUT_MS", b""), found.get(b"REAL_QID", b""), found.get(b"REAL_TOPIC")
+    if not (
+        due.isdigit() and len(due) <= _MAX_DIGITS and queue_id.isdigit() and len(queue_id) <= _MAX_DIGITS and topic
+    ):
         return "it does not say when it is due, or where it belongs"
+    uniq_key, recalls = found.get(b"UNIQ_KEY"), found.get(b"TIMER_DEL_UNIQKEY")
     flag, _, _, sys_flag, born_timestamp_ms = _HEAD.unpack_from(record, RECORD_FLAG_AT)
     host_bytes = HOST_V6_BYTES if sys_flag & FLAG_BORN_HOST_V6 else HOST_V4_BYTES
     return Waiting(
-        topic, int(queue_id), int(due), properties.get(PROPERTY_UNIQ_KEY), properties.get(PROPERTY_DELETED_KEY),
-        record[shape.body_at : shape.body_at + shape.body_bytes], properties_bytes, properties, flag, sys_flag,
+        topic.decode("utf-8", "replace"), int(queue_id), int(due),
+        None if uniq_key is None else uniq_key.decode("utf-8", "replace"),
+        None if recalls is None else recalls.decode("utf-8", "replace"),
+        record[shape.body_at : shape.body_at + shape.body_bytes], properties_bytes, flag, sys_flag,
         born_timestamp_ms, bytes(record[RECORD_BORN_HOST_AT : RECORD_BORN_HOST_AT + host_bytes]),
         _INT32.unpack_from(record, shape.body_at - _BEFORE_BODY_BYTES)[0],
     )  # fmt: skip
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 18
-
-
 def _number(text: str | None) -> int:
-    return int(text) if text and _is_number(text) else 0
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0
