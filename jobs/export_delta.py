@@ -22,7 +22,7 @@ from rmq_formats.lakehouse.once import Shape
 from rmq_formats.lakehouse.raw import Export, RawExport
 from rmq_formats.lakehouse.run import Bounds, Run
 from rmq_formats.lakehouse.selection import LeftOut, Selection, identify
-from rmq_formats.lakehouse.spec import load_spec
+from rmq_formats.lakehouse.spec import TypedTopic, load_spec
 from rmq_formats.lakehouse.typed import TypedExport
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import option_values as values
@@ -83,6 +83,7 @@ def parser() -> JobParser:
     after.add_argument("--optimize", action="store_true", help="make small files into ones of 128 MiB, and cluster")
     after.add_argument("--retention", metavar="DAYS", type=int, help="delete messages that were stored longer ago")
     after.add_argument("--vacuum", metavar="HOURS", type=int, help="delete files that no version of so long has")
+    job.set_defaults(typed_topics=None)
     return job
 
 
@@ -97,7 +98,7 @@ def check(given: argparse.Namespace) -> None:
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table is for bodies that --typed cannot decode")
     if given.typed is not None:
-        load_spec(given.typed)
+        _typed_topics(given)
     if given.mode != "batch" and given.table is None and given.checkpoint is None:
         raise OptionError(f"--mode {given.mode} without --table needs --checkpoint")
     check_maintenance(given.retention, given.vacuum)
@@ -119,6 +120,16 @@ def check(given: argparse.Namespace) -> None:
             raise OptionError(f"{option_name(name)} {getattr(given, name)}: a number of bytes, 0 or more")
 
 
+def _typed_topics(given: argparse.Namespace) -> list[TypedTopic]:
+    """The topics of the spec; its file is read once a run, so that what was checked is what is done."""
+    if given.typed is None:
+        return []
+    if given.typed_topics is None:
+        given.typed_topics = load_spec(given.typed)
+    topics: list[TypedTopic] = given.typed_topics
+    return topics
+
+
 def _names(given: argparse.Namespace, option: str) -> tuple[str, ...] | None:
     return parsed(given, option, values.names)
 
@@ -127,7 +138,7 @@ def _check_queues(given: argparse.Namespace) -> None:
     """Refuse bounds of queues of topics that nothing is asked of."""
     chosen = _names(given, "topics") or ()
     if given.table is None:
-        chosen = tuple(topic.topic for topic in load_spec(given.typed))
+        chosen = tuple(topic.topic for topic in _typed_topics(given))
     for name in _QUEUE_BOUNDS:
         for topic, queue_id in sorted(_queues(given, name)):
             if topic not in chosen:
@@ -177,8 +188,7 @@ def exports(given: argparse.Namespace, spark: SparkSession) -> list[Export]:
     found: list[Export] = []
     if given.table is not None:
         found.append(RawExport(spark, given.table, chosen, _names(given, "columns"), Shape(partitions, clusters)))
-    if given.typed is not None:
-        found += [TypedExport(spark, topic, chosen, given.dlq_table) for topic in load_spec(given.typed)]
+    found += [TypedExport(spark, topic, chosen, given.dlq_table) for topic in _typed_topics(given)]
     return found
 
 
@@ -186,10 +196,10 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     """Export what is new."""
     begin = time.perf_counter()
     log = look(given.store)
-    todo = exports(given, spark)
+    todo, known = exports(given, spark), log.known_topics()
     for export in todo:
-        check_topics(spark, log, export.selection.topics or ())
-    topics = max(len(export.selection.topics or log.known_topics()) for export in todo)
+        check_topics(spark, log, known, export.selection.topics or ())
+    topics = max(len(export.selection.topics or known) for export in todo)
     set_file_sizes(spark, topics)
     bounds = Bounds(given.ending_physical_offset, given.fail_on_data_loss == "true", topics)
     run = Run(spark, given.store, todo, bounds)

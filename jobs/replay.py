@@ -137,7 +137,8 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     begin = time.perf_counter()
     replay = replay_of(given)
     if topics := _query(given).named_topics:
-        check_topics(spark, look(given.store), tuple(sorted(topics)))
+        log = look(given.store)
+        check_topics(spark, log, log.known_topics(), tuple(sorted(topics)))
     found = count(replay)
     done = found
     if not given.dry_run and given.to_namesrv is not None:

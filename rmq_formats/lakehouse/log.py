@@ -61,13 +61,19 @@ def look(store: str) -> StoreLog:
     return StoreLog(store, storage, root, tuple(segments), end, torn_bytes(storage, segments, end))
 
 
-def check_topics(spark: SparkSession, log: StoreLog, topics: tuple[str, ...]) -> None:
+def check_topics(spark: SparkSession, log: StoreLog, known: frozenset[str], topics: tuple[str, ...]) -> None:
     """Refuse topics that the store does not have; the log itself is scanned for those that only it can have.
+
+    Args:
+        spark: scans.
+        log: of the store.
+        known: its ``known_topics``, which are looked up anew at each call.
+        topics: that are asked for.
 
     Raises:
         OptionError: naming them.
     """
-    unknown = [topic for topic in topics if topic not in log.known_topics()]
+    unknown = [topic for topic in topics if topic not in known]
     if not unknown:
         return
     scanned = Selection(log.store, log.store, tuple(unknown)).batch(

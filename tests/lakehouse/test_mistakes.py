@@ -53,6 +53,18 @@ def test_a_batch_may_have_a_checkpoint_and_offsets_in_words(tmp_path: Path) -> N
     assert export_delta.selection(wordily) == export_delta.selection(plainly)
 
 
+def test_a_spec_is_done_as_it_was_checked(tmp_path: Path) -> None:
+    write(tmp_path / "store", plain(2))
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[topics]]\ntopic = "Odd"\ntable = "odd"\nformat = "json"\nschema = "n int"\n')
+    bounds = ["--starting-offsets", '{"Odd":{"0":0}}']
+    given = export_delta.parser().parse_args(["--store", str(tmp_path / "store"), "--typed", str(spec), *bounds])
+    export_delta.check(given)
+    spec.unlink()
+    export_delta.check(given)
+    assert [topic.topic for topic in given.typed_topics] == ["Odd"]
+
+
 @pytest.mark.parametrize("arguments", [["--mode", "sometimes"], ["--colour", "red"]], ids=["mode", "option"])
 def test_an_unknown_mode_or_option_is_named_in_one_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
