@@ -154,7 +154,7 @@ class TimerLog:
         while len(self._starts) > 1:
             room = self.file_bytes - BLANK.size
             unit = self.read(self._starts[0] + (room // TIMER_UNIT_BYTES - 1) * TIMER_UNIT_BYTES)
-            if unit is not None and unit.physical_offset >= physical_offset:
+            if unit is None or unit.physical_offset >= physical_offset:
                 break
             self._remove(self._starts.pop(0))
             removed += 1

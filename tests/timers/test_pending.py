@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.pending import PENDING, pending_timers
+from rmq_formats.spark import pending as spark_view
 from tests.broker.conftest import Asker, Clock
 from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
 from tests.timers.test_recall import recall, sent
@@ -44,12 +46,18 @@ def test_a_golden_store_has_none_that_wait(golden: Callable[[str], Path]) -> Non
     assert table.num_rows == 0
 
 
-def test_what_is_behind_the_checkpoint_is_not_taken_in_yet(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    """Without a checkpoint all four that the original has delivered count as waiting."""
-    store = tmp_path / "store"
+def without_checkpoint(mixed: Path, directory: Path) -> Path:
+    """A golden store that has nothing but its log and queues."""
+    store = directory / "store"
     store.mkdir()
     for name in ("commitlog", "consumequeue"):
-        (store / name).symlink_to(golden("mixed") / "store" / name)
+        (store / name).symlink_to(mixed / "store" / name)
+    return store
+
+
+def test_what_is_behind_the_checkpoint_is_not_taken_in_yet(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Without a checkpoint all four that the original has delivered count as waiting."""
+    store = without_checkpoint(golden("mixed"), tmp_path)
     found = pending_timers(str(store)).to_pylist()
     assert [(one["topic"], one["is_taken_in"], one["physical_offset"]) for one in found] == [
         ("Timed", False, 1512481), ("Timed", False, 1512852), ("Timed", False, 1513224), ("Timed", False, 1513601),
@@ -60,3 +68,13 @@ def test_what_is_behind_the_checkpoint_is_not_taken_in_yet(golden: Callable[[str
 def test_a_store_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         pending_timers(str(tmp_path / "absent"))
+
+
+@pytest.mark.spark
+def test_what_waits_is_a_view_in_spark(spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path) -> None:
+    store = without_checkpoint(golden("mixed"), tmp_path)
+    spark_view.pending_timers(spark, str(store), view="pending")
+    found = spark.sql(
+        "SELECT topic, count(*) AS n, min(physical_offset) AS first FROM pending GROUP BY topic"
+    ).collect()
+    assert [(row.topic, row.n, row.first) for row in found] == [("Timed", 4, 1512481)]
