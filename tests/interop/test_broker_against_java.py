@@ -67,7 +67,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     (directory / "broker.conf").write_text(SETTINGS)
     arguments = "-c", str(directory / "broker.conf")
     with standalone(directory / "store", *arguments, log=directory / "log") as running:
-        options = f"{QUICK_START} -Dgolden.skip=timed -Dgolden.settle.ms={SETTLE_MS}"
+        options = f"{QUICK_START} -Dgolden.settle.ms={SETTLE_MS}"
         output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=options)
         exit_code = running.stop()
     shutil.copytree(directory / "store", directory / "stopped")
@@ -110,6 +110,19 @@ def test_delayed_messages_are_as_the_original_stores_them(written: Written) -> N
     assert {message["properties"]["REAL_TOPIC"] for message in found} == {"Delayed"}
     assert {message["properties"]["DELAY"] for message in found} == {"1", "2", "3"}
     assert all(message["store_timestamp"] - message["born_timestamp"] >= 1000 for message in found)
+
+
+def test_timer_messages_are_as_the_original_stores_them(written: Written) -> None:
+    found = peer.dump(written.stopped)
+    waited = {one["properties"]["UNIQ_KEY"]: one for one in found if one["topic"] == "rmq_sys_wheel_timer"}
+    came = [one for one in found if one["topic"] == "Timed"]
+    assert len(waited) == len(came) == 4
+    for one in came:
+        properties, before = one["properties"], waited[one["properties"]["UNIQ_KEY"]]["properties"]
+        assert properties == before | {name: properties[name] for name in ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")}
+        assert (before["REAL_TOPIC"], before["REAL_QID"]) == ("Timed", str(one["queue_id"]))
+        assert one["store_timestamp"] >= one["born_timestamp"] + int(before["TIMER_DELAY_MS"]) - 1000
+        assert one["store_timestamp"] >= int(before["TIMER_OUT_MS"]) + 1000
 
 
 def test_mqadmin_sees_the_broker(written: Written) -> None:
