@@ -2,7 +2,7 @@
 
 A broker takes messages from a producer and gives them to a consumer. Its store then loses its queues and its
 Index; Spark rebuilds them from the CommitLog, byte for byte; the messages land in a Delta table; a query and
-a look-up by key answer from what came of it.
+a look-up by key answer from what came of it. Then transactions, a message that waits, and a master that dies.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from rich.table import Table
 from rmq_formats.errors import RmqError
 from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import session
+from tools.demo_messaging import DELAY_S, run_messaging
 from tools.demo_traffic import REBUILD_SIZES, run_traffic
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +117,23 @@ def show_message(store: Path, topic: str, key: str) -> None:
     subprocess.run([str(rmq), "query", str(store), "--topic", topic, "--key", key], check=False)
 
 
+def show_messaging() -> bool:
+    """Transactions, a message that waits, a failover."""
+    say("5. Transactions, a message that waits, and a master that dies")
+    for name in ("master", "slave"):
+        console.print(f"  $ rmq broker --store .demo/{name} -c .demo/{name}.conf", style="dim")
+    seen = run_messaging(WORK)
+    console.print(
+        f"  {seen.paid + seen.rolled_back} orders in transactions: {seen.paid} committed, and {seen.before} delivered; "
+        f"{seen.rolled_back} rolled back, and never seen"
+    )
+    console.print(f"  a message that was to wait for {DELAY_S:.1f} s came after {seen.waited_s:.1f} s")
+    console.print(f"  the master is killed; a new consumer gets {seen.after} messages from its slave")
+    return (
+        seen.before == seen.paid and seen.waited_s >= DELAY_S and seen.after == seen.paid + len(("hello", "reminder"))
+    )
+
+
 def main() -> int:
     """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -154,6 +172,8 @@ def main() -> int:
     keyed = show_table(table)
     if keyed:
         show_message(store, *keyed)
+    if not given.store:
+        good &= show_messaging()
     return 0 if good else 1
 
 

@@ -314,7 +314,7 @@ class Admin:
 
     async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
         """The message of a queue with a queue offset; None if it is not there."""
-        await self._cluster.master_of(queue)
+        await self._cluster.broker_of(queue)
         pulled = await self._puller.pull(queue, offset, subscription(queue.topic), waits=False, max_messages=1)
         return next((message for message in pulled.messages if message.queue_offset == offset), None)
 
@@ -333,7 +333,7 @@ class Admin:
         Raises:
             OptionError: ``tags`` without a tag.
         """
-        await self._cluster.master_of(queue)
+        await self._cluster.broker_of(queue)
         wanted = subscription(queue.topic, tags)
         puller = Puller(self._cluster, group, ConsumerOptions(), sends_subscription=True)
         while begin < end:

@@ -272,8 +272,12 @@ class Cluster:
             raise NoRouteError(broker_name, f"no broker of this name with id {broker_id} is known")
         return address
 
-    async def master_of(self, queue: MessageQueue) -> str:
+    async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
         """The address of a queue's master; the topic's route is asked for where its broker is not known.
+
+        Args:
+            queue: the queue.
+            any_id: take a slave where the master is gone.
 
         Raises:
             NoRouteError: the topic or the broker is not known.
@@ -281,7 +285,7 @@ class Cluster:
         """
         if queue.broker_name not in self._brokers:
             await self.refresh_route(queue.topic)
-        return self.address(queue.broker_name)
+        return self.address(queue.broker_name, any_id=any_id)
 
     # Heartbeats.
 

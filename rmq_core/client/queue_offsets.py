@@ -18,7 +18,10 @@ class _Offset(Fields, frozen=True, kw_only=True):
 
 
 class QueueOffsets:
-    """Asks the masters; each method raises NoRouteError, BrokerError or TransportError."""
+    """Asks masters, or slaves of those that are gone; methods raise NoRouteError, BrokerError or TransportError.
+
+    What a slave is told stays there: when the master is back, its group goes on where the master had it.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -34,14 +37,14 @@ class QueueOffsets:
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset that was stored at a time or later; the next message's if there is none."""
         fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        address = await self._cluster.master_of(queue)
+        address = await self._cluster.broker_of(queue, any_id=True)
         return (await self._cluster.ask_for(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)).offset
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
         """A group's offset; None if it has none."""
         fields = QueryConsumerOffset(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
         answer = await self._cluster.ask(
-            await self._cluster.master_of(queue),
+            await self._cluster.broker_of(queue, any_id=True),
             RequestCode.QUERY_CONSUMER_OFFSET,
             fields,
             also=(ResponseCode.QUERY_NOT_FOUND,),
@@ -53,7 +56,7 @@ class QueueOffsets:
         fields = UpdateConsumerOffset(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )
-        address = await self._cluster.master_of(queue)
+        address = await self._cluster.broker_of(queue, any_id=True)
         await self._cluster.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def start(self, queue: MessageQueue, options: ConsumerOptions) -> int:
@@ -72,4 +75,6 @@ class QueueOffsets:
 
     async def _bound(self, queue: MessageQueue, code: RequestCode) -> int:
         fields = Queue(topic=queue.topic, queue_id=queue.queue_id)
-        return (await self._cluster.ask_for(await self._cluster.master_of(queue), code, fields, _Offset)).offset
+        return (
+            await self._cluster.ask_for(await self._cluster.broker_of(queue, any_id=True), code, fields, _Offset)
+        ).offset

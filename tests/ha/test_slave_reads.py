@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from rmq_core.client import PullConsumer
+from rmq_core.client import PullConsumer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from tests.broker.conftest import Asker, eventually, messages
@@ -146,3 +147,28 @@ async def test_our_consumer_goes_on_at_the_slave_when_the_master_is_gone(tmp_pat
         assert sorted({(one.queue_id, one.queue_offset) for one in seen}) == [
             (queue_id, offset) for queue_id in range(2) for offset in range(10)
         ]
+
+
+async def test_a_group_of_ours_begins_at_the_slave_when_the_master_is_gone(tmp_path: Path, namesrv: str) -> None:
+    settings = {"namesrv_addr": namesrv, "slave_read_enable": True}
+    seen: set[tuple[int, int]] = set()
+
+    def take(received: list[ReceivedMessage]) -> None:
+        seen.update((one.queue.queue_id, one.queue_offset) for one in received)
+
+    async with AsyncExitStack() as stopping:
+        async with running(store_of(tmp_path / "master"), **settings) as master:
+            slave_settings = slave_of(master, **settings)
+            slave = await stopping.enter_async_context(running(store_of(tmp_path / "slave"), **slave_settings))
+            await fill(master, 20)
+            await caught_up(slave.broker, master.broker)
+            await knows(slave, "T")
+        consumer = PushConsumer(namesrv, "latecomers", take, PushOptions(start=StartPosition.FIRST))
+        consumer.subscribe("T")
+        await stopping.enter_async_context(consumer)
+
+        async def has_all() -> bool:
+            return len(seen) == 20
+
+        await eventually(has_all, 60)
+    assert seen == set(product(range(2), range(10)))
