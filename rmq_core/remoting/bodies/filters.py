@@ -1,5 +1,7 @@
 """Filters of consumer groups, as ``consumerFilter.json`` has them. Source: ``ConsumerFilterData``."""
 
+# ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
+
 from rmq_core.remoting.bodies.codec import BodyStruct
 
 
