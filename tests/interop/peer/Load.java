@@ -31,7 +31,18 @@ public class Load {
     static final int BATCH = 32;
     static final long WARM_UP_MS = 2000;
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        int code = 0;
+        try {
+            run(args);
+        } catch (Throwable error) { // the client's threads would have the process stay
+            error.printStackTrace();
+            code = 1;
+        }
+        System.exit(code);
+    }
+
+    static void run(String[] args) throws Exception {
         String namesrv = args[0], mode = args[1], topic = args[2];
         int amount = Integer.parseInt(args[3]);
         double seconds = Double.parseDouble(args[4]);
@@ -42,7 +53,6 @@ public class Load {
             DefaultMQProducer producer = transaction ? committing() : new DefaultMQProducer("load-" + UUID.randomUUID());
             produce(producer, namesrv, topic, amount, seconds, mode.equals("batch") ? BATCH : 1);
         }
-        System.exit(0);
     }
 
     static DefaultMQProducer committing() {
