@@ -68,14 +68,23 @@ class Timers:
         self._before = Delivered(state.store, self.files.done.log_offset)
         self._work = self._rounds()
         self._more: asyncio.Handle | None = None
+        self._is_closed = False
         self._is_behind = False  # a disk that does not take it is told once
 
     # --- slices -------------------------------------------------------------------------
     def run(self) -> None:
         """Do some of what there is to do; call it now and then. It goes on by itself while there is more."""
-        self._more = None
+        self._pause()
+        if self._is_closed:
+            return
         if self._step_until(time.perf_counter() + _SLICE_S):
             self._more = asyncio.get_running_loop().call_soon(self.run)
+
+    def _pause(self) -> None:
+        """Have it not go on by itself."""
+        if self._more is not None:
+            self._more.cancel()
+            self._more = None
 
     def _step_until(self, deadline_s: float) -> bool:
         """Work until a time; whether there is more to do."""
@@ -258,8 +267,8 @@ class Timers:
 
     def close(self) -> None:
         """Write how far it has come, and let go of the files; the store is still open, and all is on the disk."""
-        if self._more is not None:
-            self._more.cancel()
+        self._is_closed = True
+        self._pause()
         self.files.note(self._store.max_physical_offset)
         self._store.flush()
         self.save()
