@@ -51,8 +51,9 @@ class Waiters:
             waiting.popleft().done(True)
 
     async def drain(self) -> None:
-        """Wait until nobody waits any more."""
-        while self._waiting:
+        """Wait until nobody waits any more of those who wait now: others may come on and on."""
+        last = self._waiting[-1].end_offset if self._waiting else -1
+        while self._waiting and self._waiting[0].end_offset <= last:
             await asyncio.sleep(_DRAIN_POLL_S)
             self.expire()
 

@@ -113,9 +113,8 @@ class Replication:
         return self.slave is not None and self.slave.is_connected
 
     def address_beside(self, address: str) -> str:
-        """Where slaves connect, on the host of another address."""
-        host, _, port = address.rpartition(":")
-        return f"{host}:{self.port or int(port) + 1}"
+        """Where slaves connect, on the host of another address; empty where they cannot."""
+        return f"{address.rpartition(':')[0]}:{self.port}" if self.port else ""
 
     def registered(self, master_address: str | None, ha_address: str | None) -> None:
         """A name server has told a slave where its master is.

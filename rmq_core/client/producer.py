@@ -207,8 +207,8 @@ class Producer:
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self.queues(message.topic)
         if message.topic not in self._asked_brokers_of:  # they hand replies over to clients that they know
-            self._asked_brokers_of.add(message.topic)
             await self._cluster.send_heartbeats()
+            self._asked_brokers_of.add(message.topic)
         asking, reply = self._requests.prepare(message, self.client_id, timeout_s)
         try:
             await self.send(asking, queue=queue, timeout_s=timeout_s)

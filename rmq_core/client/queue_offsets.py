@@ -30,14 +30,14 @@ class QueueOffsets:
         """The first offset that is still there."""
         return await self._bound(queue, RequestCode.GET_MIN_OFFSET)
 
-    async def max(self, queue: MessageQueue) -> int:
-        """The offset that the next message will have."""
-        return await self._bound(queue, RequestCode.GET_MAX_OFFSET)
+    async def max(self, queue: MessageQueue, *, any_id: bool = True) -> int:
+        """The offset that the next message will have; not by a slave unless ``any_id``."""
+        return await self._bound(queue, RequestCode.GET_MAX_OFFSET, any_id=any_id)
 
-    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset that was stored at a time or later; the next message's if there is none."""
+    async def search(self, queue: MessageQueue, timestamp_ms: int, *, any_id: bool = True) -> int:
+        """The first offset that was stored at a time or later; the next message's if there is none; likewise."""
         fields = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
-        address = await self._cluster.broker_of(queue, any_id=True)
+        address = await self._cluster.broker_of(queue, any_id=any_id)
         return (await self._cluster.ask_for(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, _Offset)).offset
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
@@ -60,21 +60,23 @@ class QueueOffsets:
         await self._cluster.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
     async def start(self, queue: MessageQueue, options: ConsumerOptions) -> int:
-        """Where a group without an offset begins. Source: ``RebalancePushImpl#computePullFromWhere``."""
+        """Where a group without an offset begins; of an end only the master knows, to which a slave may not have come.
+
+        Source: ``RebalancePushImpl#computePullFromWhere``.
+        """
         is_retry = queue.topic.startswith(RETRY_TOPIC_PREFIX)
         if options.start is StartPosition.FIRST:
             return 0  # a queue whose first messages are gone says so
         if options.start is StartPosition.LAST:
-            return 0 if is_retry else await self.max(queue)
+            return 0 if is_retry else await self.max(queue, any_id=False)
         if is_retry:
-            return await self.max(queue)
+            return await self.max(queue, any_id=False)
         timestamp_ms = options.start_timestamp_ms
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000 - _HALF_AN_HOUR_MS
-        return await self.search(queue, timestamp_ms)
+        return await self.search(queue, timestamp_ms, any_id=False)
 
-    async def _bound(self, queue: MessageQueue, code: RequestCode) -> int:
+    async def _bound(self, queue: MessageQueue, code: RequestCode, *, any_id: bool = True) -> int:
         fields = Queue(topic=queue.topic, queue_id=queue.queue_id)
-        return (
-            await self._cluster.ask_for(await self._cluster.broker_of(queue, any_id=True), code, fields, _Offset)
-        ).offset
+        address = await self._cluster.broker_of(queue, any_id=any_id)
+        return (await self._cluster.ask_for(address, code, fields, _Offset)).offset

@@ -15,13 +15,13 @@ from typing import Any, Final
 from rmq_core.client.listener import Later, Listener
 from rmq_core.client.message import Message, ReceivedMessage
 from rmq_core.remoting.uniq_key import UniqKeys
-from rmq_formats.errors import RmqError
 from rmq_formats.trace import ContextCode, TraceRecord, TraceType, encode_trace
 
 log = logging.getLogger("rmq.client")
 _MOST_WAITING: Final = 2048
 _BATCH: Final = 10  # so many are sent at once, DefaultMQProducer#traceMsgBatchNum
 _FLUSH_INTERVAL_S: Final = 5.0
+_CLOSE_S: Final = 5.0
 _MAX_BODY_CHARS: Final = 128_000
 _MAX_RECORDS: Final = 100  # of a trace message: its keys have to fit into its properties
 _REGION: Final = "MSG_REGION"
@@ -63,11 +63,14 @@ class Tracer:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Send what is there, and end."""
+        """Send what is there, as far as that can be done in some seconds, and end."""
         self._is_closing = True
         self._wake.set()
         if self._task is not None:
-            await self._task
+            try:
+                await asyncio.wait_for(self._task, _CLOSE_S)
+            except TimeoutError:
+                log.warning("traces are not all sent to %s: no answer in %g s", self.topic, _CLOSE_S)
 
     def put(self, record: TraceRecord) -> None:
         """Take a record."""
@@ -96,7 +99,7 @@ class Tracer:
             for message in trace_messages(self.topic, records):
                 try:
                     await self._send(message)
-                except RmqError as error:
+                except Exception as error:  # whatever it is: messages matter more than their traces
                     log.warning("traces cannot be sent to %s: %s", self.topic, error)
 
 

@@ -16,6 +16,7 @@ from rmq_core.store.store import MessageStore
 
 log = logging.getLogger("rmq.broker.replication")
 _HIGH_WATER_BYTES: Final = 1 << 20  # on its way to a slave; more waits in the log
+_MOST_AHEAD: Final = 1024
 _TURN_BYTES: Final = 1 << 20  # sent at once: a slave that is far behind must not keep clients waiting
 
 
@@ -40,6 +41,7 @@ class HaMaster:
         self._server: asyncio.Server | None = None
         self._listeners: list[Callable[[int], None]] = []
         self._acknowledged = 0
+        self._ahead: set[tuple[str, int]] = set()  # hosts and ends of slaves whose log was longer than this one
 
     async def listen(self, host: str, port: int) -> int:
         """Let slaves connect; the port, which is a free one if 0 is asked for.
@@ -74,6 +76,15 @@ class HaMaster:
     def acknowledged_offset(self) -> int:
         """Physical offset below which as many slaves have had the log as the settings want; it never falls."""
         return self._acknowledged
+
+    def is_another_log(self, host: str, offset: int) -> bool:
+        """Whether a slave's log is, or was once, longer than this one: what it has behind this one's end is not ours.
+
+        When this log is as long it still has that, so it is let in by a restart of the master at the earliest.
+        """
+        if offset > self.store.max_physical_offset and len(self._ahead) < _MOST_AHEAD:
+            self._ahead.add((host, offset))
+        return offset > self.store.max_physical_offset or (host, offset) in self._ahead
 
     def on_acknowledged(self, listener: Callable[[int], None]) -> None:
         """Have a function called with ``acknowledged_offset`` whenever that has risen."""
@@ -170,8 +181,8 @@ class SlavePeer(asyncio.Protocol):
         """Begin where a slave's log ends, an empty one's with the last file; why not, if that cannot be."""
         store = self._store
         end = store.max_physical_offset
-        if not 0 <= offset <= end:
-            return f"its log reaches to {offset}, this one to {end}"
+        if offset < 0 or self._master.is_another_log(self.address.rpartition(":")[0], offset):
+            return f"its log reaches to {offset}, this one to {end}: throw its store away"
         if 0 < offset < store.min_physical_offset:
             return f"its log ends at {offset}, this one begins at {store.min_physical_offset}"
         self.pushed_offset = offset or end - end % store.config.commitlog_file_bytes

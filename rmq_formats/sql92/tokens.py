@@ -13,11 +13,11 @@ from typing import Final
 from rmq_formats.sql92.values import SqlError
 
 _TOKEN: Final = re.compile(
-    r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*.*?\*/)*"
+    # Nothing is tried a second time here: an expression comes from a client, and may be all comments.
+    r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*(?:[^*]|\*(?!/))*+\*/)*+"
     r"(?:(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<integer>0|[1-9][0-9]*[lL]?)|(?P<string>'(?:[^']|'')*')|(?P<name>[a-zA-Z_$][a-zA-Z0-9_$]*)"
-    r"|(?P<sign><>|<=|>=|[=<>(),+-])|(?P<end>\Z))",
-    re.DOTALL,
+    r"|(?P<sign><>|<=|>=|[=<>(),+-])|(?P<end>\Z))"
 )
 _KEYWORDS: Final = frozenset(
     ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")

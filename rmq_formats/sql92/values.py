@@ -24,9 +24,12 @@ LONG_BITS: Final = 64
 _LEAST_DOUBLE: Final = 4.9e-324
 _SPACES: Final = "".join(map(chr, range(0x21)))  # String#trim
 _INTEGER: Final = re.compile(r"[+-]?(?P<digits>\d+)")
-_DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<kind>[dDfF]?))")
+# Digits are not given back (``++``): a property of thousands of them is looked at once.
+_DOUBLE: Final = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?(?P<kind>[dDfF]?))"
+)
 _HEX_DOUBLE: Final = re.compile(
-    r"(?P<number>[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[dDfF]?"
+    r"(?P<number>[+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[dDfF]?"
 )
 
 

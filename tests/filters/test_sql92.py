@@ -119,3 +119,22 @@ def test_any_text_is_compiled_or_refused(text: str) -> None:
     except SqlError:
         return
     assert holds(PROPERTIES) in (True, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["/**/" * 60 + "#", "/*" * 4000, "a = 5 " + "--x\n" * 4000 + "#", "'" * 4001, "(" * 4000]
+)
+def test_what_a_client_may_send_is_looked_at_once(text: str) -> None:
+    with pytest.raises(SqlError):
+        compile_expression(text)
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 30_000 + "x", "0x" + "f" * 30_000, "9" * 30_000, "." + "9" * 30_000 + "e" + "9" * 9]
+)
+def test_so_is_a_property(value: str) -> None:
+    for text in ("a > 1", "a > 1.0", "a = 5L", "a BETWEEN 1 AND 2.0"):
+        try:
+            assert compile_expression(text)({"a": value}) in (True, False, None)
+        except SqlError:
+            continue

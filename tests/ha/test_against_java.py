@@ -81,8 +81,8 @@ async def test_a_java_slave_of_our_master_has_our_log(tmp_path: Path) -> None:
         topic = {"topic": "T", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG", "order": "false"}
         assert (await master.ask(17, topic | {"readQueueNums": 2, "writeQueueNums": 2})).code == 0
         master.broker.state.offsets.commit("T", "readers", 0, 3)
-        port = free_port("127.0.0.1")
-        settings = f"brokerRole=SLAVE\nbrokerId=1\nnamesrvAddr={names}\nlistenPort={port}\nhaListenPort={port + 2}\n"
+        ports = f"listenPort={free_port('127.0.0.1')}\nhaListenPort={free_port('127.0.0.1')}\n"
+        settings = f"brokerRole=SLAVE\nbrokerId=1\nnamesrvAddr={names}\n{ports}"
         async with java_broker(tmp_path, settings):
 
             async def has_slave() -> bool:
@@ -155,7 +155,7 @@ async def test_our_slave_of_a_java_master_has_its_log_and_java_consumers_read_it
         async with running(ours, **following, **more) as slave:
             settings = (
                 f"brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout={LONG_S * 1000}\nbrokerId=0\n"
-                f"namesrvAddr={names}\nlistenPort={port}\nhaListenPort={port + 2}\n"
+                f"namesrvAddr={names}\nlistenPort={port}\nhaListenPort={free_port('127.0.0.1')}\n"
             )
             async with java_broker(tmp_path, settings):
 

@@ -122,10 +122,14 @@ async def test_a_log_that_is_another_is_refused(tmp_path: Path, caplog: pytest.L
     async with running(store_of(tmp_path / "master")) as master, running(theirs, **slave_of(master)) as slave:
 
         async def is_told() -> bool:
-            return f"its log reaches to {end}, this one to 0" in caplog.text
+            return f"its log reaches to {end}, this one to {master.broker.store.max_physical_offset}" in caplog.text
 
         await eventually(is_told)
+        await fill(master, 60)  # it stays another log when this one is as long
+        assert master.broker.store.max_physical_offset > end
+        await eventually(is_told)
         assert slave.broker.store.max_physical_offset == end
+        assert not slave.broker.state.replication.is_following or not master.broker.state.replication.master.slaves
 
 
 async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
