@@ -379,7 +379,8 @@ class Admin:
             answer = await self._cluster.ask_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
             if answer.code == ResponseCode.SUCCESS:
                 messages += decode_records(answer.body, broker_name=broker_name)
-        return sorted(messages, key=lambda message: message.store_timestamp_ms)
+        # Brokers give the newest first, and many may be of one millisecond.
+        return sorted(messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset))
 
     # How it asks.
 
