@@ -65,7 +65,7 @@ class Timers:
         config = timer_config(state.store.config.root, state.config)
         self.files = open_timers(config, state.store, state.clock_ms())
         self.metrics = TimerMetrics(state.store.config.root, state.clock_ms)
-        self._before = Delivered(state.store, self.files.done.log_offset)
+        self._scan(self.files.done.scan_offset)
         self._work = self._rounds()
         self._more: asyncio.Handle | None = None
         self._is_closed = False
@@ -96,10 +96,23 @@ class Timers:
             return False
         except BaseException:
             self._work = self._rounds()  # what was not noted as done is done again
+            if self._begin is not None:
+                self._scan(self._begin)
             raise
         finally:
             if self._store.max_physical_offset != end:
                 self._store.dispatch()
+
+    def _scan(self, begin: int) -> None:
+        """Look for what was delivered from a physical offset on, and is not noted as done."""
+        self._before = Delivered(self._store, begin)
+        # From here on there are such; None where there are none.
+        self._begin: int | None = None if self._before.is_empty else begin
+        self._queue_end = self._store.max_offset(TIMER_TOPIC, 0)
+
+    def _note(self) -> None:
+        end = self._store.max_physical_offset
+        self.files.note(end, end if self._begin is None else self._begin)
 
     def _rounds(self) -> Iterator[bool]:
         """All the work there will ever be: True where it can pause, False where it has to wait."""
@@ -133,7 +146,7 @@ class Timers:
                     {"next": found.next_offset, "offset": files.queue_offset, "why": found.status.value},
                 )
             files.queue_offset = found.next_offset
-            files.note(store.max_physical_offset)
+            self._note()
             yield True
 
     def _take(self, record: memoryview, now_ms: int) -> bool:
@@ -172,6 +185,8 @@ class Timers:
         while not self._state.config.timer_stop_dequeue:
             due_ms = files.next_due_ms(self._state.clock_ms())
             if due_ms is None:
+                if files.queue_offset >= self._queue_end:
+                    self._begin = None
                 return
             recalled: set[str] = set()
             units = array("q")  # flags, when it was taken in, physical offset of each message
@@ -183,6 +198,8 @@ class Timers:
                 if count % _AT_ONCE == 0:
                     yield True
             units.reverse()
+            if self._begin is None:
+                self._begin = self._store.max_physical_offset
             for at in range(0, len(units), 3):
                 flags, write_time_ms, physical_offset = units[at : at + 3]
                 while not self._deliver(physical_offset, write_time_ms, bool(flags & FLAG_ROLL), recalled):
@@ -191,7 +208,9 @@ class Timers:
             for key in recalled:  # they have recalled nothing
                 self.metrics.add(key.partition("+")[0], 1)
             files.delivered(due_ms)
-            files.note(self._store.max_physical_offset)
+            if self._before.is_empty:
+                self._begin = None
+            self._note()
 
     def _waiting(self, physical_offset: int) -> Waiting | None:
         record = self._store.record(physical_offset)
@@ -269,7 +288,7 @@ class Timers:
         """Write how far it has come, and let go of the files; the store is still open, and all is on the disk."""
         self._is_closed = True
         self._pause()
-        self.files.note(self._store.max_physical_offset)
+        self._note()
         self._store.flush()
         self.save()
         self.files.close()

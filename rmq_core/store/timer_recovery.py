@@ -4,6 +4,8 @@ Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffs
 """
 
 from pathlib import Path
+from struct import Struct
+from typing import Final
 
 from rmq_core.store.disk import Disk
 from rmq_core.store.mapped_file import MappedFile
@@ -11,7 +13,9 @@ from rmq_core.store.store import MessageStore
 from rmq_core.store.timer_log import TimerLog
 from rmq_core.store.timer_store import Progress, TimerConfig, TimerStore
 from rmq_core.store.timer_wheel import TimerWheel
+from rmq_core.store.values import GetStatus
 from rmq_formats.errors import FormatError, StoreSizeError
+from rmq_formats.layout import RECORD_PHYSICAL_OFFSET_AT
 from rmq_formats.timer import (
     FLAG_DELETE,
     NO_POSITION,
@@ -21,6 +25,8 @@ from rmq_formats.timer import (
     TimerCheckpoint,
     decode_done_offset,
 )
+
+_OFFSET: Final = Struct(">q")
 
 
 def open_timers(config: TimerConfig, store: MessageStore, now_ms: int, disk: Disk | None = None) -> TimerStore:
@@ -45,12 +51,24 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int, disk: Dis
     wheel.clear_before(read_time_ms)
     last_end = _mend(wheel, log, checkpoint.last_timer_log_flush_position, store.max_physical_offset, read_time_ms)
     queue_offset = _queue_offset(store, log, last_end, checkpoint.last_timer_queue_offset)
+    log_end = store.max_physical_offset
+    if done_offset is None:
+        done_offset = _first_offset(store) if checkpoint == TimerCheckpoint() else log_end
     progress = Progress(
-        store.max_physical_offset if done_offset is None else min(done_offset, store.max_physical_offset),
+        log_end,
         min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
         queue_offset,
+        min(done_offset, log_end),
     )
     return TimerStore(config, disk, wheel, log, checkpoint, progress)
+
+
+def _first_offset(store: MessageStore) -> int:
+    """Where the first timer message stands in the CommitLog: nothing was delivered before; else where it ends."""
+    found = store.get(TIMER_TOPIC, 0, store.min_offset(TIMER_TOPIC, 0), 1)
+    if found.status is not GetStatus.FOUND:
+        return store.max_physical_offset
+    return int(_OFFSET.unpack_from(found.slices[0], RECORD_PHYSICAL_OFFSET_AT)[0])
 
 
 def _first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:

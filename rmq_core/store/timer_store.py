@@ -80,11 +80,13 @@ class Progress(NamedTuple):
         log_offset: physical offset in the CommitLog; what was delivered up to here ends before it.
         read_time_ms: all that was due before it is delivered.
         queue_offset: messages of the timer topic before it are taken in.
+        scan_offset: physical offset in the CommitLog; what was delivered beyond the other two stands behind it.
     """
 
     log_offset: int
     read_time_ms: int
     queue_offset: int
+    scan_offset: int
 
 
 class TimerStore:
@@ -112,7 +114,7 @@ class TimerStore:
         self.done = progress
         self._disk = disk
         self._saved = checkpoint
-        self._saved_offset = progress.log_offset
+        self._saved_offset = progress.scan_offset
         self._under_way: deque[Progress] = deque()
         self._delivered: dict[int, int] = {}  # time of a slot that is not cleared yet, and where its chain began
         self._last_end = 0  # of the last record taken in
@@ -205,13 +207,14 @@ class TimerStore:
         self.read_time_ms = due_ms + self.config.precision_ms
 
     # --- how far it has come ------------------------------------------------------------
-    def note(self, log_offset: int) -> None:
+    def note(self, log_offset: int, scan_offset: int) -> None:
         """Note how far reading and taking in have come.
 
         Args:
             log_offset: where the CommitLog ends now.
+            scan_offset: before what was delivered of an interval that is not done with; else the same.
         """
-        self._under_way.append(Progress(log_offset, self.read_time_ms, self.queue_offset))
+        self._under_way.append(Progress(log_offset, self.read_time_ms, self.queue_offset, scan_offset))
 
     def settle(self, flushed_offset: int) -> None:
         """Have all count as done whose messages are on the disk.
@@ -264,9 +267,9 @@ class TimerStore:
             return
         self._changes = self.wheel.take_changes()
         files, named = self.log.take_unsynced()
-        self._saved, self._saved_offset = checkpoint, self.done.log_offset
+        self._saved, self._saved_offset = checkpoint, self.done.scan_offset
         data = checkpoint.encode_file()
-        data = encode_done_offset(data, self.done.log_offset)
+        data = encode_done_offset(data, self.done.scan_offset)
         self._is_writing = True
 
         def write() -> None:
@@ -287,7 +290,7 @@ class TimerStore:
             self._has_failed
             or checkpoint.counter != self._saved.counter
             or checkpoint.last_timer_log_flush_position != self._saved.last_timer_log_flush_position
-            or self.done.log_offset - self._saved_offset >= _NOTE_BYTES
+            or self.done.scan_offset - self._saved_offset >= _NOTE_BYTES
         )
 
     def _write(self, files: list[str], named: bool, checkpoint: bytes) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from rmq_core.broker import timers
 from rmq_core.broker.timers import Timers
-from tests.broker.conftest import Asker, Clock
-from tests.timers.test_delivery import SECOND_MS, taken_in
+from tests.broker.conftest import Asker, Clock, messages
+from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
 
 COUNT = 20
 
@@ -52,3 +52,52 @@ async def test_slices_do_not_multiply_and_end_with_the_broker(
     work.run()
     await asyncio.sleep(0)
     assert slices == 1
+
+
+async def delivered_some(asker: Asker, clock: Clock, monkeypatch: pytest.MonkeyPatch, fault: Exception | None) -> None:
+    """Have the store take nothing any more after half of an interval, or fail there once."""
+    await sent(asker)
+    deliver, count = Timers._deliver, 0
+
+    def limited(self: Timers, physical_offset: int, write_time_ms: int, rolls: bool, recalled: set[str]) -> bool:
+        nonlocal count
+        count += 1
+        if count == COUNT // 2 and fault is not None:
+            raise fault
+        return (fault is not None or count < COUNT // 2) and deliver(
+            self, physical_offset, write_time_ms, rolls, recalled
+        )
+
+    monkeypatch.setattr(Timers, "_deliver", limited)
+    clock.ahead_ms += 700 * SECOND_MS
+
+
+async def test_a_stop_within_an_interval_repeats_nothing(
+    asker: Asker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        await delivered_some(asker, clock, patch, None)
+        timers_of(asker).run()
+        asker.broker.store.dispatch()
+        await pulled(asker, "T", COUNT // 2 - 1)
+        await asker.broker.close()
+    await asker.broker.start()
+    await came_once(asker, clock)
+
+
+async def test_an_error_within_an_interval_repeats_nothing(
+    asker: Asker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        await delivered_some(asker, clock, patch, ValueError("once"))
+        await came_once(asker, clock)
+
+
+async def came_once(asker: Asker, clock: Clock) -> None:
+    """All are there, and still so when another one has come that was due later."""
+    await pulled(asker, "T", COUNT)
+    await asker.send("Mark", properties={"TIMER_DELAY_SEC": "60"})
+    clock.ahead_ms += 100 * SECOND_MS
+    await pulled(asker, "Mark")
+    found = [int(one.body) for one in messages(await asker.pull("T"))]
+    assert found == list(range(COUNT))
