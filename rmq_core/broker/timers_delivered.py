@@ -6,7 +6,7 @@ The original delivers such messages twice.
 from collections import Counter
 from typing import Final
 
-from rmq_core.broker.timers_records import DEQUEUE_MS, ROLL_TIMES
+from rmq_core.broker.timers_records import DEQUEUE_MS, ROLL_TIMES, number
 from rmq_core.store.store import MessageStore
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import PROPERTY_UNIQ_KEY
@@ -71,7 +71,5 @@ class Delivered:
 
 
 def _key(topic: str, properties: dict[str, str], more_rolls: int = 0) -> Key:
-    text = properties.get(ROLL_TIMES, "0")
-    rolls = int(text) if text.isascii() and text.isdecimal() else 0
-    rolled = str(rolls + more_rolls) if topic == TIMER_TOPIC else ""
+    rolled = str(number(properties.get(ROLL_TIMES)) + more_rolls) if topic == TIMER_TOPIC else ""
     return topic, properties.get(PROPERTY_UNIQ_KEY, ""), properties.get(PROPERTY_OUT_MS, ""), rolled

@@ -12,7 +12,7 @@ from rmq_core.broker import names, stats
 from rmq_core.broker.appending import REAL_TOPIC, DiskWaiters
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.timers_admission import DELIVER_MS
-from rmq_core.broker.timers_records import delete_key
+from rmq_core.broker.timers_records import delete_key, number
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Answer, Connection, Handler
 from rmq_core.remoting.errors import ResponseError
@@ -76,11 +76,11 @@ def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None
         properties: that it is stored with.
         broker_name: the broker's.
     """
-    due, topic = properties.get(PROPERTY_OUT_MS), properties.get(REAL_TOPIC)
+    due_ms, topic = number(properties.get(PROPERTY_OUT_MS)), properties.get(REAL_TOPIC)
     uniq_key = properties.get(PROPERTY_UNIQ_KEY)
-    if due is None or not due.isdecimal() or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
+    if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
         return None
-    return RecallHandle(topic, broker_name, int(due) + 1, uniq_key).encode()
+    return RecallHandle(topic, broker_name, due_ms + 1, uniq_key).encode()
 
 
 class Recalls:

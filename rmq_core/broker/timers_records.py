@@ -88,7 +88,7 @@ class Waiting(NamedTuple):
         if rolls or any(name in found for name in _REWRITTEN):
             properties = self.properties
             if rolls:
-                properties[ROLL_TIMES] = str(_number(properties.get(ROLL_TIMES)) + 1)
+                properties[ROLL_TIMES] = str(number(properties.get(ROLL_TIMES)) + 1)
             return encode_properties(properties | {ENQUEUE_MS: str(write_time_ms), DEQUEUE_MS: str(now_ms)})
         if not found.endswith(_END):
             found += _END
@@ -130,5 +130,6 @@ def read_waiting(record: memoryview) -> Waiting | str:
     )  # fmt: skip
 
 
-def _number(text: str | None) -> int:
+def number(text: str | None) -> int:
+    """A client's number; 0 if it is none, or has more than 18 digits."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0

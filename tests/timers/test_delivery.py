@@ -239,3 +239,24 @@ async def test_what_a_client_sends_to_the_timer_topic_itself_stops_nothing(
     await asker.send("T", b"later", properties={"TIMER_DELAY_SEC": "60"})
     clock.ahead_ms += 100 * SECOND_MS
     assert [one.body for one in await pulled(asker, "T")] == [b"later"]
+
+
+@pytest.mark.parametrize("name", ["TIMER_ROLL_TIMES", "TIMER_OUT_MS"])
+async def test_a_clients_very_long_number_stops_nothing(asker: Asker, clock: Clock, name: str) -> None:
+    properties = {
+        "TIMER_DELAY_SEC": "60",
+        "UNIQ_KEY": "U",
+        "REAL_TOPIC": "T",
+        "TIMER_DEQUEUE_MS": "5",
+        name: "9" * 5000,
+    }
+    assert (await asker.send("T", properties=properties)).code == 0
+    await asker.send("T", properties={"TIMER_DELAY_SEC": "60"})
+    clock.ahead_ms += 100 * SECOND_MS
+    count = 1 + (name == "TIMER_ROLL_TIMES")
+    await pulled(asker, "T", 2)
+    await asker.broker.close()
+    (Path(asker.broker.store.config.root) / "config" / "timercheck").unlink()
+    await asker.broker.start()
+    await taken_in(asker, count)
+    await pulled(asker, "T", 2)
