@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
@@ -188,7 +189,7 @@ class Timers:
                 if files.queue_offset >= self._queue_end:
                     self._begin = None
                 return
-            recalled: set[str] = set()
+            recalled: Counter[str] = Counter()  # how many recalls there are of each key, less its messages
             units = array("q")  # flags, when it was taken in, physical offset of each message
             for count, unit in enumerate(files.units(due_ms)):
                 if unit.flags & FLAG_DELETE and not unit.flags & FLAG_ROLL:
@@ -205,8 +206,9 @@ class Timers:
                 while not self._deliver(physical_offset, write_time_ms, bool(flags & FLAG_ROLL), recalled):
                     yield False
                 yield True
-            for key in recalled:  # they have recalled nothing
-                self.metrics.add(key.partition("+")[0], 1)
+            for key, left in recalled.items():
+                if left:
+                    self.metrics.add(key.partition("+")[0], left)
             files.delivered(due_ms)
             if self._before.is_empty:
                 self._begin = None
@@ -223,18 +225,18 @@ class Timers:
         )
         return None
 
-    def _note_recall(self, physical_offset: int, recalled: set[str]) -> None:
+    def _note_recall(self, physical_offset: int, recalled: Counter[str]) -> None:
         waiting = self._waiting(physical_offset)
         if waiting is not None and waiting.recalls is not None:
-            recalled.add(waiting.recalls)
+            recalled[waiting.recalls] += 1
 
-    def _deliver(self, physical_offset: int, write_time_ms: int, rolls: bool, recalled: set[str]) -> bool:
+    def _deliver(self, physical_offset: int, write_time_ms: int, rolls: bool, recalled: Counter[str]) -> bool:
         """Store again what is due, unless it was recalled; False if the store takes none now."""
         waiting = self._waiting(physical_offset)
         if waiting is None:
             return True
         if recalled and not rolls and waiting.uniq_key and waiting.delete_key in recalled:
-            recalled.discard(waiting.delete_key)
+            recalled[waiting.delete_key] -= 1
             return True
         if not self._put(waiting, write_time_ms, rolls=rolls):
             return False

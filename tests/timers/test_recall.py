@@ -77,6 +77,19 @@ async def test_what_was_recalled_stays_recalled_after_a_restart(asker: Asker, cl
     assert [one.body for one in await pulled(asker, "T")] == [b"U2"]
 
 
+async def test_a_recall_is_of_all_messages_of_its_key(asker: Asker, clock: Clock) -> None:
+    deliver_ms = str(clock() + 600 * SECOND_MS)
+    for _ in range(2):
+        answer = await asker.send("T", b"U1", properties={"TIMER_DELIVER_MS": deliver_ms, "UNIQ_KEY": "U1"})
+    await asker.send("T", b"U2", properties={"TIMER_DELIVER_MS": deliver_ms, "UNIQ_KEY": "U2"})
+    for _ in range(3):
+        assert (await recall(asker, str(answer.ext_fields["recallHandle"]))).code == 0
+    await taken_in(asker, 6)
+    clock.ahead_ms += 700 * SECOND_MS
+    assert [one.body for one in await pulled(asker, "T")] == [b"U2"]
+    assert b'"T":{"count":0' in bytes((await asker.ask(RequestCode.GET_TIMER_METRICS)).body)
+
+
 async def test_a_message_that_has_no_time_has_no_handle(asker: Asker) -> None:
     for properties in ({"UNIQ_KEY": "U"}, {"DELAY": "1"}, {"TIMER_DELIVER_MS": "5"}):
         assert "recallHandle" not in (await asker.send("T", properties=properties)).ext_fields

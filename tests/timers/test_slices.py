@@ -1,6 +1,7 @@
 """Slices of the work: where they pause, end and fail."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -59,7 +60,7 @@ async def delivered_some(asker: Asker, clock: Clock, monkeypatch: pytest.MonkeyP
     await sent(asker)
     deliver, count = Timers._deliver, 0
 
-    def limited(self: Timers, physical_offset: int, write_time_ms: int, rolls: bool, recalled: set[str]) -> bool:
+    def limited(self: Timers, physical_offset: int, write_time_ms: int, rolls: bool, recalled: Counter[str]) -> bool:
         nonlocal count
         count += 1
         if count == COUNT // 2 and fault is not None:
