@@ -160,6 +160,8 @@ class Timers:
                 "a timer message at %(physical_offset)d is left out: %(why)s",
                 {"physical_offset": physical_offset, "why": waiting},
             )
+        elif queue_offset < self._queue_end and self._was_done(waiting, queue_offset):
+            pass
         elif waiting.due_ms >= files.interval(now_ms):
             try:
                 files.add(
@@ -174,6 +176,13 @@ class Timers:
             return False
         files.queue_offset = queue_offset + 1
         return True
+
+    def _was_done(self, waiting: Waiting, queue_offset: int) -> bool:
+        """Whether a message that may have been taken in once was delivered, or stored again to wait on."""
+        files = self.files
+        if queue_offset < files.again_before and waiting.due_ms < files.again_since_ms:
+            return True
+        return not self._before.is_empty and self._before.take(TIMER_TOPIC, waiting.properties, rolls=True)
 
     def _tell(self, error: OSError) -> None:
         if not self._is_behind:

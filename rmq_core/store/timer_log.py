@@ -51,11 +51,12 @@ class TimerLog:
     def _list(self) -> list[int]:
         found = []
         directory = Path(self.directory)
-        for path in sorted(directory.iterdir()) if directory.is_dir() else []:
-            start = paths.parse_segment_name(path.name)
-            if start is None or not path.is_file():
-                continue
-            size = path.stat().st_size
+        files = [path for path in sorted(directory.iterdir()) if path.is_file()] if directory.is_dir() else []
+        files = [path for path in files if paths.parse_segment_name(path.name) is not None]
+        if files and not files[-1].stat().st_size:  # ``MappedFileQueue#doLoad``
+            self._disk.remove(str(files.pop()))
+        for path in files:
+            start, size = int(path.name), path.stat().st_size
             if size != self.file_bytes:
                 raise StoreSizeError(
                     f"{path}: {size} bytes, and mappedFileSizeTimerLog says {self.file_bytes}: another setting wrote it"

@@ -3,6 +3,7 @@
 Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``.
 """
 
+import logging
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -26,6 +27,7 @@ from rmq_formats.timer import (
     decode_done_offset,
 )
 
+_LOGGER = logging.getLogger(__name__)
 _OFFSET: Final = Struct(">q")
 
 
@@ -44,23 +46,41 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int, disk: Dis
     """
     disk = disk or Disk()
     checkpoint, done_offset = _read_checkpoint(config)
-    wheel = _read_wheel(config, disk)
+    wheel, is_wheel_there = _read_wheel(config, disk)
     log = TimerLog(config.log_path, config.file_bytes, disk)
     read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
     now_ms -= now_ms % config.precision_ms
     wheel.clear_before(read_time_ms)
-    last_end = _mend(wheel, log, checkpoint.last_timer_log_flush_position, store.max_physical_offset, read_time_ms)
-    queue_offset = _queue_offset(store, log, last_end, checkpoint.last_timer_queue_offset)
-    log_end = store.max_physical_offset
+    flushed, again_before, log_end = checkpoint.last_timer_log_flush_position, 0, store.max_physical_offset
+    if flushed > log.end:
+        flushed, again_before = 0, checkpoint.last_timer_queue_offset
+        done_offset = _forget(wheel, log, store)
     if done_offset is None:
         done_offset = _first_offset(store) if checkpoint == TimerCheckpoint() else log_end
+    last_end = _mend(wheel, log, flushed if is_wheel_there else 0, log_end, read_time_ms)
+    queue_offset = _queue_offset(store, log, last_end, 0 if again_before else checkpoint.last_timer_queue_offset)
     progress = Progress(
         log_end,
         min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
         queue_offset,
         min(done_offset, log_end),
     )
-    return TimerStore(config, disk, wheel, log, checkpoint, progress)
+    return TimerStore(config, disk, wheel, log, checkpoint, progress, again_before)
+
+
+def _forget(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
+    """Have all messages taken in again, as units that were on the disk are gone.
+
+    Returns:
+        From which physical offset on there may be some that were delivered.
+    """
+    _LOGGER.warning(
+        "%(directory)s ends before what was written: all timer messages are taken in again",
+        {"directory": log.directory},
+    )
+    wheel.clear_beyond(0)
+    log.truncate(log.begin)
+    return _first_offset(store)
 
 
 def _first_offset(store: MessageStore) -> int:
@@ -85,7 +105,8 @@ def _read_checkpoint(config: TimerConfig) -> tuple[TimerCheckpoint, int | None]:
         return TimerCheckpoint(), None
 
 
-def _read_wheel(config: TimerConfig, disk: Disk) -> TimerWheel:
+def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
+    """The wheel, and whether there is a file of it."""
     wheel = TimerWheel(config.precision_ms)
     path = Path(config.wheel_path)
     size = path.stat().st_size if path.exists() else 0
@@ -95,7 +116,7 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> TimerWheel:
         file = MappedFile(str(path), size, disk)
         wheel.load(file.array)
         file.release()
-    return wheel
+    return wheel, size > 0
 
 
 def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, log_end: int, read_time_ms: int) -> int:

@@ -6,6 +6,7 @@ What has been delivered counts as done only when the CommitLog has it on the dis
 Source: ``TimerMessageStore``.
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from rmq_formats.timer import (
     encode_done_offset,
 )
 
+_LOGGER = logging.getLogger(__name__)
 _MAX_ROLL_SLOTS: Final = WHEEL_SLOTS // 2 - BLANK_SLOTS
 _NOTE_BYTES: Final = 16 << 20  # the CommitLog grows by so much before a checkpoint is due that says nothing else
 
@@ -99,13 +101,17 @@ class TimerStore:
         read_time_ms: the next interval to be delivered.
         queue_offset: the next message of the timer topic to be taken in.
         done: what counts as done.
+        again_before: messages of the timer topic before it had been taken in, and are taken in again; 0 if none are.
+        again_since_ms: those of them that were due before this are delivered.
     """
 
     def __init__(
         self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
-        progress: Progress,
+        progress: Progress, again_before: int = 0,
     ) -> None:  # fmt: skip
         """Use ``timer_recovery.open_timers``."""
+        self.again_before = again_before
+        self.again_since_ms = progress.read_time_ms
         self.config = config
         self.wheel = wheel
         self.log = log
@@ -195,11 +201,20 @@ class TimerStore:
         while position != NO_POSITION:
             unit = self.log.read(position)
             if unit is None:
+                if position >= self.log.begin:  # else all of it is gone from the CommitLog
+                    self._tell_broken(due_ms, position)
                 return
             yield unit
-            if unit.previous >= position:  # damage: a chain goes back
+            if unit.previous >= position:
+                self._tell_broken(due_ms, position)
                 return
             position = unit.previous
+
+    def _tell_broken(self, due_ms: int, position: int) -> None:
+        _LOGGER.error(
+            "%(directory)s: no sound unit at %(position)d, or behind it; messages that are due at %(due_ms)d are lost",
+            {"directory": self.log.directory, "position": position, "due_ms": due_ms},
+        )
 
     def delivered(self, due_ms: int) -> None:
         """An interval is done with."""
@@ -308,9 +323,12 @@ class TimerStore:
         self._force(self.config.checkpoint_path, [(0, checkpoint)])
 
     def _ensure(self, path: str, size: int) -> None:
+        disk = self._disk
         if not os.path.exists(path):  # noqa: PTH110 # paths are strings here, as errors name them
-            self._disk.close(self._disk.create(path, size, allocate=False))
-            self._disk.sync_directory(os.path.dirname(path))  # noqa: PTH120
+            disk.close(disk.create(path, size, allocate=False))
+            disk.sync_directory(os.path.dirname(path))  # noqa: PTH120
+        elif os.path.getsize(path) < size:  # noqa: PTH202 # as ``Disk.create`` may leave it
+            self._force(path, [(size - 1, b"\0")])
 
     def _force(self, path: str, changes: list[tuple[int, bytes]]) -> None:
         descriptor = self._disk.open(path)

@@ -11,9 +11,9 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.server import Broker
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.store.config import StoreConfig
-from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES
+from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES, WHEEL_FILE_BYTES
 from tests.broker.conftest import Asker, Clock, messages
-from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
+from tests.timers.test_delivery import DAY_MS, SECOND_MS, pulled, taken_in
 
 COUNT = 30
 
@@ -117,3 +117,47 @@ async def test_what_came_is_not_repeated_where_the_files_never_were(
     await asker.broker.start()
     clock.ahead_ms += 700 * SECOND_MS
     assert sorted(await bodies(asker, COUNT)) == list(range(COUNT))
+
+
+def lose(root: Path, name: str) -> None:
+    """Have files be gone, or empty."""
+    if name == "timerlog":
+        shutil.rmtree(root / name, ignore_errors=True)
+    elif name == "last file of timerlog":
+        for path in sorted((root / "timerlog").glob("*"))[-1:]:
+            path.write_bytes(b"")
+    elif name == "timerwheel":
+        (root / name).unlink(missing_ok=True)
+    else:
+        (root / "timerwheel").write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", ["timerlog", "last file of timerlog", "timerwheel", "content of timerwheel"])
+async def test_a_file_that_is_lost_alone_loses_and_repeats_nothing(
+    asker: Asker, store_config: StoreConfig, clock: Clock, name: str
+) -> None:
+    async def send(numbers: range, delay_s: int) -> None:
+        for number in numbers:
+            properties = {"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"}
+            await asker.send("T", str(number).encode(), properties=properties)
+
+    await send(range(10), 10)
+    await send(range(10, 20), 3 * 86_400 - 5)
+    await taken_in(asker, 20)
+    clock.ahead_ms += 2 * DAY_MS + 60 * SECOND_MS
+    await taken_in(asker, 30)  # ten wait on
+    await bodies(asker, 10)
+    await send(range(20, COUNT), 600)
+    await taken_in(asker, COUNT + 10)
+    for _ in range(2):
+        await asker.broker.close()
+        lose(Path(store_config.root), name)
+        await asker.broker.start()
+    clock.ahead_ms += DAY_MS
+    await asker.send("Mark", properties={"TIMER_DELAY_SEC": "10"})
+    clock.ahead_ms += 100 * SECOND_MS
+    await pulled(asker, "Mark")
+    assert sorted(await bodies(asker, COUNT)) == list(range(COUNT))
+    await asker.broker.close()
+    assert (Path(store_config.root) / "timerwheel").stat().st_size == WHEEL_FILE_BYTES
+    await asker.broker.start()
