@@ -120,6 +120,8 @@ class Timers:
         while True:
             yield from self._take_in()
             yield from self._deliver_due()
+            if not self.files.is_noted(self._store.max_physical_offset):
+                self._note()
             yield False
 
     # --- taking in ----------------------------------------------------------------------

@@ -64,6 +64,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int, disk: Dis
         min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
         queue_offset,
         min(done_offset, log_end),
+        log.end,
     )
     return TimerStore(config, disk, wheel, log, checkpoint, progress, again_before)
 

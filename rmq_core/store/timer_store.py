@@ -83,12 +83,14 @@ class Progress(NamedTuple):
         read_time_ms: all that was due before it is delivered.
         queue_offset: messages of the timer topic before it are taken in.
         scan_offset: physical offset in the CommitLog; what was delivered beyond the other two stands behind it.
+        units_end: position in ``timerlog`` behind the units of what is taken in.
     """
 
     log_offset: int
     read_time_ms: int
     queue_offset: int
     scan_offset: int
+    units_end: int
 
 
 class TimerStore:
@@ -121,9 +123,9 @@ class TimerStore:
         self._disk = disk
         self._saved = checkpoint
         self._saved_offset = progress.scan_offset
+        self._noted_offset = progress.log_offset
         self._under_way: deque[Progress] = deque()
         self._delivered: dict[int, int] = {}  # time of a slot that is not cleared yet, and where its chain began
-        self._last_end = 0  # of the last record taken in
         self._is_writing = False
         self._has_failed = False
         self._changes: list[tuple[int, bytes]] = []
@@ -160,7 +162,6 @@ class TimerStore:
         )  # fmt: skip
         position = self.log.append(unit)
         self.wheel.add(slot_ms, position, -1 if recalls else 1)
-        self._last_end = physical_offset + size
         return unit
 
     def _slot_of(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
@@ -229,7 +230,12 @@ class TimerStore:
             log_offset: where the CommitLog ends now.
             scan_offset: before what was delivered of an interval that is not done with; else the same.
         """
-        self._under_way.append(Progress(log_offset, self.read_time_ms, self.queue_offset, scan_offset))
+        self._under_way.append(Progress(log_offset, self.read_time_ms, self.queue_offset, scan_offset, self.log.end))
+        self._noted_offset = log_offset
+
+    def is_noted(self, log_offset: int) -> bool:
+        """Whether a start would not have to read much of the CommitLog if what was noted last were written."""
+        return log_offset - self._noted_offset < _NOTE_BYTES
 
     def settle(self, flushed_offset: int) -> None:
         """Have all count as done whose messages are on the disk.
@@ -250,7 +256,7 @@ class TimerStore:
         changed = (saved.last_read_time_ms, saved.last_timer_queue_offset) != (done.read_time_ms, done.queue_offset)
         return TimerCheckpoint(
             done.read_time_ms,
-            self.log.end,
+            done.units_end,
             done.queue_offset,
             done.queue_offset,
             state_version,
@@ -271,7 +277,7 @@ class TimerStore:
         """
         self.log.write()
         self.settle(flushed_offset)
-        if self._is_writing or self._last_end > flushed_offset:
+        if self._is_writing:
             return
         if self._has_failed:
             self._has_failed = False

@@ -10,9 +10,10 @@ import pytest
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.server import Broker
 from rmq_core.remoting.client import RemotingClient
+from rmq_core.store import timer_store
 from rmq_core.store.config import StoreConfig
-from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES, WHEEL_FILE_BYTES
-from tests.broker.conftest import Asker, Clock, messages
+from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES, WHEEL_FILE_BYTES, TimerCheckpoint
+from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.timers.test_delivery import DAY_MS, SECOND_MS, pulled, taken_in
 
 COUNT = 30
@@ -30,7 +31,7 @@ def picture(store: Path, target: Path) -> None:
     """Copy a store that is written meanwhile, in the order in which one file may be older than another."""
     for name in ("config", "timerwheel", "timerlog"):
         if (store / name).is_dir():
-            shutil.copytree(store / name, target / name)
+            shutil.copytree(store / name, target / name, ignore=shutil.ignore_patterns("*.new"))
         elif (store / name).exists():
             shutil.copy(store / name, target / name)
     shutil.copytree(store, target, dirs_exist_ok=True, ignore=lambda *_: ["config", "timerwheel", "timerlog"])
@@ -47,7 +48,12 @@ async def again(asker: Asker, store_config: StoreConfig, config: BrokerConfig, c
     later = Clock()
     later.ahead_ms = clock.ahead_ms + 3600 * SECOND_MS
     async with Broker(config, left, later) as broker, RemotingClient({}) as client:
-        return await bodies(Asker(broker, client, {}), COUNT)
+        there = Asker(broker, client, {})
+        await bodies(there, COUNT)
+        await there.send("Mark", properties={"TIMER_DELAY_SEC": "10"})
+        later.ahead_ms += 100 * SECOND_MS
+        await pulled(there, "Mark")  # what comes twice has come by then
+        return await bodies(there, COUNT)
 
 
 @pytest.mark.parametrize("settled_s", [0, 0.7])
@@ -161,3 +167,38 @@ async def test_a_file_that_is_lost_alone_loses_and_repeats_nothing(
     await asker.broker.close()
     assert (Path(store_config.root) / "timerwheel").stat().st_size == WHEEL_FILE_BYTES
     await asker.broker.start()
+
+
+async def test_a_start_need_not_read_all_that_came_since_nothing_was_due(
+    asker: Asker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timer_store, "_NOTE_BYTES", 1000)
+    await asker.send("T", properties={"TIMER_DELAY_SEC": "600"})
+    await taken_in(asker, 1)
+    for _ in range(20):
+        await asker.send("Other")
+    end = asker.broker.store.max_physical_offset
+    assert asker.broker._timed is not None
+    files = asker.broker._timed.files
+
+    async def is_noted() -> bool:
+        return files.done.scan_offset > end - 1000
+
+    await eventually(is_noted, 30)
+
+
+async def test_checkpoints_are_written_while_the_disk_lags_behind(asker: Asker, store_config: StoreConfig) -> None:
+    """As under a steady load: what is taken in last is never on the disk."""
+    await asker.send("T", properties={"TIMER_DELAY_SEC": "600"})
+    await taken_in(asker, 1)
+    asker.broker._stop_clocks()
+    asker.broker.store.flush()
+    work, flushed = asker.broker._timed, asker.broker.store.flushed_offset
+    assert work is not None
+    await asker.send("T", properties={"TIMER_DELAY_SEC": "600"})
+    asker.broker.store.dispatch()
+    work.run()
+    assert work.files.log.end == 2 * TIMER_UNIT_BYTES
+    work.files.save(1, flushed, lambda write: write())
+    found = TimerCheckpoint.decode((Path(store_config.root) / "config" / "timercheck").read_bytes())
+    assert (found.last_timer_queue_offset, found.last_timer_log_flush_position) == (1, TIMER_UNIT_BYTES)
