@@ -27,7 +27,7 @@ from rmq_formats.timer import (
     TimerSlot,
     TimerUnit,
 )
-from tests.broker.conftest import Asker, Clock, messages
+from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import QUICK_START, SMALL_FILES, free_port, java
 from tests.timers.test_delivery import SECOND_MS, taken_in
@@ -138,8 +138,7 @@ async def test_a_store_goes_to_the_original_and_back(
                 answer = await original.ask(RequestCode.GET_TIMER_CHECK_POINT)
                 return TimerCheckpoint.decode(bytes(answer.body)).last_timer_queue_offset == 23 + 15
 
-            while not await all_are_in():
-                await asyncio.sleep(0.2)
+            await eventually(all_are_in, START_S)
         process.terminate()
         assert await asyncio.to_thread(process.wait, START_S) in (0, 143)
     await asyncio.to_thread(check_files, Path(store_config.root))
