@@ -23,7 +23,7 @@ from rmq_core.broker.timers_metrics import TimerMetrics
 from rmq_core.broker.timers_records import NEVER_TAKEN_IN, Waiting, read_waiting
 from rmq_core.store.timer_recovery import open_timers
 from rmq_core.store.timer_store import TimerConfig
-from rmq_core.store.values import GetStatus, PutStatus
+from rmq_core.store.values import GetStatus, PutResult, PutStatus
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_QUEUE_OFFSET_AT
 from rmq_formats.timer import FLAG_DELETE, FLAG_ROLL, TIMER_TOPIC
@@ -34,7 +34,6 @@ _AT_ONCE: Final = 32
 _LAG_MS: Final = 7 * 86_400_000  # the wheel holds twice as much: what is due goes out before more comes in
 _PLACE = Struct(">qq")  # queue offset, physical offset
 _SIZE = Struct(">i")
-_HOPELESS: Final = (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
 assert RECORD_QUEUE_OFFSET_AT + 8 == RECORD_PHYSICAL_OFFSET_AT
 
 
@@ -260,16 +259,21 @@ class Timers:
         if not self._before.is_empty and self._before.take(topic, waiting.properties, rolls=rolls):
             return True
         now_ms = self._state.clock_ms()
-        result = self._store.put(
-            topic, queue_id, waiting.body, waiting.delivered_properties(write_time_ms, now_ms, rolls=rolls),
-            waiting.born_timestamp_ms, waiting.born_host, now_ms, flag=waiting.flag, sys_flag=waiting.sys_flag,
-            reconsume_times=waiting.reconsume_times,
-        )  # fmt: skip
+
+        def put(properties: bytes) -> PutResult:
+            return self._store.put(
+                topic, queue_id, waiting.body, properties, waiting.born_timestamp_ms, waiting.born_host, now_ms,
+                flag=waiting.flag, sys_flag=waiting.sys_flag, reconsume_times=waiting.reconsume_times,
+            )  # fmt: skip
+
+        result = put(waiting.delivered_properties(write_time_ms, now_ms, rolls=rolls))
+        if result.status.is_hopeless:
+            result = put(waiting.properties_bytes)  # no room for more of them
         if result.status is PutStatus.PUT_OK:
             self._state.stats.count(stats.TOPIC_PUT_NUMS, topic, 1)
             self._state.stats.count(stats.TOPIC_PUT_SIZE, topic, result.size)
             return True
-        if result.status in _HOPELESS:
+        if result.status.is_hopeless:
             log.error(
                 "a timer message for %(topic)s cannot be stored: %(why)s",
                 {"topic": topic, "why": result.status.value},

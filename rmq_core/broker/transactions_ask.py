@@ -14,7 +14,7 @@ from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
 from rmq_core.remoting.requests import CheckTransaction
 from rmq_core.store.values import PutResult
-from rmq_formats.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
 from rmq_formats.message import MessageToStore, StoredMessage, encode_record
 from rmq_formats.properties import encode_properties
 
@@ -27,7 +27,7 @@ def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, 
     Args:
         state: of the broker.
         half: as it was read.
-        properties: as it was stored anew.
+        properties: as it was stored anew; its old ones are told where there is no room for them.
         again: where that is.
     """
     place, group = real_place(properties), properties.get(PRODUCER_GROUP, "")
@@ -36,8 +36,11 @@ def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, 
         log.info("nobody of %(group)s can be asked about a half message", {"group": group})
         return
     topic, queue_id = place
+    encoded = encode_properties(properties)
+    if len(encoded) > MAX_PROPERTIES_BYTES:
+        encoded = half.properties_bytes
     message = MessageToStore(
-        topic=topic, queue_id=queue_id, body=half.body, properties_bytes=encode_properties(properties),
+        topic=topic, queue_id=queue_id, body=half.body, properties_bytes=encoded,
         flag=half.flag, sys_flag=half.sys_flag, born_timestamp_ms=half.born_timestamp_ms, born_host=half.born_host,
         store_host=half.store_host, reconsume_times=half.reconsume_times,
     )  # fmt: skip

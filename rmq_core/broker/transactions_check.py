@@ -24,7 +24,7 @@ from rmq_core.broker.transactions_half import (
     put_half_again,
 )
 from rmq_core.broker.transactions_ops import OP_TAG, OpNotes
-from rmq_core.store.values import GetStatus, PutStatus
+from rmq_core.store.values import GetStatus, PutResult, PutStatus
 from rmq_formats.message import StoredMessage
 
 log = logging.getLogger("rmq.broker.transactions")
@@ -170,6 +170,12 @@ class _Round:
             if age_ms < (config.transaction_timeout_ms if given < 0 else given * 1000):
                 return self._leave_alone(half, properties)
         result = put_half_again(state, half, properties)
+        if result.status.is_hopeless:
+            _tell(half, result)
+            result = PutResult(
+                PutStatus.PUT_OK, half.physical_offset, half.size, half.queue_offset,
+                store_host=half.store_host.to_bytes(),
+            )  # fmt: skip
         if result.status is not PutStatus.PUT_OK:
             return False
         ask_producer(state, half, properties, result)
@@ -180,7 +186,7 @@ class _Round:
         prepared = _number(properties.setdefault(PREPARED_QUEUE_OFFSET, str(half.queue_offset)))
         if self.ended.take(prepared) or self._notes.has(prepared):
             return True
-        return put_half_again(self._state, half, properties).status is PutStatus.PUT_OK
+        return _is_done(half, put_half_again(self._state, half, properties))
 
     def _give_up(self, half: StoredMessage, properties: dict[str, str]) -> bool:
         """Move a message that was asked about too often, or is too old: ``resolveDiscardMsg``."""
@@ -188,7 +194,7 @@ class _Round:
         state.topics.make(names.CHECK_MAX_TIME_TOPIC, 1)
         result = put_half_again(state, half, properties, names.CHECK_MAX_TIME_TOPIC)
         if result.status is not PutStatus.PUT_OK:
-            return False
+            return _is_done(half, result)
         log.warning(
             "a half message at %(physical_offset)d is given up; it is in %(topic)s at %(queue_offset)d",
             {
@@ -197,6 +203,20 @@ class _Round:
             },
         )  # fmt: skip
         return True
+
+
+def _is_done(half: StoredMessage, result: PutResult) -> bool:
+    """Whether a half message is stored anew, or never will be: others are looked at behind it."""
+    if result.status.is_hopeless:
+        _tell(half, result)
+    return result.status is PutStatus.PUT_OK or result.status.is_hopeless
+
+
+def _tell(half: StoredMessage, result: PutResult) -> None:
+    log.error(
+        "a half message at %(physical_offset)d cannot be stored anew, and stays where it is: %(why)s",
+        {"physical_offset": half.physical_offset, "why": result.status.value},
+    )
 
 
 def _number(text: str) -> int:

@@ -83,7 +83,7 @@ def put_half_again(
 ) -> PutResult:
     """Store a half message anew, behind all others: where it stood it is done with.
 
-    Its flag is kept, which the original forgets here.
+    Its flag is kept, which the original forgets here. Where the properties are too long now, it has its old ones.
 
     Args:
         state: of the broker.
@@ -91,8 +91,12 @@ def put_half_again(
         properties: those that it is to have.
         topic: another one, for a half message that is given up.
     """
-    return state.store.put(
-        topic, HALF_QUEUE, half.body, encode_properties(properties), half.born_timestamp_ms,
-        half.born_host.to_bytes(), state.clock_ms(), flag=half.flag, sys_flag=half.sys_flag,
-        reconsume_times=half.reconsume_times,
-    )  # fmt: skip
+
+    def put(encoded: bytes) -> PutResult:
+        return state.store.put(
+            topic, HALF_QUEUE, half.body, encoded, half.born_timestamp_ms, half.born_host.to_bytes(),
+            state.clock_ms(), flag=half.flag, sys_flag=half.sys_flag, reconsume_times=half.reconsume_times,
+        )  # fmt: skip
+
+    result = put(encode_properties(properties))
+    return put(half.properties_bytes) if result.status.is_hopeless else result

@@ -17,6 +17,11 @@ class PutStatus(Enum):
     PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
     UNKNOWN_ERROR = "UNKNOWN_ERROR"
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the same message would be refused again."""
+        return self in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
 
 class GetStatus(Enum):
     """Outcome of a read of a queue; the text is also the remark of a pull's answer. Source: ``GetMessageStatus``."""

@@ -6,6 +6,7 @@ import pytest
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_formats.layout import MAX_PROPERTIES_BYTES
 from rmq_formats.message import StoredMessage
 from rmq_formats.timer import TIMER_TOPIC, TimerCheckpoint
 from tests.broker.conftest import Asker, Clock, eventually, messages
@@ -239,6 +240,17 @@ async def test_what_a_client_sends_to_the_timer_topic_itself_stops_nothing(
     await asker.send("T", b"later", properties={"TIMER_DELAY_SEC": "60"})
     clock.ahead_ms += 100 * SECOND_MS
     assert [one.body for one in await pulled(asker, "T")] == [b"later"]
+
+
+async def test_properties_without_room_for_more_are_kept_as_they_are(asker: Asker, clock: Clock) -> None:
+    await asker.send("T", b"small", properties={"TIMER_DELAY_SEC": "60", "PAD": "x"})
+    (small,) = await pulled(asker, TIMER_TOPIC)
+    pad = "x" * (MAX_PROPERTIES_BYTES - len(small.properties_bytes) - 3)
+    await asker.send("T", b"large", properties={"TIMER_DELAY_SEC": "60", "PAD": pad})
+    await taken_in(asker, 2)
+    clock.ahead_ms += 100 * SECOND_MS
+    _, large = await pulled(asker, "T", 2)
+    assert (large.body, large.properties["PAD"], "TIMER_DEQUEUE_MS" in large.properties) == (b"large", pad, False)
 
 
 @pytest.mark.parametrize("name", ["TIMER_ROLL_TIMES", "TIMER_OUT_MS"])

@@ -4,6 +4,7 @@ import pytest
 
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store.config import FlushDiskType
+from rmq_formats.layout import MAX_PROPERTIES_BYTES
 from rmq_formats.message import decode_record
 from tests.broker.conftest import eventually, messages
 from tests.transactions.conftest import COMMIT, GIVEN_UP, HALF, OP, ROLLBACK, Transactor, quiet_config
@@ -170,3 +171,18 @@ async def test_offsets_behind_a_lost_end_of_the_log_are_put_right(asker: Transac
     await asker.look_through(7)
     (check,) = await asker.asked(1)
     assert check.ext_fields["msgId"] == "U2"
+
+
+async def test_properties_without_room_for_more_stop_nothing(asker: Transactor) -> None:
+    await asker.heartbeat()
+    await asker.half(key="U1", PAD="x")
+    (first,) = await asker.stored(HALF, 1)
+    await asker.half(key="U2", PAD="x" * (MAX_PROPERTIES_BYTES - len(first.properties_bytes) - 3))
+    await asker.half(key="U3")
+    await asker.look_through(7)
+    checks = await asker.asked(3)
+    assert [one.ext_fields["msgId"] for one in checks] == ["U1", "U2", "U3"]
+    large = (await asker.stored(HALF, 6))[4]
+    assert (large.uniq_key, "TRANSACTION_CHECK_TIMES" in large.properties) == ("U2", False)
+    assert (await asker.answer(checks[1], COMMIT)).code == 0
+    assert [one.uniq_key for one in await asker.stored("T", 1)] == ["U2"]
