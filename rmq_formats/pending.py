@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from rmq_formats.arrow_schema import TIMESTAMP
 from rmq_formats.errors import StoreNotFoundError
-from rmq_formats.paths import config_dir
+from rmq_formats.paths import config_dir, parse_segment_name
 from rmq_formats.store import Store
 from rmq_formats.timer import (
     FLAG_ROLL,
@@ -44,6 +44,8 @@ _UNITS: Final = np.dtype(
      ("physical_offset", ">i8"), ("size", ">i4"), ("topic_hash", ">i4"), ("reserved", ">i8")]
 )  # fmt: skip
 _COLUMNS: Final = ("queue_offset", "physical_offset", "size", "uniq_key", "properties", "store_timestamp")
+_MAX_TIME_MS: Final = ((1 << 63) - 1) // 1000
+_MAX_QUEUE_ID: Final = (1 << 31) - 1
 assert _UNITS.itemsize == TIMER_UNIT_BYTES
 
 
@@ -82,13 +84,23 @@ def _units(directory: Path, read_time_ms: int) -> pa.Table:
     """Physical offset and flags of the units that are due at a time or later, of each message the last."""
     parts = [np.zeros(0, dtype=_UNITS)]
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
-        units = np.memmap(path, dtype=_UNITS, mode="r", shape=(path.stat().st_size // TIMER_UNIT_BYTES,))
+        count = path.stat().st_size // TIMER_UNIT_BYTES
+        if not count or parse_segment_name(path.name) is None:
+            continue
+        units = np.memmap(path, dtype=_UNITS, mode="r", shape=(count,))
         is_unit = (units["unit_bytes"] == TIMER_UNIT_BYTES) & (units["flags"] > 0) & (units["flags"] <= MAX_FLAGS)
         parts.append(units[is_unit & (units["write_time_ms"] + units["delay_ms"] >= read_time_ms)])
     newest = np.concatenate(parts)[::-1]
     offsets, last = np.unique(newest["physical_offset"].astype(np.int64), return_index=True)
     flags = newest["flags"][last].astype(np.int32)
     return pa.table({"physical_offset": offsets, "flags": flags})
+
+
+def _numbers(texts: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
+    """Numbers of up to 18 digits; null what is none, or larger than it may be."""
+    is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
+    numbers = pc.cast(pc.if_else(is_number, texts, None), pa.int64())
+    return pc.if_else(pc.less_equal(numbers, most), numbers, None)
 
 
 def _described(waiting: pa.Table) -> pa.Table:
@@ -99,12 +111,12 @@ def _described(waiting: pa.Table) -> pa.Table:
 
     topic, recalls = property_of("REAL_TOPIC"), property_of(PROPERTY_DELETED_KEY)
     key = pc.binary_join_element_wise(topic, waiting["uniq_key"], "+")
-    due_us = pc.multiply(pc.cast(property_of(PROPERTY_OUT_MS), pa.int64()), 1000)
+    due_us = pc.multiply(_numbers(property_of(PROPERTY_OUT_MS), _MAX_TIME_MS), 1000)
     is_taken_in = pc.is_valid(waiting["flags"])
     columns = {
         "deliver_timestamp": pc.cast(due_us, TIMESTAMP),
         "topic": topic,
-        "queue_id": pc.cast(property_of("REAL_QID"), pa.int32()),
+        "queue_id": pc.cast(_numbers(property_of("REAL_QID"), _MAX_QUEUE_ID), pa.int32()),
         "uniq_key": waiting["uniq_key"],
         "physical_offset": waiting["physical_offset"],
         "size": waiting["size"],

@@ -11,6 +11,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.pending import PENDING, pending_timers
 from rmq_formats.spark import pending as spark_view
+from rmq_formats.timer import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock
 from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
 from tests.timers.test_recall import recall, sent
@@ -38,6 +39,27 @@ async def test_what_waits_is_a_row(asker: Asker, clock: Clock) -> None:
         ("U2", True, False), ("U1", False, False), ("U3", False, True),
     ]  # fmt: skip
     assert {(one["topic"], one["queue_id"], one["is_taken_in"]) for one in found} == {("T", 0, True)}
+
+
+async def test_what_a_client_wrote_itself_and_files_of_others_break_nothing(asker: Asker) -> None:
+    await sent(asker, "T", "U1")
+    await taken_in(asker, 1)
+    asker.broker._stop_clocks()  # so that it is not taken in, and left out
+    for number, (name, value) in enumerate(
+        [("TIMER_OUT_MS", "x"), ("TIMER_OUT_MS", "9" * 18), ("REAL_QID", "x"), ("REAL_QID", "9" * 18), ("A", "9" * 40)]
+    ):
+        properties = {"REAL_TOPIC": "T", "REAL_QID": "7", "TIMER_OUT_MS": "5000", "UNIQ_KEY": f"V{number}", name: value}
+        await asker.send(TIMER_TOPIC, properties=properties)
+    root = Path(asker.broker.store.config.root)
+    await asker.broker.close()
+    (root / "timerlog" / "notes").write_bytes(b"x" * 100)
+    (root / "timerlog" / f"{1 << 40:020}").write_bytes(b"")
+    found = {one["uniq_key"]: one for one in (await asyncio.to_thread(pending_timers, str(root))).to_pylist()}
+    assert (found["U1"]["is_taken_in"], found["U1"]["queue_id"]) == (True, 0)
+    given = {key: (one["deliver_timestamp"] is None, one["queue_id"]) for key, one in found.items() if key != "U1"}
+    expected = {"V0": (True, 7), "V1": (True, 7), "V2": (False, None), "V3": (False, None), "V4": (False, 7)}
+    assert given == expected
+    await asker.broker.start()
 
 
 def test_a_golden_store_has_none_that_wait(golden: Callable[[str], Path]) -> None:
