@@ -11,7 +11,9 @@ _HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _GIVEN_UP: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 _WAITING_COLUMNS: Final = "topic,queue_id,queue_offset,physical_offset,tags,uniq_key,body,properties,store_timestamp"
-_COMMIT_COLUMNS: Final = "topic,queue_offset,physical_offset,sys_flag,prepared_transaction_offset,store_timestamp"
+_COMMIT_COLUMNS: Final = (
+    "topic,queue_offset,physical_offset,sys_flag,prepared_transaction_offset,store_timestamp,properties"
+)
 _TRANSACTION: Final = ("transaction_id", "producer_group", "topic", "queue_id")
 
 
@@ -33,7 +35,9 @@ def transactions(spark: SparkSession, store: str, view: str | None = None, **opt
     """
     waiting = {"subscribePattern": f"{_HALF}|{_OP}|{_GIVEN_UP}", "columns": _WAITING_COLUMNS}
     found = spark.read.format("rmq_commitlog").options(**options, **waiting).load(store)
-    is_commit = F.col("sys_flag").bitwiseAND(FLAG_TRANSACTION_MASK) == FLAG_TRANSACTION_COMMIT
+    # What was committed and waited for its time is delivered as another record, which names no half message.
+    is_delivered = F.col("properties")["TIMER_DEQUEUE_MS"].isNotNull()
+    is_commit = (F.col("sys_flag").bitwiseAND(FLAG_TRANSACTION_MASK) == FLAG_TRANSACTION_COMMIT) & ~is_delivered
     records = spark.read.format("rmq_commitlog").options(**options, columns=_COMMIT_COLUMNS).load(store)
     joined = (
         _half_messages(found)

@@ -51,6 +51,7 @@ def test_every_state_is_told(spark: SparkSession, tmp_path: Path) -> None:
             with_store.put(
                 "T", 3, b"twice", b"UNIQ_KEY\x01D\x02", 1, HOST, 4, sys_flag=8, prepared_transaction_offset=half
             )
+        with_store.put("T", 3, b"timed", b"UNIQ_KEY\x01E\x02TIMER_DEQUEUE_MS\x019\x02", 1, HOST, 5, sys_flag=8)
     finally:
         with_store.shutdown()
     rows = {row.transaction_id: row for row in transactions(spark, str(tmp_path / "store")).collect()}
