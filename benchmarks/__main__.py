@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import broker, ha, lakehouse, offline, remoting, replay, transactions, verify, write
+from benchmarks import broker, client, ha, lakehouse, offline, remoting, replay, timers, transactions, verify, write
 from benchmarks.measure import Figure
 
 
@@ -33,8 +33,10 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "verify": lambda: verify.figures(work, messages),
         "remoting": remoting.figures,
         "broker": lambda: broker.figures(work),
+        "client": lambda: client.figures(work),
         "ha": lambda: ha.figures(work),
         "transactions": lambda: transactions.figures(work),
+        "timers": lambda: timers.figures(work),
         "write": lambda: write.figures(work, messages),
         "replay": lambda: replay.figures(work),
     }
@@ -44,7 +46,7 @@ def main() -> int:
     """Make a store, measure on it, print."""
     parser = argparse.ArgumentParser(description="Benchmarks beside the real Apache RocketMQ.")
     parser.add_argument("--messages", type=int, default=4_400_000, help="records of the store")
-    names = ["offline", "lakehouse", "verify", "remoting", "broker", "ha", "transactions", "write", "replay"]
+    names = list(parts(Path(), 0))
     parser.add_argument("--only", choices=names, help="one part of the table")
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="directory for stores; made and removed")
     given = parser.parse_args()

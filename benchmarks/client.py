@@ -1,0 +1,70 @@
+"""Our own producer and push consumer at our broker, each a process of its own."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from benchmarks.measure import Figure
+from rmq_core.client import Message, Producer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
+from tools.standalone import standalone
+
+TOPIC: Final = "ClientLoad"
+SECONDS: Final = 5.0
+BODY: Final = b"x" * 1024
+CONCURRENT: Final = 256
+_PATIENCE_S: Final = 120
+
+
+def figures(work: Path) -> list[Figure]:
+    """Sends one by one, many under way at once, and their consumption."""
+    with standalone(work / "client", "") as broker:
+        sent, per_second = uvloop.run(_send(broker.namesrv))
+        consumed_per_second = uvloop.run(consume(broker.namesrv, TOPIC, sent))
+    return [
+        Figure(f"our producer, single sends, {CONCURRENT} under way", f"{per_second:,.0f}/s", "", None, "30,000/s",
+               per_second >= 30_000),
+        Figure("our push consumer", f"{consumed_per_second:,.0f}/s", "", None, "60,000/s",
+               consumed_per_second >= 60_000),
+    ]  # fmt: skip
+
+
+async def _send(namesrv: str) -> tuple[int, float]:
+    """Send for some seconds; how many, and how many a second."""
+    async with Producer(namesrv, "client-load") as producer:
+        await producer.send(Message(TOPIC, BODY))
+        begin = time.perf_counter()
+        counts = await asyncio.gather(*(_send_until(producer, begin + SECONDS) for _ in range(CONCURRENT)))
+        took = time.perf_counter() - begin
+    return sum(counts) + 1, sum(counts) / took
+
+
+async def _send_until(producer: Producer, end: float) -> int:
+    count = 0
+    while time.perf_counter() < end:
+        await producer.send(Message(TOPIC, BODY))
+        count += 1
+    return count
+
+
+async def consume(namesrv: str, topic: str, count: int) -> float:
+    """Consume so many with a new group; messages a second from the first to the last."""
+    seen, first = 0, 0.0
+    complete = asyncio.Event()
+
+    def on_messages(received: list[ReceivedMessage]) -> None:
+        nonlocal seen, first
+        first = first or time.perf_counter()
+        seen += len(received)
+        if seen >= count:
+            complete.set()
+
+    consumer = PushConsumer(
+        namesrv, "client-load", on_messages, PushOptions(start=StartPosition.FIRST, consume_batch_size=32)
+    )
+    consumer.subscribe(topic)
+    async with consumer, asyncio.timeout(_PATIENCE_S):
+        await complete.wait()
+        return seen / (time.perf_counter() - first)
