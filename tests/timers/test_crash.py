@@ -56,15 +56,27 @@ async def again(asker: Asker, store_config: StoreConfig, config: BrokerConfig, c
         return await bodies(there, COUNT)
 
 
-@pytest.mark.parametrize("settled_s", [0, 0.7])
-async def test_each_message_comes_once(
-    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path, settled_s: float
-) -> None:
+async def send_some_for_soon(asker: Asker) -> None:
+    """Messages of which every second one is due in ten seconds, the others in ten minutes."""
     for number in range(COUNT):
         delay_s = 10 if number % 2 else 600
         properties = {"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"}
         await asker.send("T", str(number).encode(), properties=properties)
     await taken_in(asker, COUNT)
+
+
+def lose_all(root: Path) -> None:
+    """Have no file of timers be left."""
+    shutil.rmtree(root / "timerlog")
+    (root / "timerwheel").unlink()
+    (root / "config" / "timercheck").unlink()
+
+
+@pytest.mark.parametrize("settled_s", [0, 0.7])
+async def test_each_message_comes_once(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path, settled_s: float
+) -> None:
+    await send_some_for_soon(asker)
     waiting = await again(asker, store_config, config, clock, tmp_path / "waiting")
     assert sorted(waiting) == list(range(COUNT))
     clock.ahead_ms += 60 * SECOND_MS
@@ -94,10 +106,7 @@ async def test_files_that_are_lost_are_made_again(asker: Asker, store_config: St
         await asker.send("T", str(number).encode(), properties={"TIMER_DELAY_SEC": "600"})
     await taken_in(asker, COUNT)
     await asker.broker.close()
-    root = Path(store_config.root)
-    shutil.rmtree(root / "timerlog")
-    (root / "timerwheel").unlink()
-    (root / "config" / "timercheck").unlink()
+    lose_all(Path(store_config.root))
     await asker.broker.start()
     clock.ahead_ms += 700 * SECOND_MS
     assert sorted(await bodies(asker, COUNT)) == list(range(COUNT))
@@ -108,18 +117,11 @@ async def test_what_came_is_not_repeated_where_the_files_never_were(
     asker: Asker, store_config: StoreConfig, clock: Clock
 ) -> None:
     """As with a slave that becomes a master, and a broker that is killed before its first checkpoint."""
-    for number in range(COUNT):
-        delay_s = 10 if number % 2 else 600
-        properties = {"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"}
-        await asker.send("T", str(number).encode(), properties=properties)
-    await taken_in(asker, COUNT)
+    await send_some_for_soon(asker)
     clock.ahead_ms += 60 * SECOND_MS
     await bodies(asker, COUNT // 2)
     await asker.broker.close()
-    root = Path(store_config.root)
-    shutil.rmtree(root / "timerlog")
-    (root / "timerwheel").unlink()
-    (root / "config" / "timercheck").unlink()
+    lose_all(Path(store_config.root))
     await asker.broker.start()
     clock.ahead_ms += 700 * SECOND_MS
     assert sorted(await bodies(asker, COUNT)) == list(range(COUNT))
