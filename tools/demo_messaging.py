@@ -40,6 +40,7 @@ class Seen:
     Attributes:
         paid: orders whose payment was committed.
         rolled_back: those whose was not.
+        stored: messages that consumers are to get, all in all.
         before: payments that a consumer got while the master was there.
         waited_s: how long the message that waits did.
         after: messages that a new consumer got from the slave, the master being dead.
@@ -47,6 +48,7 @@ class Seen:
 
     paid: int
     rolled_back: int
+    stored: int
     before: int
     waited_s: float
     after: int
@@ -106,18 +108,21 @@ async def _registered(namesrv: str, count: int) -> None:
 
 async def _scenes(namesrv: str, master: "subprocess.Popen[bytes]") -> Seen:
     async with Producer(namesrv, "demo-producer") as producer, asyncio.timeout(_PATIENCE_S):
+        stored = 1
         first = Message(TOPIC, b"hello")
         while (await producer.send(first, timeout_s=30)).status is not SendStatus.SEND_OK:  # until the slave has it
+            stored += 1
             await asyncio.sleep(0.1)
         paid = await _pay(namesrv)
+        stored += paid + 1
         due = time.time() + DELAY_S
         await producer.send(Message(TOPIC, b"reminder", tags="reminder", deliver_at_ms=int(due * 1000)))
-    before = await _consume(namesrv, "readers", "reminder")
+    before = await _consume(namesrv, "readers", stored)
     waited_s = time.time() - due + DELAY_S
     master.kill()
     master.wait(60)
-    after = await _consume(namesrv, "readers-of-the-slave", "reminder")
-    return Seen(paid, ORDERS - paid, before.count("paid"), waited_s, len(after))
+    after = await _consume(namesrv, "readers-of-the-slave", stored)
+    return Seen(paid, ORDERS - paid, stored, before.count("paid"), waited_s, len(after))
 
 
 async def _pay(namesrv: str) -> int:
@@ -138,14 +143,14 @@ async def _pay(namesrv: str) -> int:
     return sum(state is TransactionState.COMMIT for state in ledger.values())
 
 
-async def _consume(namesrv: str, group: str, last_tag: str) -> list[str]:
-    """The tags of what a new group gets, up to a message with a tag."""
+async def _consume(namesrv: str, group: str, count: int) -> list[str]:
+    """The tags of what a new group gets; that many messages, the last of which waits for its time."""
     tags: dict[str, str] = {}
     complete = asyncio.Event()
 
     def on_messages(received: list[ReceivedMessage]) -> None:
         tags.update({message.msg_id: message.tags for message in received})
-        if last_tag in tags.values():
+        if len(tags) >= count:
             complete.set()
 
     consumer = PushConsumer(namesrv, group, on_messages, PushOptions(start=StartPosition.FIRST))
