@@ -61,7 +61,7 @@ class _Scrapes:
                 writer.write(await self._response(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            log.debug("a scrape came to nothing: %s", error)
+            log.debug("a scrape came to nothing: %(error)s", {"error": error})
         finally:
             writer.close()
 

@@ -135,7 +135,9 @@ class Background:
             try:
                 self._to_remove.popleft()()
             except OSError as error:  # it is left behind, and takes space
-                _LOGGER.error("%s: an old file cannot be removed: %s", self._config.root, error)
+                _LOGGER.error(
+                    "%(store)s: an old file cannot be removed: %(error)s", {"store": self._config.root, "error": error}
+                )
 
     def force_due(self) -> None:
         """Force what is due to be forced by now."""

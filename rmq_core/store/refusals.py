@@ -38,7 +38,7 @@ class Refusals:
             self._texts[cause] = text
             self._appender.refusal = _REFUSED
         if known is None and cause != SHUTDOWN:
-            _LOGGER.error("%s: takes no more messages: %s", self._root, text)
+            _LOGGER.error("%(store)s: takes no more messages: %(why)s", {"store": self._root, "why": text})
 
     def remove(self, cause: str) -> None:
         """Take messages again, unless there is another cause."""
@@ -48,4 +48,4 @@ class Refusals:
             known = self._texts.pop(cause)
             if not self._texts:
                 self._appender.refusal = None
-        _LOGGER.warning("%s: over: %s", self._root, known)
+        _LOGGER.warning("%(store)s: over: %(why)s", {"store": self._root, "why": known})

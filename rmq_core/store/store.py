@@ -170,7 +170,8 @@ class MessageStore:
         )  # fmt: skip
         self.recovery = recovery.run()
         if self.recovery.damages:
-            _LOGGER.error("%s: damage in the log: %s", self.config.root, "; ".join(map(str, self.recovery.damages)))
+            damages = "; ".join(map(str, self.recovery.damages))
+            _LOGGER.error("%(store)s: damage in the log: %(damages)s", {"store": self.config.root, "damages": damages})
         self._flusher.start(self._log.max_offset)
         self._background.force()
         self._background.start()
@@ -182,7 +183,9 @@ class MessageStore:
             self._log.roll(self._background.take(start))
         except OSError as error:
             if not self._lacks_file:  # each message that comes now asks again
-                _LOGGER.error("%s: no new CommitLog file: %s", self.config.root, error)
+                _LOGGER.error(
+                    "%(store)s: no new CommitLog file: %(error)s", {"store": self.config.root, "error": error}
+                )
             self._lacks_file = True
             return False
         self._lacks_file = False

@@ -1,5 +1,6 @@
 """What servers log: lines for people, or an object a line."""
 
+import ast
 import asyncio
 import json
 import logging
@@ -12,8 +13,13 @@ import pytest
 
 from rmq_core.cli.logs import JsonFormatter
 from rmq_core.remoting.client import RemotingClient
+from rmq_core.store.store import MessageStore
+from tests.broker.conftest import small_store
 from tests.broker.processes import Standalone, failure, standalone
 from tests.broker.test_kill import send
+from tests.store.test_retention import SizedDisk
+
+LEVELS = {"debug", "info", "warning", "error", "exception"}
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
@@ -91,3 +97,37 @@ def test_an_exception_and_odd_values_stay_in_their_line() -> None:
     assert (told["message"], told["path"], told["n"]) == ("a failed", "a", 1)
     assert told["ts"] != "not the time"
     assert "ValueError: two\nlines" in told["exception"]
+
+
+def test_the_store_s_lines_have_what_they_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = SizedDisk()
+    store = MessageStore.open(small_store(tmp_path / "store"), 1, disk=disk)
+    for disk.ratio in (1.0, 0.1):
+        store.clean(2)
+    assert store.shutdown()
+    told = [json.loads(JsonFormatter().format(one)) for one in caplog.records]
+    root, why = store.config.root, "the disk is nearly full"
+    assert [(one["level"], one["store"], one["why"]) for one in told] == [("ERROR", root, why), ("WARNING", root, why)]
+    assert told[0]["message"] == f"{root}: takes no more messages: {why}"
+
+
+def positional_lines(file: Path) -> list[int]:
+    """Lines of calls of a logger whose values have no names: ``log.info("%s", value)``."""
+    return [
+        call.lineno
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in LEVELS
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in ("log", "_LOGGER")
+        and len(call.args) > 1
+        and not isinstance(call.args[1], ast.Dict)
+    ]
+
+
+@pytest.mark.parametrize("package", ["broker", "ha", "namesrv", "remoting", "store"])
+def test_each_line_of_a_server_names_its_values(package: str) -> None:
+    files = sorted((Path(__file__).parents[2] / "rmq_core" / package).rglob("*.py"))
+    assert files
+    assert {file.name: found for file in files if (found := positional_lines(file))} == {}
