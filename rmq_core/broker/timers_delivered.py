@@ -28,16 +28,12 @@ class Delivered:
             begin: physical offset at which a record begins, or the log's end.
         """
         self._left: Counter[Key] = Counter()
-        file_bytes = store.config.commitlog_file_bytes
-        at = max(begin, store.min_physical_offset)
-        while at < store.max_physical_offset:
-            record = store.record(at)
-            if record is None:
-                at += file_bytes - at % file_bytes  # behind the BLANK
-                continue
-            if bytes(record).find(_MARK) >= 0:
+        begin = max(begin, store.min_physical_offset)
+        if begin < store.max_physical_offset:
+            from rmq_core.broker.timers_scan import records_with  # noqa: PLC0415 # numba: a new store has no log to read
+
+            for record in records_with(store, _MARK, begin):
                 self._note(record)
-            at += len(record)
 
     @property
     def is_empty(self) -> bool:
