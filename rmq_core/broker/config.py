@@ -1,8 +1,10 @@
 """Settings of a broker: its own, and those of its store, out of one file."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +29,7 @@ _NOT_TRUE: Final = (
 )
 _SLAVE: Final = "SLAVE"
 _ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", _SLAVE)
+_HOST_NAME: Final = re.compile(r"[0-9A-Za-z_.-]+")  # or an IPv4 address
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class BrokerConfig(HaSettings):
         bind_address: the address to listen on; 0.0.0.0 is all.
         listen_port: 0 takes a free one. Two below it the broker listens as well.
         broker_ip1: the address that clients are told; that of ``bind_address`` if empty.
+        broker_ip2: the address or name that slaves are told; that of ``broker_ip1`` if empty.
         broker_name: what queues are told apart by in a cluster.
         broker_cluster_name: the cluster.
         broker_id: 0 is a master; its slaves, which have its name, have others.
@@ -92,6 +96,7 @@ class BrokerConfig(HaSettings):
     bind_address: str = setting("127.0.0.1")
     listen_port: int = setting(10911, high=_MAX_PORT)
     broker_ip1: str = setting("", java="brokerIP1")
+    broker_ip2: str = setting("", java="brokerIP2")
     broker_name: str = setting("broker-a")
     broker_cluster_name: str = setting("DefaultCluster")
     broker_id: int = setting(0)
@@ -219,6 +224,15 @@ def _check_role(config: BrokerConfig, file: Path | None) -> None:
     host, _, port = config.ha_master_address.rpartition(":")
     if config.ha_master_address and not (host and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
         raise OptionError(f"{file}: haMasterAddress is no host:port: {config.ha_master_address!r}")
+    if config.broker_ip2 and not _is_host(config.broker_ip2):
+        raise OptionError(f"{file}: brokerIP2 is no address: {config.broker_ip2!r}")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        return _HOST_NAME.fullmatch(text) is not None or bool(IPv6Address(text))
+    except AddressValueError:
+        return False
 
 
 def store_properties(config: StoreConfig) -> dict[str, str]:

@@ -17,7 +17,7 @@ IGNORED: Final = frozenset(
     authorizationStrategy authorizationWhitelist autoDeleteUnusedStats autoMessageVersionOnTopicLen
     batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
-    brokerConfigPath brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerIP2
+    brokerConfigPath brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval
     brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval checkSyncStateSetPeriod
     cleanOfflineBrokerInterval cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
     clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads

@@ -113,8 +113,14 @@ class Replication:
         return self.slave is not None and self.slave.is_connected
 
     def address_beside(self, address: str) -> str:
-        """Where slaves connect, on the host of another address; empty where they cannot."""
-        return f"{address.rpartition(':')[0]}:{self.port}" if self.port else ""
+        """Where slaves connect; empty where they cannot. Source: ``BrokerController#getHAServerAddr``.
+
+        Args:
+            address: whose host that is, unless ``brokerIP2`` names another.
+        """
+        given = self._config.broker_ip2
+        host = (f"[{given}]" if ":" in given else given) or address.rpartition(":")[0]
+        return f"{host}:{self.port}" if self.port else ""
 
     def registered(self, master_address: str | None, ha_address: str | None) -> None:
         """A name server has told a slave where its master is.

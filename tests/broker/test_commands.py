@@ -103,6 +103,7 @@ def test_a_store_of_other_sizes_is_one_line_and_exit_2(tmp_path: Path) -> None:
         ("flushDiskType=SOMETIMES\n", "flushDiskType has a bad value"),
         ("messageDelayLevel=1s 5x\n", "delay level"),
         ("brokerRole=SLAVE\n", "only a master"),
+        ("brokerIP2=10.0.0.1:10912\n", "brokerIP2 is no address: '10.0.0.1:10912'"),
         ("aclEnable=true\n", "aclEnable is not supported"),
     ],
 )

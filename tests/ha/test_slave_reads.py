@@ -62,6 +62,31 @@ async def knows(slave: Asker, topic: str) -> None:
     await eventually(is_there, 30)
 
 
+async def test_slaves_are_told_the_address_that_is_for_them(tmp_path: Path, namesrv: str) -> None:
+    there = {"namesrv_addr": namesrv, "broker_ip2": "localhost"}
+    async with running(store_of(tmp_path / "master"), **there) as master:
+        port = master.broker.state.replication.port
+        await fill(master, 4)
+        settings = {"broker_role": "SLAVE", "broker_id": 1, "namesrv_addr": namesrv}
+        async with running(store_of(tmp_path / "slave"), **settings) as slave:
+            await caught_up(slave.broker, master.broker)
+            following = slave.broker.state.replication.slave
+            assert following is not None
+            assert following.master_address == f"localhost:{port}"
+            assert slave.broker.state.replication.master_address == master.broker.address
+
+
+@pytest.mark.parametrize(
+    ("broker_ip2", "told"), [("", "10.0.0.5:0"), ("10.1.0.5", "10.1.0.5:0"), ("fd00::5", "[fd00::5]:0")]
+)
+async def test_without_an_address_of_its_own_replication_is_beside_the_broker(
+    tmp_path: Path, broker_ip2: str, told: str
+) -> None:
+    async with running(store_of(tmp_path / "master"), broker_ip2=broker_ip2) as master:
+        replication = master.broker.state.replication
+        assert replication.address_beside("10.0.0.5:10911") == told.removesuffix("0") + str(replication.port)
+
+
 async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, namesrv: str) -> None:
     port = port_for_long()
     settings = {"namesrv_addr": namesrv, "slave_read_enable": True}
