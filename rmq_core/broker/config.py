@@ -73,6 +73,8 @@ class BrokerConfig(HaSettings):
         flush_delay_offset_interval_ms: likewise of delay levels.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
         enable_property_filter: whether SQL92 subscriptions are taken.
+        filter_support_retry: whether a SQL92 subscription of a retry topic means what the group has registered for the
+            topic that a message comes from, instead of what the subscription says.
         enable_calc_filter_bit_map: whether ConsumeQueueExt says which SQL92 subscriptions a message may be for.
         expect_consumer_num_use_filter: groups with such subscriptions that a bit map is made for.
         max_error_rate_of_bloom_filter: messages in 100 that such a bit map may be wrong about.
@@ -128,6 +130,7 @@ class BrokerConfig(HaSettings):
     flush_delay_offset_interval_ms: int = setting(10_000, java="flushDelayOffsetInterval", low=10)
     sync_flush_timeout_ms: int = setting(5000, java="syncFlushTimeout", low=1)
     enable_property_filter: bool = setting(False)
+    filter_support_retry: bool = setting(False)
     enable_calc_filter_bit_map: bool = setting(False)
     expect_consumer_num_use_filter: int = setting(32, low=1, high=4096)
     max_error_rate_of_bloom_filter: int = setting(20, low=1, high=99)

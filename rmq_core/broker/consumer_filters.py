@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rmq_core.broker import names
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.filters import SQL92, Filter, is_tag_type, sql_filter
+from rmq_core.broker.filters import SQL92, Filter, Matches, is_tag_type, sql_filter
 from rmq_core.broker.tables import Run, load_table, log, run_now, save_table
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.bodies.filters import BloomBits, FilterTable, GroupFilter, TopicFilters
 from rmq_formats.bloom import BloomFilter
 from rmq_formats.consumequeue_ext import ExtUnit
+from rmq_formats.frame import record_properties
+from rmq_formats.properties import raw_property
 from rmq_formats.sql92 import SqlError
 
 _FILE: Final = "consumerFilter.json"
@@ -98,6 +101,23 @@ class ConsumerFilters:
     def get(self, topic: str, group: str) -> RegisteredFilter | None:
         """A group's filter of a topic; None if it has none that compiles."""
         return self.topics.get(topic, {}).get(group)
+
+    def matches_before_retry(self, retry_topic: str) -> Matches:
+        """What a retry topic's group wants, by its filters of the topics that messages come from.
+
+        Source: ``ExpressionForRetryMessageFilter#isMatchedByCommitLog``, ``KeyBuilder#parseGroup``.
+        """
+        group = retry_topic.removeprefix(names.RETRY_PREFIX).partition("+")[0]
+
+        def matches(record: memoryview) -> bool:
+            properties = record_properties(record)
+            if properties is None:
+                return False
+            topic = raw_property(properties, names.RETRY_TOPIC.encode()).decode("utf-8", "replace")
+            registered = self.get(topic, group)
+            return registered is None or registered.filter.matches is None or registered.filter.matches(record)
+
+        return matches
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over what a heartbeat subscribes: expressions, and that topics are subscribed no more."""

@@ -55,10 +55,14 @@ def subscription(topic: str, expression: str | None, expression_type: str | None
     """The subscription that an expression means.
 
     Raises:
-        ValueError: an expression of tags that has none.
+        ValueError: an expression of tags that has none, or another one that is empty.
+
+    Source: ``FilterAPI#build``.
     """
     text = expression or ""
     if not is_tag_type(expression_type):
+        if not text:
+            raise ValueError("Expression can't be null!")
         return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)
     tags = [] if text in ("", ALL) else [tag.strip() for tag in text.split("||") if tag.strip()]
     if text not in ("", ALL) and not tags:

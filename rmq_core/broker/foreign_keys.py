@@ -48,7 +48,6 @@ IGNORED: Final = frozenset(
     enableSplitRegistration endTransactionPoolQueueCapacity endTransactionThreadPoolNums estimateAccumulation
     fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup
     fetchNameSrvAddrByDnsLookup fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval
-    filterSupportRetry
     flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
     flushConsumeQueueLeastPages flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     forceRegister forceVerifyPropCRC forwardTimeout globalColdReadThreshold haFlowControlEnable

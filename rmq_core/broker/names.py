@@ -25,6 +25,7 @@ NOT_FOR_CLIENTS: Final = frozenset(
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+RETRY_TOPIC: Final = "RETRY_TOPIC"  # a property: the topic that a message to retry comes from
 
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 SYSTEM_GROUPS: Final = (

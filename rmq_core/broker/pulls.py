@@ -3,10 +3,11 @@
 Source: ``PullMessageProcessor``, ``DefaultPullMessageResultHandler``.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from rmq_core.broker import names, stats
-from rmq_core.broker.filters import Filter, filter_of, is_tag_type, subscription
+from rmq_core.broker.filters import EVERYTHING, Filter, filter_of, is_tag_type, subscription
 from rmq_core.broker.held_pulls import HeldPull, HeldPulls
 from rmq_core.broker.slave_refusals import BUSY
 from rmq_core.broker.state import BrokerState
@@ -202,32 +203,27 @@ class Pulls:
                 ) from error
         else:
             one = self._known_subscription(asked, group)
-        if not is_tag_type(one.expression_type) and not self._state.config.enable_property_filter:
+        if is_tag_type(one.expression_type):
+            return filter_of(one)
+        found = _brought_filter(one) if asked.sys_flag & _BRINGS_SUBSCRIPTION else self._registered_filter(asked)
+        config = self._state.config
+        if not config.enable_property_filter:
             raise ResponseError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {one.expression_type}",
             )
-        if asked.topic.startswith(names.RETRY_PREFIX) and not is_tag_type(one.expression_type):
-            return Filter()  # its properties are not the original's
-        try:
-            if is_tag_type(one.expression_type) or asked.sys_flag & _BRINGS_SUBSCRIPTION:
-                return filter_of(one)
-            return self._registered_filter(asked)
-        except SqlError as error:
+        if config.filter_support_retry and asked.topic.startswith(names.RETRY_PREFIX):
+            return replace(found, matches=self._state.filters.matches_before_retry(asked.topic))
+        return found
+
+    def _registered_filter(self, asked: PullMessage) -> Filter:
+        """The filter that the group has registered by its heartbeats; raises the answer if it has none."""
+        registered = self._state.filters.get(asked.topic, asked.consumer_group)
+        if registered is None:
             raise ResponseError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
-            ) from error
-
-    def _registered_filter(self, asked: PullMessage) -> Filter:
-        """The filter that the group has registered by its heartbeats.
-
-        Raises:
-            SqlError: it has none that compiles.
-        """
-        registered = self._state.filters.get(asked.topic, asked.consumer_group)
-        if registered is None:
-            raise SqlError(f"group {asked.consumer_group} has no filter of topic {asked.topic}")
+            )
         if registered.data.client_version < asked.sub_version:
             raise ResponseError(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         return registered.filter
@@ -248,3 +244,14 @@ class Pulls:
         if one.sub_version < asked.sub_version:
             raise ResponseError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return one
+
+
+def _brought_filter(one: SubscriptionData) -> Filter:
+    """What the expression of a pull's own lets through: everything, where it is none.
+
+    Source: ``ConsumerFilterManager#build``, whose null the original asserts away.
+    """
+    try:
+        return filter_of(one)
+    except SqlError:
+        return EVERYTHING

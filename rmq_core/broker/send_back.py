@@ -21,7 +21,6 @@ from rmq_formats.layout import PROPERTY_DELAY
 from rmq_formats.message import StoredMessage
 from rmq_formats.properties import encode_properties
 
-RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 _WAIT: Final = "WAIT"
 _FIRST_LEVEL: Final = 3  # of a first retry: 10 s by default
@@ -66,7 +65,7 @@ class SendBacks:
         """Store it again, for later or as dead."""
         state = self._state
         properties = message.properties
-        properties.setdefault(RETRY_TOPIC, message.topic)
+        properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
         properties[_WAIT] = "false"
         if message.reconsume_times >= most_retries or asked.delay_level < 0:
@@ -83,7 +82,7 @@ class SendBacks:
         )  # fmt: skip
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
-        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[RETRY_TOPIC]}@{asked.group}", 1)
+        state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[names.RETRY_TOPIC]}@{asked.group}", 1)
 
 
 def _most_retries(request: RemotingCommand, asked: SendBack, group: SubscriptionGroupConfig) -> int:

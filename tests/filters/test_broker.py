@@ -62,6 +62,56 @@ async def test_what_a_group_subscribes_by_no_expression_is_told_at_its_pull(aske
     assert answer.remark == "The broker's consumer filter data is not exist!Your expression may be wrong!"
 
 
+async def test_what_a_pull_brings_and_is_no_expression_lets_everything_through(asker: Asker) -> None:
+    await send_numbers(asker, 1, 5)
+    for kind, expression in (("SQL92", "a >"), ("XPATH", "a > 3")):
+        answer = await asker.pull("T", expressionType=kind, subscription=expression)
+        assert [one.body for one in messages(answer)] == [b"1", b"5"]
+    answer = await asker.pull("T", expressionType="SQL92", subscription="")
+    assert (answer.code, answer.remark) == (
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+    )  # fmt: skip
+
+
+class TestRetries:
+    """A group that subscribes its retry topic by an expression, which no client does by itself."""
+
+    @pytest.fixture(params=[False, True])
+    def supported(self, request: pytest.FixtureRequest) -> bool:
+        return bool(request.param)
+
+    @pytest.fixture
+    def config(self, supported: bool) -> BrokerConfig:
+        return BrokerConfig(listen_port=0, enable_property_filter=True, filter_support_retry=supported)
+
+    async def test_the_copy_is_what_counts_or_the_topic_it_came_from(self, asker: Asker, supported: bool) -> None:
+        await asker.heartbeat("cg", sql("a > 3"), sql("a < 3", topic="%RETRY%cg"))
+        for number, topic in ((1, "T"), (5, "T"), (2, "Other"), (7, "Other")):
+            properties = {"a": str(number), "RETRY_TOPIC": topic}
+            await asker.send("%RETRY%cg", str(number).encode(), properties=properties)
+        known = await asker.pull("%RETRY%cg", sysFlag=0, subVersion=1)
+        wanted = [b"5", b"2", b"7"] if supported else [b"1", b"2"]  # no expression is known of the other topic
+        assert [one.body for one in messages(known)] == wanted
+        brought = await asker.pull("%RETRY%cg", expressionType="SQL92", subscription="a = 7")
+        assert [one.body for one in messages(brought)] == (wanted if supported else [b"7"])
+        tags = await asker.pull("%RETRY%cg")
+        assert len(messages(tags)) == 4
+
+
+class TestSwitchedOff:
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        return BrokerConfig(listen_port=0)
+
+    async def test_a_bad_expression_is_told_before_that_there_are_none(self, asker: Asker) -> None:
+        await asker.heartbeat("cg", sql("a > 3"), sql("a >", topic="U"))
+        await asker.send("T")
+        await asker.send("U")
+        answers = [await asker.pull(topic, sysFlag=0, subVersion=1) for topic in ("T", "U")]
+        assert [one.code for one in answers] == [ResponseCode.SYSTEM_ERROR, ResponseCode.FILTER_DATA_NOT_EXIST]
+        assert answers[0].remark == "The broker does not support consumer to filter message by SQL92"
+
+
 @pytest.mark.parametrize(
     ("expression", "kind", "code", "remark"),
     [
