@@ -44,8 +44,9 @@ torture-jobs: install ## kills, damage and flips at random, RMQ_TORTURE=20 times
 	  tests/offline/test_resume.py tests/offline/test_random_damage.py tests/repair tests/verify/test_hostile_stores.py \
 	  tests/verify/test_every_byte_of_derived_files.py tests/verify/test_header_coverage.py
 
-torture: install ## a thousand kills of a broker and of a store under load, RMQ_TORTURE=50 times as many as in the tests
-	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(BIN)/pytest -n $(PYTEST_WORKERS) --timeout 0 tests/broker/test_kill.py tests/store/test_kill.py
+torture: install ## a thousand kills of a broker and of a store under load, and of slaves, timers, transactions, RMQ_TORTURE=50 times as many as in the tests
+	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(BIN)/pytest -n $(PYTEST_WORKERS) --timeout 0 tests/broker/test_kill.py tests/store/test_kill.py \
+	  tests/timers/test_kill.py tests/ha/test_slave_kill.py tests/transactions/test_kill.py
 
 lint: install ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
