@@ -5,6 +5,7 @@ Source: ``DefaultHAClient``.
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -17,6 +18,11 @@ log = logging.getLogger("rmq.broker.replication")
 _CONNECT_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.1
 _RETRY_S: Final = 1.0  # at most between two tries; Java's slave waits for five
+_REFUSED_RETRY_S: Final = 30.0  # likewise where the disk was full: it seldom has room again soon
+
+
+class NotTakenError(ReplicationError):
+    """The store has no room for the master's log, or is broken."""
 
 
 class HaSlave:
@@ -47,6 +53,8 @@ class HaSlave:
         self._told = asyncio.Event()
         self._is_closed = False
         self._is_alone = False  # that the master is not there is told once
+        self._trouble = ""  # why its log was not taken: told once, until some of it is
+        self._is_refused = False  # the store did not take it
 
     @property
     def is_connected(self) -> bool:
@@ -102,11 +110,38 @@ class HaSlave:
                     wait_s = _FIRST_RETRY_S
             except Exception:  # whatever it is, the master may be another tomorrow
                 log.exception("replication failed")
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _RETRY_S)
+            await sleep(wait_s)
+            wait_s = min(2 * wait_s, _REFUSED_RETRY_S if self._is_refused else _RETRY_S)
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the master's log was not taken when it came last."""
+        return bool(self._trouble)
+
+    def refuse(self, trouble: ReplicationError) -> None:
+        """The master's log is not taken, and why."""
+        if str(trouble) != self._trouble:
+            log.error("lets the master go: %(error)s", {"error": trouble})
+        self._trouble = str(trouble)
+        self._is_refused = isinstance(trouble, NotTakenError)
+
+    def take(self) -> None:
+        """The master's log is taken."""
+        if self._trouble:
+            self._trouble, self._is_refused = "", False
+            self.tell_following()
+
+    def tell_following(self) -> None:
+        """Log that the master is followed."""
+        log.info(
+            "follows the master at %(address)s from %(offset)d on",
+            {"address": self.master_address, "offset": self.store.max_physical_offset},
+        )
 
     async def _follow_once(self) -> bool:
         """Connect, and stay until that ends; whether the master's log went on here."""
+        if self._is_refused and self.store.refusals:  # the master need not send what is thrown away
+            return False
         host, _, port = self.master_address.rpartition(":")
         if self.is_sync:  # the first report acknowledges as well
             await asyncio.to_thread(self.store.wait_flushed, self.store.max_physical_offset, _CONNECT_S)
@@ -153,36 +188,47 @@ class MasterLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Tell the master where to begin."""
         self._transport = cast("asyncio.Transport", transport)
-        log.info(
-            "follows the master at %(address)s from %(offset)d on",
-            {"address": self._slave.master_address, "offset": self._store.max_physical_offset},
-        )
+        if not self._slave.is_in_trouble:
+            self._slave.tell_following()
         self._reported = self._store.max_physical_offset
         self._write()
 
     def connection_lost(self, _: Exception | None) -> None:
         """It is gone."""
-        log.info("the master at %(address)s has gone", {"address": self._slave.master_address})
+        if not self._slave.is_in_trouble:
+            log.info("the master at %(address)s has gone", {"address": self._slave.master_address})
         self.ended.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         """Append what has come, and tell the master."""
         self._read_at = self._loop.time()
         self._slave.read_ms = self._slave.clock_ms()
-        store = self._store
         try:
             for offset, piece in self._pushes.feed(data):
-                mine = store.max_physical_offset
-                if mine not in (0, offset):
-                    raise ReplicationError(f"the master pushed what is at {offset}, this log ends at {mine}")
-                if piece and not store.put_encoded(offset, piece):
-                    raise ReplicationError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is taken")
-                self.has_taken |= bool(piece)
+                self._append(offset, piece)
         except ReplicationError as error:
-            log.error("lets the master go: %(error)s", {"error": error})
+            self._slave.refuse(error)
             self.end()
-        store.dispatch()
+        self._store.dispatch()
         self.report()
+
+    def _append(self, offset: int, piece: bytes | memoryview) -> None:
+        """Append what belongs at a physical offset; of no bytes, it only says that the master is there.
+
+        Raises:
+            NotTakenError: the store does not take it now.
+            ReplicationError: it does not belong there.
+        """
+        store = self._store
+        mine = store.max_physical_offset
+        if mine not in (0, offset):
+            raise ReplicationError(f"the master pushed what is at {offset}, this log ends at {mine}")
+        if not piece:
+            return
+        if not store.put_encoded(offset, piece):
+            raise NotTakenError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is taken")
+        self.has_taken = True
+        self._slave.take()
 
     def report(self) -> None:
         """Tell the master how far this store is, if that is news. With SYNC_FLUSH only what is forced counts."""

@@ -1,5 +1,7 @@
 """A master of ours and slaves of ours."""
 
+import asyncio
+import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from rmq_core.remoting.bodies import HaStatus, decode_body
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.store.disk import Disk
 from rmq_core.store.values import PutStatus
 from rmq_formats.message import StoredMessage
 from tests.broker.conftest import Asker, eventually, messages
@@ -130,6 +133,50 @@ async def test_a_log_that_is_another_is_refused(tmp_path: Path, caplog: pytest.L
         await eventually(is_told)
         assert slave.broker.store.max_physical_offset == end
         assert not slave.broker.state.replication.is_following or not master.broker.state.replication.master.slaves
+
+
+async def test_a_slave_without_room_asks_seldom_and_tells_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "rmq.broker.replication")
+    waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    def told(begin: str) -> int:
+        return sum(one.getMessage().startswith(begin) for one in caplog.records)
+
+    async with (
+        running(store_of(tmp_path / "master")) as master,
+        running(store_of(tmp_path / "slave"), **slave_of(master)) as slave,
+    ):
+        await fill(master, 3)
+        await caught_up(slave.broker, master.broker)
+        begin = slave.broker.store.max_physical_offset
+        monkeypatch.setattr("rmq_core.ha.slave.sleep", wait)
+        monkeypatch.setattr(Disk, "used_ratio", lambda *_: 1.0)
+        slave.broker.store.clean(0)
+        await fill(master, 3)
+
+        async def asks_seldom() -> bool:
+            return waits[-2:] == [30, 30]
+
+        await eventually(asks_seldom)
+        assert waits[:3] == [0.1, 0.2, 0.4]
+        assert slave.broker.store.max_physical_offset == begin
+        gone = "slave 127.0.0.1:"
+        assert (told("lets the master go: the disk is nearly full"), told("follows the master"), told(gone)) == (
+            1,
+            1,
+            2,
+        )
+        monkeypatch.setattr(Disk, "used_ratio", lambda *_: 0.1)
+        slave.broker.store.clean(0)
+        await caught_up(slave.broker, master.broker)
+        assert stored(slave) == stored(master)
+        assert (told("lets the master go"), told("follows the master"), told("the master at")) == (1, 2, 0)
 
 
 async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
