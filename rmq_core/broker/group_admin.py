@@ -71,7 +71,8 @@ class GroupAdmin:
                     "The specified group is blank, too long, or contains illegal characters, allowing only "
                     "^[%|a-zA-Z0-9_-]+$",
                 )
-        self._state.groups.put_all(groups)
+        table = self._state.groups
+        table.put_all([table.altered(group) for group in groups])
         changed = ", ".join(group.group_name for group in groups)
         log.info(
             "%(client)s made or changed the groups %(groups)s",

@@ -6,7 +6,10 @@ Source: ``SubscriptionGroupManager``.
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
 from rmq_core.broker import names
+from rmq_core.broker.attributes import OF_GROUPS, altered
 from rmq_core.broker.tables import load_table, save_table
 from rmq_core.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
 
@@ -43,6 +46,18 @@ class Groups:
         if known is None and (auto or names.is_system_group(group)) and names.is_group(group):
             known = self.put(SubscriptionGroupConfig(group_name=group))
         return known
+
+    def altered(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """A group with the attributes that it gets by the changes that a request has in their place.
+
+        Raises:
+            ResponseError: a change that cannot be made.
+
+        Source: ``updateSubscriptionGroupConfigWithoutPersist``.
+        """
+        known = self.table.get(group.group_name)
+        before = None if known is None else known.attributes
+        return structs.replace(group, attributes=altered(OF_GROUPS, before, group.attributes))
 
     def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Make or replace a group."""

@@ -8,7 +8,6 @@ from typing import Final
 
 from rmq_core.broker import names, stats
 from rmq_core.broker.state import BrokerState
-from rmq_core.broker.topics import altered_attributes
 from rmq_core.remoting.bodies import (
     GroupList,
     MessageQueue,
@@ -21,12 +20,14 @@ from rmq_core.remoting.bodies import (
     encode_body,
     queue_key,
 )
+from rmq_core.remoting.bodies.attributes import parse_attribute_changes
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import CreateTopic, Topic
+from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.admin")
 MAX_QUEUES: Final = 65_536  # of a topic: each may become a file
@@ -62,7 +63,7 @@ class TopicAdmin:
             topic_filter_type=asked.topic_filter_type,
             topic_sys_flag=asked.topic_sys_flag,
             order=asked.order,
-            attributes=altered_attributes(self._state.topics.get(asked.topic), asked.attributes),
+            attributes=_changes(asked.attributes or ""),
         )
         self._put([topic], connection)
         return request.response()
@@ -80,6 +81,7 @@ class TopicAdmin:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES} queues")
             if not 0 <= topic.perm <= names.PERM_READ_WRITE | names.PERM_INHERIT:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, f"perm {topic.perm} is not within 0 and 7")
+        topics = [table.altered(topic) for topic in topics]
         if any(table.get(topic.topic_name) != topic for topic in topics):
             table.put_all(topics)
             changed = ", ".join(topic.topic_name for topic in topics)
@@ -147,3 +149,10 @@ class TopicAdmin:
     def get_system(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
         return request.response(body=encode_body(TopicList(topic_list=sorted(self._state.topics.system))))
+
+
+def _changes(text: str) -> dict[str, str]:
+    try:
+        return parse_attribute_changes(text)
+    except DecodeError as error:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error

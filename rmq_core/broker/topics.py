@@ -1,6 +1,6 @@
 """The topics of a broker: ``topics.json``.
 
-Source: ``TopicConfigManager``, ``AttributeUtil``.
+Source: ``TopicConfigManager``.
 """
 
 from collections.abc import Callable
@@ -9,21 +9,13 @@ from typing import Final
 from msgspec import structs
 
 from rmq_core.broker import names
+from rmq_core.broker.attributes import OF_TOPICS, altered
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import load_table, save_table
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
-from rmq_core.remoting.codes import ResponseCode
-from rmq_core.remoting.errors import ResponseError
 from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 
 _FILE: Final = "topics.json"
-_ATTRIBUTES: Final = {
-    "queue.type": {"SimpleCQ", "BatchCQ"},
-    "cleanup.policy": {"DELETE", "COMPACTION"},
-    "message.type": {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"},
-    "reserve.time": None,
-}
-_FIXED: Final = {"queue.type", "cleanup.policy"}  # cannot be changed later
 
 
 class Topics:
@@ -101,6 +93,18 @@ class Topics:
             )
         )
 
+    def altered(self, topic: TopicConfig) -> TopicConfig:
+        """A topic with the attributes that it gets by the changes that a request has in their place.
+
+        Raises:
+            ResponseError: a change that cannot be made.
+
+        Source: ``updateSingleTopicConfigWithoutPersist``.
+        """
+        known = self.table.get(topic.topic_name)
+        before = None if known is None else known.attributes
+        return structs.replace(topic, attributes=altered(OF_TOPICS, before, topic.attributes))
+
     def put(self, topic: TopicConfig) -> TopicConfig:
         """Make or replace a topic."""
         self.put_all([topic])
@@ -158,43 +162,6 @@ class Topics:
         if permission & names.PERM_READ_WRITE != names.PERM_READ_WRITE:
             table = {name: structs.replace(one, perm=one.perm & permission) for name, one in table.items()}
         return TopicConfigAndMapping(data_version=self.version, topic_config_table=table)
-
-
-def altered_attributes(before: TopicConfig | None, changes: str | None) -> dict[str, str]:
-    """A topic's attributes after a change such as ``+message.type=FIFO,-reserve.time``.
-
-    Raises:
-        ResponseError: a change that cannot be made.
-
-    Source: ``AttributeUtil#alterCurrentAttributes``, ``AttributeParser``.
-    """
-    after = dict(before.attributes) if before is not None else {}
-    for change in (changes or "").split(","):
-        if not change:
-            continue
-        signed, _, value = change.partition("=")
-        sign, key = signed[:1], signed[1:]
-        if sign not in ("+", "-") or not key:
-            raise _bad(f"wrong format key: {key}")
-        if key not in _ATTRIBUTES:
-            raise _bad(f"unsupported key: {key}")
-        if before is not None and key in _FIXED:
-            raise _bad(f"attempt to update an unchangeable attribute. key: {key}")
-        if sign == "-":
-            if before is None:
-                raise _bad(f"only add attribute is supported while creating topic. key: {key}")
-            if after.pop(key, None) is None:
-                raise _bad(f"attempt to delete a nonexistent key: {key}")
-            continue
-        allowed = _ATTRIBUTES[key]
-        if (value not in allowed) if allowed is not None else not value.removeprefix("-").isdecimal():
-            raise _bad(f"value is not in set: {allowed}" if allowed else f"value is not a number: {value}")
-        after[key] = value
-    return after
-
-
-def _bad(remark: str) -> ResponseError:
-    return ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -7,11 +7,12 @@ import typer
 from rmq_core.cli.admin_answers import Answer
 from rmq_core.cli.admin_options import Broker, ClusterName, Group, Switch, Topic, addresses
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
-from rmq_formats.errors import OptionError
+from rmq_formats.errors import DecodeError, OptionError
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
     from rmq_core.remoting.bodies import Connection
+    from rmq_core.remoting.bodies.configs import GroupRetryPolicy
 
 
 async def update_group(
@@ -43,6 +44,18 @@ async def update_group(
     notify: Annotated[
         Switch, typer.Option("-a", "--notifyConsumerIdsChanged", help="Whether members are told of each other.")
     ] = "true",
+    retry_policy: Annotated[
+        str | None,
+        typer.Option(
+            "-p",
+            "--groupRetryPolicy",
+            metavar="JSON",
+            help='When retries are due: {"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000,5000]}}.',
+        ),
+    ] = None,
+    attributes: Annotated[
+        str, typer.Option("--attributes", metavar="CHANGES", help="As +key=value,-key; 5.3.3 knows no key yet.")
+    ] = "",
 ) -> Answer:
     """Make a consumer group, or change it; at all masters unless -b or -c says where."""
     from rmq_core.remoting.bodies import SubscriptionGroupConfig  # noqa: PLC0415 # --help does not need it
@@ -58,11 +71,34 @@ async def update_group(
         broker_id=broker_id,
         which_broker_when_consume_slowly=slow_broker_id,
         notify_consumer_ids_changed_enable=notify == "true",
+        group_retry_policy=_retry_policy(retry_policy),
+        attributes=_attribute_changes(attributes),
     )
     found = await addresses(admin, broker, cluster)
     for address in found:
         await admin.create_group(config, broker=address)
     return Answer(("broker", "group", "retry_max_times"), [(address, group, retries) for address in found])
+
+
+def _retry_policy(text: str | None) -> "GroupRetryPolicy":
+    from rmq_core.remoting.bodies import decode_body  # noqa: PLC0415 # --help does not need it
+    from rmq_core.remoting.bodies.configs import GroupRetryPolicy  # noqa: PLC0415
+
+    if text is None:
+        return GroupRetryPolicy()
+    try:
+        return decode_body(text.encode(), GroupRetryPolicy)
+    except DecodeError as error:
+        raise OptionError(f"-p {text}: {error}") from error
+
+
+def _attribute_changes(text: str) -> dict[str, str]:
+    from rmq_core.remoting.bodies.attributes import parse_attribute_changes  # noqa: PLC0415 # --help does not need it
+
+    try:
+        return parse_attribute_changes(text)
+    except DecodeError as error:
+        raise OptionError(f"--attributes {text}: {error}") from error
 
 
 async def delete_group(

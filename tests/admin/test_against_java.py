@@ -88,6 +88,7 @@ def test_groups_are_told_how_far_they_are_and_put_elsewhere(cluster: Cluster) ->
     cluster.send(topic, "a", "b", "c")
     cluster.rows("updateSubGroup", "-g", group, "-c", CLUSTER, "-r", "3", "-m", "true")
     cluster.rows("updateSubGroup", "-g", other, "-c", CLUSTER)
+    assert "unsupported key: lite" in cluster.error("updateSubGroup", "-g", other, "--attributes", "+lite=1")
     cluster.consume(topic, group, 2)
 
     def offset(of: str) -> int:

@@ -30,6 +30,17 @@ def test_a_group_is_made_and_deleted(cluster: Cluster) -> None:
     assert group not in json.loads(cluster.text("exportMetadata", "-g"))["subscriptionGroupTable"]
 
 
+def test_a_group_is_given_a_retry_policy_and_no_attribute(cluster: Cluster) -> None:
+    group = fresh("group")
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000]}}
+    cluster.rows("updateSubGroup", "-g", group, "-p", json.dumps(policy), "--attributes", "")
+    settings = json.loads(cluster.text("exportMetadata", "-g"))["subscriptionGroupTable"][group]
+    assert (settings["groupRetryPolicy"], settings["attributes"]) == (policy, {})
+    assert "unsupported key: lite" in cluster.error("updateSubGroup", "-g", group, "--attributes", "+lite=1")
+    assert "--attributes lite=1: add/alter" in cluster.error("updateSubGroup", "-g", group, "--attributes", "lite=1")
+    assert "-p nonsense:" in cluster.error("updateSubGroup", "-g", group, "-p", "nonsense")
+
+
 def test_a_group_is_told_how_far_it_is_and_put_elsewhere(cluster: Cluster) -> None:
     topic, group, other = fresh("Topic"), fresh("group"), fresh("group")
     assert cluster.rows("consumerProgress", "-g", group, code=1) == []

@@ -1,6 +1,8 @@
 """What administrators ask and change."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.java_properties import parse_properties
+from rmq_core.store.config import StoreConfig
 from rmq_formats import config_json
 from tests.broker.conftest import Asker, messages
 
@@ -66,6 +69,36 @@ async def test_lists_of_topics_are_made(asker: Asker) -> None:
     topics = table(await asker.ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable")
     assert {"A", "B", "TBW102", "SCHEDULE_TOPIC_XXXX"} <= topics.keys()
     assert topics["TBW102"]["perm"] == 7
+
+
+async def test_lists_of_topics_change_attributes(asker: Asker) -> None:
+    async def put(attributes: str) -> int:
+        body = f'{{"topicConfigList":[{{"topicName":"A","attributes":{attributes}}}]}}'
+        return (await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, body.encode())).code
+
+    assert await put('{"message.type":"FIFO"}') == ResponseCode.SYSTEM_ERROR
+    assert (await asker.ask(351, {"topic": "A"})).code == ResponseCode.TOPIC_NOT_EXIST
+    assert await put('{"+message.type":"FIFO","+reserve.time":"-1"}') == 0
+    assert await put('{"-message.type":"","+queue.type":"BatchCQ"}') == ResponseCode.SYSTEM_ERROR
+    assert await put('{"-message.type":""}') == 0
+    assert decode_body((await asker.ask(351, {"topic": "A"})).body, TopicConfig).attributes == {"reserve.time": "-1"}
+
+
+async def test_attributes_of_groups_stay_and_there_are_none_to_change(asker: Asker, store_config: StoreConfig) -> None:
+    file = Path(store_config.root, "config/subscriptionGroup.json")
+    assert (await asker.ask(200, {}, b'{"groupName":"g"}')).code == 0
+    await asker.broker.close()
+    table = json.loads(file.read_text())
+    table["subscriptionGroupTable"]["g"]["attributes"] = {"from.later": "versions"}
+    file.write_text(json.dumps(table))
+    await asker.broker.start()
+    for change in ("+from.later", "-from.later", "+other"):
+        refused = await asker.ask(200, {}, f'{{"groupName":"g","attributes":{{"{change}":"x"}}}}'.encode())
+        assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, f"unsupported key: {change[1:]}")
+    assert (await asker.ask(225, {}, b'{"groupConfigList":[{"groupName":"g","retryMaxTimes":3}]}')).code == 0
+    kept = json.loads(bytes((await asker.ask(352, {"group": "g"})).body))
+    assert (kept["attributes"], kept["retryMaxTimes"]) == ({"from.later": "versions"}, 3)
+    assert json.loads(file.read_text())["subscriptionGroupTable"]["g"]["attributes"] == {"from.later": "versions"}
 
 
 async def test_topics_tell_how_far_they_are(asker: Asker) -> None:

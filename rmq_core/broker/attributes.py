@@ -1,0 +1,102 @@
+"""Attributes of topics and groups, and changes to them.
+
+Source: ``AttributeUtil``, ``TopicAttributes``, ``SubscriptionGroupAttributes``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_core.remoting.bodies.attributes import ADD, DELETE
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import ResponseError
+
+_MAX_LONG: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One that there is.
+
+    Attributes:
+        fault: what is wrong with a value; empty if nothing is.
+        is_changeable: whether it may be given, changed and deleted later, too.
+    """
+
+    fault: Callable[[str], str]
+    is_changeable: bool = True
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    return lambda value: "" if value in values else f"value is not in set: [{', '.join(values)}]"
+
+
+def _number(low: int, high: int) -> Callable[[str], str]:
+    def fault(value: str) -> str:
+        try:
+            return "" if low <= int(value) <= high else f"value is not in range({low}, {high})"
+        except ValueError:
+            return f'For input string: "{value}"'
+
+    return fault
+
+
+Attributes = Mapping[str, Attribute]
+OF_TOPICS: Final[Attributes] = {
+    "queue.type": Attribute(_one_of("BatchCQ", "SimpleCQ"), is_changeable=False),
+    "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
+    "message.type": Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
+    "reserve.time": Attribute(_number(-1, _MAX_LONG)),
+}
+OF_GROUPS: Final[Attributes] = {}  # 5.3.3 has none yet; those that a file has stay
+
+
+def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """Attributes after changes.
+
+    Args:
+        known: the attributes that there are.
+        before: those that the topic or group has; None if it is made.
+        changes: values by keys with a sign: ``{"+message.type": "FIFO", "-reserve.time": ""}``.
+
+    Raises:
+        ResponseError: a change that cannot be made.
+
+    Source: ``AttributeUtil#alterCurrentAttributes``.
+    """
+    after = dict(before or {})
+    changed: set[str] = set()
+    for signed, value in changes.items():
+        sign, key = signed[:1], signed[1:]
+        if not key or ADD in key or DELETE in key:
+            raise _refusal("kv string format wrong.")
+        if key in changed:
+            raise _refusal(f"alter duplication key. key: {key}")
+        changed.add(key)
+        _check(known, before, sign, key, value)
+        if sign == ADD:
+            after[key] = value
+        else:
+            del after[key]
+    return after
+
+
+def _check(known: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
+    """Refuse a change that cannot be made."""
+    if before is None and sign != ADD:
+        raise _refusal(f"only add attribute is supported while creating topic. key: {key}")
+    if sign not in (ADD, DELETE):
+        raise _refusal(f"wrong format key: {key}")
+    if sign == DELETE and before is not None and key not in before:
+        raise _refusal(f"attempt to delete a nonexistent key: {key}")
+    attribute = known.get(key)
+    if attribute is None:
+        raise _refusal(f"unsupported key: {key}")
+    if before is not None and not attribute.is_changeable:
+        raise _refusal(f"attempt to update an unchangeable attribute. key: {key}")
+    if sign == ADD and (fault := attribute.fault(value)):
+        raise _refusal(fault)
+
+
+def _refusal(remark: str) -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_ERROR, remark)
