@@ -41,8 +41,14 @@ class Answer:
     code: int = output.EXIT_CLEAN
 
 
-def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True) -> Answer:
-    """Messages; for programs as ``rmq consume --json`` prints them. The exit code is 1 if there are none."""
+def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True, charset: str = "utf-8") -> Answer:
+    """Messages; for programs as ``rmq consume --json`` prints them. The exit code is 1 if there are none.
+
+    Args:
+        messages: which.
+        with_body: whether a table has their bodies.
+        charset: what bodies are taken for.
+    """
     from rmq_core.client.lines import line_of_message  # noqa: PLC0415 # --help does not need it
 
     found = list(messages)
@@ -55,12 +61,20 @@ def of_messages(messages: "Iterable[ReceivedMessage]", *, with_body: bool = True
             one.tags,
             " ".join(one.keys),
             one.msg_id,
-            one.body.decode("utf-8", "replace") if with_body else f"{len(one.body)} bytes",
+            _text(one.body, charset) if with_body else f"{len(one.body)} bytes",
         )
         for one in found
     ]
     code = output.EXIT_CLEAN if found else output.EXIT_FINDINGS
-    return Answer(_MESSAGE_COLUMNS, rows, lines=[line_of_message(one) for one in found], code=code)
+    return Answer(_MESSAGE_COLUMNS, rows, lines=[line_of_message(one, charset) for one in found], code=code)
+
+
+def _text(body: bytes, charset: str) -> str:
+    """A body for people: what is no text of the charset, or has no UTF-8, is a question mark of some kind."""
+    try:
+        return body.decode(charset, "replace").encode("utf-8", "replace").decode()
+    except UnicodeError:  # of some charsets nothing can be replaced
+        return f"{len(body)} bytes"
 
 
 async def show_all(answers: AsyncIterable[Answer], *, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_core.cli.admin_answers import Answer, of_messages
-from rmq_core.cli.admin_options import Switch, Topic, time_ms
+from rmq_core.cli.admin_options import BodyFormat, Route, Switch, Topic, known_charset, time_ms
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_core.cli.produce import credentials
 from rmq_formats.errors import DecodeError, OptionError
@@ -37,22 +37,32 @@ ClientId = Annotated[str | None, typer.Option("-d", "--clientId", metavar="ID", 
 async def by_id(
     admin: "Admin",
     *,
-    msg_id: Annotated[str, typer.Option("-i", "--msgId", metavar="ID", help="Its offset message id.")],
+    msg_ids: Annotated[
+        str, typer.Option("-i", "--msgId", metavar="ID", help="Its offset message id; several with commas between.")
+    ],
     topic: Annotated[
         str | None, typer.Option("-t", "--topic", metavar="T", help="With a topic the id may be a unique key too.")
     ] = None,
     group: ConsumerGroup = None,
     client_id: ClientId = None,
     resend: Annotated[Switch, typer.Option("-s", "--sendMessage", help="Send it again, as a new message.")] = "false",
+    charset: BodyFormat = "utf-8",
+    cluster: Route = None,
 ) -> Answer:
     """Find a message by its id; have a consumer consume it, or send it again."""
-    if topic is not None and not await _is_place(admin, msg_id):
-        found = await admin.query_by_uniq_key(topic, msg_id)
-    else:
-        found = [await admin.view_message(msg_id)]
+    charset = known_charset("-f", charset)
+    wanted = [one.strip() for one in msg_ids.split(",") if one.strip()]
+    if not wanted:
+        raise OptionError("-i: no id")
+    found = []
+    for msg_id in wanted:
+        if topic is not None and not await _is_place(admin, msg_id):
+            found += await admin.query_by_uniq_key(topic, msg_id, route=cluster)
+        else:
+            found.append(await admin.view_message(msg_id))
     if group is not None or client_id is not None:
         return await _consumed(admin, found, group, client_id)
-    return await _sent_again(admin, found) if resend == "true" else of_messages(found)
+    return await _sent_again(admin, found) if resend == "true" else of_messages(found, charset=charset)
 
 
 async def _is_place(admin: "Admin", msg_id: str) -> bool:
@@ -77,10 +87,13 @@ async def by_key(
         str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored then or earlier.")
     ] = None,
     limit: Annotated[int, typer.Option("-m", "--maxNum", min=1, metavar="N", help="At most so many, the newest.")] = 64,
+    cluster: Route = None,
 ) -> Answer:
     """Find messages by a key."""
-    end_ms = _END_OF_TIME_MS if end is None else time_ms("-e", end)
-    return of_messages(await admin.query_by_key(topic, key, limit, begin_ms=time_ms("-b", begin), end_ms=end_ms))
+    begin_ms, end_ms = time_ms("-b", begin), _END_OF_TIME_MS if end is None else time_ms("-e", end)
+    return of_messages(
+        await admin.query_by_key(topic, key, limit, begin_ms=begin_ms, end_ms=end_ms, route=cluster)
+    )  # fmt: skip
 
 
 async def by_unique_key(
@@ -91,9 +104,10 @@ async def by_unique_key(
     show_all: Annotated[bool, typer.Option("-a", "--showAll", help="All of them, if it was sent again.")] = False,
     group: ConsumerGroup = None,
     client_id: ClientId = None,
+    cluster: Route = None,
 ) -> Answer:
     """Find a message by its unique key; have a consumer consume it."""
-    found = await admin.query_by_uniq_key(topic, key)
+    found = await admin.query_by_uniq_key(topic, key, route=cluster)
     if group is not None or client_id is not None:
         return await _consumed(admin, found[:1], group, client_id)
     return of_messages(found if show_all else found[:1])
@@ -106,11 +120,13 @@ async def by_offset(
     broker: Annotated[str, typer.Option("-b", "--brokerName", metavar="NAME", help="The broker's name.")],
     queue: Annotated[int, typer.Option("-i", "--queueId", min=0, metavar="N", help="The queue.")],
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, metavar="N", help="Its queue offset.")],
+    charset: BodyFormat = "utf-8",
 ) -> Answer:
     """Find a message by its place in a queue."""
+    charset = known_charset("-f", charset)
     (place,) = await _queues(admin, topic, broker, queue)
     message = await admin.message_at(place, offset)
-    return of_messages([] if message is None else [message])
+    return of_messages([] if message is None else [message], charset=charset)
 
 
 async def print_messages(
@@ -123,13 +139,17 @@ async def print_messages(
     ] = None,
     end: Annotated[str | None, typer.Option("-e", "--endTimestamp", metavar="TIME", help="Stored earlier.")] = None,
     body: Annotated[Switch, typer.Option("-d", "--printBody", help="Whether tables have bodies.")] = "true",
+    charset: Annotated[
+        str, typer.Option("-c", "--charsetName", "--charset", metavar="CHARSET", help="The bodies' charset.")
+    ] = "utf-8",
 ) -> AsyncIterator[Answer]:
     """Print a topic's messages, queue by queue; nothing is committed."""
+    charset = known_charset("-c", charset)
     begin_ms, end_ms = _time_ms("-b", begin), _time_ms("-e", end)
     for queue in await _queues(admin, topic, None, None):
         low, high = await _bounds(admin, queue, begin_ms, end_ms)
         async for messages in admin.read(queue, low, high, tags):
-            yield of_messages(messages, with_body=body == "true")
+            yield of_messages(messages, with_body=body == "true", charset=charset)
 
 
 async def consume_messages(
@@ -170,12 +190,16 @@ async def send(
     tags: Annotated[str | None, typer.Option("-c", "--tags", metavar="TAG", help="Its tag.")] = None,
     broker: BrokerName = None,
     queue: QueueId = None,
+    trace: Annotated[
+        Switch, typer.Option("-m", "--msgTraceEnable", help="Whether the topic of traces is told of it.")
+    ] = "false",
 ) -> Answer:
     """Send a message."""
-    from rmq_core.client import Message, Producer  # noqa: PLC0415 # --help does not need it
+    from rmq_core.client import Message, Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
 
     place = None if broker is None and queue is None else (await _queues(admin, topic, broker, queue))[0]
-    async with Producer(admin.namesrv, "TOOLS_PRODUCER", credentials=credentials()) as producer:
+    options = ProducerOptions(enable_trace=trace == "true")
+    async with Producer(admin.namesrv, "TOOLS_PRODUCER", options, credentials=credentials()) as producer:
         sent = await producer.send(Message(topic, body.encode(), keys=keys, tags=tags), queue=place)
     at = sent.queue
     row = (at.broker_name, at.queue_id, sent.queue_offset, sent.status.name, sent.msg_id, sent.offset_msg_id)

@@ -29,6 +29,11 @@ Broker = Annotated[
 ClusterName = Annotated[
     str | None, typer.Option("-c", "--clusterName", "--cluster", metavar="C", help="In this cluster only.")
 ]
+Route = Annotated[
+    str | None,
+    typer.Option("-c", "--cluster", metavar="C", help="Ask this cluster's brokers; else those that have the topic."),
+]
+BodyFormat = Annotated[str, typer.Option("-f", "--bodyFormat", metavar="CHARSET", help="The body's charset.")]
 # mqadmin's options that are switches take a word.
 Switch = Literal["true", "false"]
 Force = Annotated[Switch, typer.Option("-f", "--force", help="Taken for mqadmin's sake; it is always so.")]
@@ -47,6 +52,19 @@ async def addresses(admin: "Admin", broker: str | None, cluster: str | None) -> 
     if broker is not None and cluster is not None:
         raise OptionError("-b and -c: give one of them")
     return [broker] if broker is not None else await admin.masters(cluster)
+
+
+def known_charset(option: str, name: str) -> str:
+    """A charset's name, if there is one of that name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    try:
+        b"a".decode(name, "replace")
+    except (LookupError, ValueError):
+        raise OptionError(f"{option} {name}: not a charset such as UTF-8 or GBK") from None
+    return name
 
 
 def time_ms(option: str, text: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmq_core.cli.admin_answers import Answer
-from rmq_core.cli.admin_options import Broker, ClusterName, Force, Group, Switch, Topic, time_ms
+from rmq_core.cli.admin_options import Broker, ClusterName, Force, Group, Route, Switch, Topic, time_ms
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import OptionError
 
@@ -158,19 +158,22 @@ async def reset_offset(
         int | None, typer.Option("-o", "--offset", min=0, metavar="N", help="To this offset; with -b and -q.")
     ] = None,
     _force: Force = "true",
+    cluster: Route = None,
 ) -> Answer:
     """Set a group's offsets of a topic to what was stored at a time."""
     if queue >= 0 and broker is None:
         raise OptionError("-q: give -b too")
     if offset is not None and queue < 0:
         raise OptionError("-o: give -b and -q too")
-    masters = await admin.masters_of(topic) if broker is None else [broker]
+    masters = await admin.masters_of(cluster or topic) if broker is None else [broker]
     return await _reset(admin, masters, group, topic, time_ms("-s", time), queue, offset)
 
 
-async def skip_accumulated(admin: "Admin", *, group: Group, topic: Topic, _force: Force = "true") -> Answer:
+async def skip_accumulated(
+    admin: "Admin", *, group: Group, topic: Topic, _force: Force = "true", cluster: Route = None
+) -> Answer:
     """Set a group's offsets of a topic to the end: what it has not consumed yet, it never will."""
-    return await _reset(admin, await admin.masters_of(topic), group, topic, _END)
+    return await _reset(admin, await admin.masters_of(cluster or topic), group, topic, _END)
 
 
 async def _reset(

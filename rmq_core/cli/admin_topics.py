@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_core.cli.admin_answers import Answer
-from rmq_core.cli.admin_options import Broker, ClusterName, Switch, Topic, addresses
+from rmq_core.cli.admin_options import Broker, ClusterName, Route, Switch, Topic, addresses
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ async def topic_route(
     return Answer(("broker_name", "cluster", "addresses", "read_queues", "write_queues", "perm"), rows)
 
 
-async def topic_status(admin: "Admin", *, topic: Topic) -> Answer:
+async def topic_status(admin: "Admin", *, topic: Topic, cluster: Route = None) -> Answer:
     """Tell the offsets of a topic's queues, and when each had its last message."""
     from rmq_core.remoting.bodies import parse_queue_key  # noqa: PLC0415 # --help does not need it
 
     rows = []
-    for address in await admin.masters_of(topic):
+    for address in await admin.masters_of(cluster or topic):
         for key, queue in (await admin.brokers.topic_stats(address, topic)).offset_table.items():
             place = parse_queue_key(key)
             last_ms = queue.last_update_timestamp
@@ -98,6 +98,8 @@ async def update_topic(
         str | None,
         typer.Option("-a", "--attributes", metavar="CHANGES", help="As +message.type=FIFO,-reserve.time."),
     ] = None,
+    unit: Annotated[Switch, typer.Option("-u", "--unit", help="Whether it is a unit's.")] = "false",
+    unit_sub: Annotated[Switch, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe it.")] = "false",
 ) -> Answer:
     """Make a topic, or change it; at all masters unless -b or -c says where."""
     found = await addresses(admin, broker, cluster)
@@ -109,6 +111,7 @@ async def update_topic(
             perm=perm,
             order=order == "true",
             attributes=attributes,
+            sys_flag=(unit == "true") | (unit_sub == "true") << 1,
             broker=address,
         )
     if order == "true":

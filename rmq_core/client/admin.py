@@ -173,6 +173,7 @@ class Admin:
         perm: int = _READ_AND_WRITE,
         order: bool = False,
         attributes: str | None = None,
+        sys_flag: int = 0,
         broker: str | None = None,
     ) -> None:
         """Make a topic, or change it.
@@ -184,6 +185,7 @@ class Admin:
             perm: 4 read, 2 write, together 6.
             order: whether it is an ordered one.
             attributes: changes to them: ``+message.type=FIFO,-reserve.time``.
+            sys_flag: 1 of a unit, 2 subscribed by units.
             broker: the address of the only broker that is to have it; all masters if it is not given.
 
         Raises:
@@ -197,6 +199,7 @@ class Admin:
             write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
             topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=sys_flag,
             order=order,
             attributes=attributes,
         )
@@ -346,7 +349,14 @@ class Admin:
             begin = pulled.next_offset
 
     async def query_by_key(
-        self, topic: str, key: str, max_messages: int = 32, *, begin_ms: int = 0, end_ms: int = _END_OF_TIME_MS
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 32,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = _END_OF_TIME_MS,
+        route: str | None = None,
     ) -> list[ReceivedMessage]:
         """Messages of a topic that have a key, in the order of their store times.
 
@@ -356,24 +366,34 @@ class Admin:
             max_messages: at most so many.
             begin_ms: stored at that time or later.
             end_ms: stored at that time or earlier.
+            route: the topic whose brokers are asked, if it is another; a cluster's name is one, too.
         """
-        found = await self._query(topic, key, max_messages, (begin_ms, end_ms))
+        query = QueryMessage(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+        )  # fmt: skip
+        found = await self._query(query, route)
         return [message for message in found if key in message.keys][:max_messages]
 
-    async def query_by_uniq_key(self, topic: str, uniq_key: str) -> list[ReceivedMessage]:
-        """Messages of a topic that have a unique key: one, or more where a producer had to try again."""
-        found = await self._query(topic, uniq_key, 32, (0, _END_OF_TIME_MS), by_uniq_key=True)
+    async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
+        """Messages of a topic that have a unique key: one, or more where a producer had to try again.
+
+        Args:
+            topic: which.
+            uniq_key: their unique key.
+            route: as in ``query_by_key``.
+        """
+        query = QueryMessage(
+            topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS
+        )  # fmt: skip
+        found = await self._query(query, route, by_uniq_key=True)
         return [message for message in found if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
 
     async def _query(
-        self, topic: str, key: str, max_messages: int, times_ms: tuple[int, int], *, by_uniq_key: bool = False
+        self, query: QueryMessage, route: str | None, *, by_uniq_key: bool = False
     ) -> list[ReceivedMessage]:
-        begin_ms, end_ms = times_ms
-        query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
         fields = write_fields(query) | {"_UNIQUE_KEY_QUERY": str(by_uniq_key).lower()}
-        route = await self._cluster.route(topic)
         messages: list[ReceivedMessage] = []
-        for broker_name in route.brokers:
+        for broker_name in (await self._cluster.route(route or query.topic)).brokers:
             command = request(RequestCode.QUERY_MESSAGE, fields)
             address = self._cluster.address(broker_name, any_id=True)
             answer = await self._cluster.ask_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))

@@ -100,11 +100,18 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
     )
 
 
-def line_of_message(message: ReceivedMessage) -> bytes:
-    """A received message as a line, with its end."""
+def line_of_message(message: ReceivedMessage, charset: str = "utf-8") -> bytes:
+    """A received message as a line, with its end.
+
+    Args:
+        message: which.
+        charset: what the body is taken for; bytes that are none of it stand in ``body_base64``.
+    """
+    body, body_base64 = None, None
     try:
-        body, body_base64 = message.body.decode(), None
-    except UnicodeDecodeError:
+        body = message.body.decode(charset)
+        body.encode()  # some give halves of characters, which have no UTF-8
+    except UnicodeError:
         body, body_base64 = None, b64encode(message.body).decode()
     line = MessageLine(
         topic=message.topic,

@@ -13,7 +13,7 @@ from tests.broker.processes import configured
 from tests.cli.conftest import one_line
 
 BROKER = "admin-a"
-SETTINGS = f"brokerName={BROKER}\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
+SETTINGS = f"brokerName={BROKER}\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\ntraceTopicEnable=true\n"
 
 
 @dataclass(frozen=True)

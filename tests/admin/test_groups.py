@@ -55,10 +55,10 @@ def test_a_group_is_told_how_far_it_is_and_put_elsewhere(cluster: Cluster) -> No
     assert (group, topic, 0, 1) in [(one["group"], one["topic"], one["queue_id"], one["diff"]) for one in behind]
     assert cluster.rows("cloneGroupOffset", "-s", group, "-d", other, "-t", topic)
     assert progress(cluster, other, topic) == (3, 2, 1)
-    skipped = cluster.rows("skipAccumulatedMessage", "-g", group, "-t", topic)
+    skipped = cluster.rows("skipAccumulatedMessage", "-g", group, "-t", topic, "-c", "DefaultCluster")
     assert skipped[0] == {"broker_name": BROKER, "queue_id": 0, "offset": 3}
     assert progress(cluster, group, topic) == (3, 3, 0)
-    cluster.rows("resetOffsetByTime", "-g", group, "-t", topic, "-s", "2020-01-01#00:00:00:000")
+    cluster.rows("resetOffsetByTime", "-g", group, "-t", topic, "-s", "2020-01-01#00:00:00:000", "-c", "DefaultCluster")
     assert progress(cluster, group, topic) == (3, 0, 3)
     one_queue = "-b", cluster.broker, "-q", "0", "-o", "1"
     assert len(cluster.rows("resetOffsetByTime", "-g", group, "-t", topic, "-s", "now", *one_queue)) == 1

@@ -1,7 +1,10 @@
 """Messages by ``rmq admin``."""
 
+import asyncio
 import time
+from base64 import b64decode
 
+from rmq_core.client import Message, Producer
 from tests.admin.conftest import BROKER, Cluster
 from tests.client.scenarios import fresh
 
@@ -27,6 +30,65 @@ def test_a_message_that_was_sent_is_found(cluster: Cluster) -> None:
     people = cluster.text("queryMsgByKey", "-t", topic, "-k", "k1")
     assert "first" in people
     assert first["msg_id"] in people
+
+
+def produce(cluster: Cluster, topic: str, body: bytes) -> None:
+    async def main() -> None:
+        async with Producer(cluster.namesrv) as producer:
+            await producer.send(Message(topic, body))
+
+    asyncio.run(main())
+
+
+def test_bodies_are_shown_in_their_charset(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    cluster.rows("updateTopic", "-t", topic, "-r", "1", "-w", "1")
+    produce(cluster, topic, "订单".encode("gbk"))
+    place = "queryMsgByOffset", "-t", topic, "-b", BROKER, "-i", "0", "-o", "0"
+    (found,) = cluster.rows(*place)
+    by_id = "queryMsgById", "-t", topic, "-i", found["offset_msg_id"]
+    for command, option in ((place, "-f"), (by_id, "-f"), (("printMsg", "-t", topic), "-c")):
+        assert "订单" in cluster.text(*command, option, "GBK")
+        assert "订单" not in cluster.text(*command)
+        assert bodies(cluster, *command, option, "gbk") == ["订单"]
+        (line,) = cluster.rows(*command)
+        assert b64decode(line["body_base64"]) == "订单".encode("gbk")
+        for unknown in ("nonsense", "base64"):
+            assert f"{option} {unknown}: not a charset" in cluster.error(*command, option, unknown)
+    (line,) = cluster.rows(*place, "-f", "ascii")
+    assert "body_base64" in line
+    assert "4 bytes" in cluster.text("printMsg", "-t", topic, "--charsetName", "gbk", "-d", "false")
+
+
+def test_several_ids_are_looked_up(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    first, second = cluster.send(topic, "first", "second")
+    ids = f"{second['offset_msg_id']}, {first['msg_id']},"
+    assert bodies(cluster, "queryMsgById", "-t", topic, "-i", ids) == ["second", "first"]
+    assert "-i: no id" in cluster.error("queryMsgById", "-i", " ,")
+
+
+def test_the_brokers_of_a_cluster_are_asked(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    (sent,) = cluster.send(topic, "only")
+    for command in (
+        ["queryMsgByKey", "-t", topic, "-k", "k"],
+        ["queryMsgByUniqueKey", "-t", topic, "-i", sent["msg_id"]],
+        ["queryMsgById", "-t", topic, "-i", sent["msg_id"]],
+    ):
+        assert bodies(cluster, *command, "-c", "DefaultCluster") == ["only"]
+        assert "none" in cluster.error(*command, "-c", "none")
+    status = "topicStatus", "-t", topic
+    assert cluster.rows(*status, "-c", "DefaultCluster") == cluster.rows(*status)
+    assert "none" in cluster.error(*status, "-c", "none")
+
+
+def test_a_send_is_traced(cluster: Cluster) -> None:
+    topic = fresh("Topic")
+    cluster.rows("updateTopic", "-t", topic)
+    (sent,) = cluster.rows("sendMessage", "-t", topic, "-p", "x", "-m", "true")
+    (trace,) = cluster.rows("queryMsgByKey", "-t", "RMQ_SYS_TRACE_TOPIC", "-k", sent["msg_id"])
+    assert trace["body"].startswith("Pub\x01")
 
 
 def test_what_is_not_there_is_exit_code_1(cluster: Cluster) -> None:

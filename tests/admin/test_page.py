@@ -11,6 +11,33 @@ PAGE = Path(__file__).parents[2] / "docs" / "admin.md"
 METRICS = Path(__file__).parents[2] / "rmq_core" / "broker" / "metrics.py"
 
 
+# Letters of the options of 5.3.3: tools/src/main/java/org/apache/rocketmq/tools/command/**
+MQADMIN = {
+    "clusterList": "mic", "topicList": "c", "topicRoute": "tl", "topicStatus": "tc", "updateTopic": "bcatrwpous",
+    "deleteTopic": "tc", "updateSubGroup": "bcgsmdoqrpiwa", "deleteSubGroup": "bcgr", "consumerProgress": "gtsc",
+    "consumerConnection": "gb", "producerConnection": "gt", "brokerStatus": "bc", "getBrokerConfig": "bc",
+    "queryMsgById": "tigdsfc", "queryMsgByKey": "tkbemc", "queryMsgByUniqueKey": "igdtac",
+    "queryMsgByOffset": "tbiof", "printMsg": "tcsbed", "sendMessage": "tpkcbim", "consumeMessage": "tbiogsec",
+    "resetOffsetByTime": "gtsfbqoc", "skipAccumulatedMessage": "gtfc", "cloneGroupOffset": "sdto", "statsAll": "at",
+    "brokerConsumeStats": "btlo", "exportMetadata": "cbftgs",
+}  # fmt: skip
+LEFT_OUT = {"queryMsgById": ["-u"], "printMsg": ["-l"]}
+
+
+def test_each_option_of_mqadmin_is_there() -> None:
+    commands = typer.main.get_group(app).commands
+    assert MQADMIN.keys() == commands.keys()
+    for name, letters in MQADMIN.items():
+        options = {option for one in commands[name].params for option in one.opts if len(option) == 2}
+        assert options == {"-n", *(f"-{letter}" for letter in letters)}, name
+
+
+def test_what_is_left_out_is_told() -> None:
+    for name, options in LEFT_OUT.items():
+        for option in options:
+            assert f"`{name} {option}`" in PAGE.read_text()
+
+
 def test_each_command_is_in_the_table() -> None:
     rows = re.findall(r"^\| `([a-zA-Z]+)` \|", PAGE.read_text(), re.MULTILINE)
     assert rows == list(COMMANDS)

@@ -1,6 +1,7 @@
 """Topics and brokers by ``rmq admin``."""
 
 import asyncio
+import json
 from pathlib import Path
 
 from rmq_core.remoting.bodies import encode_registration
@@ -37,6 +38,13 @@ def test_a_topic_is_made_changed_and_deleted(cluster: Cluster) -> None:
     ]
     assert {"topic": topic} not in cluster.rows("topicList")
     assert topic in cluster.error("topicRoute", "-t", topic)
+
+
+def test_a_topic_may_be_a_unit_s(cluster: Cluster) -> None:
+    for flags, sys_flag in (([], 0), (["-u", "true"], 1), (["-s", "true"], 2), (["-u", "true", "-s", "true"], 3)):
+        topic = fresh("Topic")
+        cluster.rows("updateTopic", "-t", topic, *flags)
+        assert json.loads(cluster.text("exportMetadata", "-t"))["topicConfigTable"][topic]["topicSysFlag"] == sys_flag
 
 
 def test_clusters_and_brokers_tell_how_they_do(cluster: Cluster) -> None:
