@@ -1,4 +1,4 @@
-"""Bit maps that the original's broker has put beside its queues are those that ours makes."""
+"""Bit maps that the original's broker has put beside its queues are those that ours makes, and answers to odd pulls."""
 
 import asyncio
 from pathlib import Path
@@ -8,10 +8,12 @@ import pytest
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.consumer_filters import ConsumerFilters
 from rmq_core.client import Message, Producer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
+from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.loop import run
 from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.message import decode_record
 from rmq_formats.paths import consumequeue_ext_dir, queue_dir
+from tests.broker.conftest import messages
 from tests.filters.test_broker import records_of
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES, ask, brokers, free_port, java, settings, wait_for
@@ -22,8 +24,9 @@ TOPIC = "Filtered"
 GROUPS = {"many": "a > 3", "few": "a > 8 AND b IS NOT NULL", "none": "missing = 'x'"}
 SETTINGS = (
     "brokerName=java-f\nenablePropertyFilter=true\nenableCalcFilterBitMap=true\nenableConsumeQueueExt=true\n"
-    "mappedFileSizeConsumeQueueExt=4096\ndefaultTopicQueueNums=1\n"
+    "mappedFileSizeConsumeQueueExt=4096\ndefaultTopicQueueNums=1\nfilterSupportRetry=true\n"
 )
+RETRIES = "%RETRY%many"
 
 
 async def _send_and_consume(namesrv: str) -> dict[str, list[int]]:
@@ -51,19 +54,45 @@ async def _send_and_consume(namesrv: str) -> dict[str, list[int]]:
                 await asyncio.sleep(0.05)
         for one in consumers:
             await one.close()
+        for number, topic in ((1, TOPIC), (5, TOPIC), (2, "Other")):
+            properties = {"a": str(number), "RETRY_TOPIC": topic}
+            await producer.send(Message(RETRIES, b"%d" % number, properties=properties))
     return got
+
+
+def pulled(address: str, topic: str, expression: str, kind: str) -> tuple[int, list[int]]:
+    """The code of a pull that brings an expression, and the numbers that it is given."""
+    fields = {
+        "consumerGroup": "many", "topic": topic, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": expression,
+        "subVersion": "0", "expressionType": kind,
+    }  # fmt: skip
+    answer = ask(address, 11, fields)
+    return answer.code, [int(one.body) for one in messages(answer)]
+
+
+def check_odd_pulls(address: str) -> None:
+    """What comes of expressions that do not compile, and of one for a retry topic with filterSupportRetry."""
+    everything = 0, list(range(20))
+    assert pulled(address, TOPIC, "a < 3", "SQL92") == (0, [0, 1, 2])
+    assert pulled(address, TOPIC, "a >", "SQL92") == everything
+    assert pulled(address, TOPIC, "a < 3", "XPATH") == everything
+    assert pulled(address, TOPIC, "", "SQL92") == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, [])
+    assert pulled(address, RETRIES, "a = 1", "SQL92") == (0, [5, 2])
 
 
 def test_a_java_broker_s_bit_maps_are_ours(tmp_path: Path) -> None:
     peer.build()
     conf = tmp_path / "broker.conf"
     with (tmp_path / "log").open("wb") as log, running("-c", settings(tmp_path / "namesrv")) as (_, namesrv):
-        ports = f"namesrvAddr={namesrv}\nlistenPort={free_port()}\nhaListenPort={free_port()}\n"
+        port = free_port()
+        address, ports = f"127.0.0.1:{port}", f"namesrvAddr={namesrv}\nlistenPort={port}\nhaListenPort={free_port()}\n"
         conf.write_text(SMALL_FILES + SETTINGS + ports)
         with java(log, "broker", str(tmp_path / "store"), str(conf)) as process:
             wait_for(lambda: brokers(namesrv) == {"java-f"})
             wait_for(lambda: ask(namesrv, 105, {"topic": "TBW102"}).code == 0)
             got = run(_send_and_consume(namesrv))
+            check_odd_pulls(address)
             process.terminate()
             process.wait(timeout=90)
     assert {group: sorted(numbers) for group, numbers in got.items()} == {
