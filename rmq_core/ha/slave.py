@@ -54,7 +54,7 @@ class HaSlave:
         self._is_closed = False
         self._is_alone = False  # that the master is not there is told once
         self._trouble = ""  # why its log was not taken: told once, until some of it is
-        self._is_refused = False  # the store did not take it
+        self._is_refused = False  # the store did not take what the last connection brought
 
     @property
     def is_connected(self) -> bool:
@@ -110,8 +110,9 @@ class HaSlave:
                     wait_s = _FIRST_RETRY_S
             except Exception:  # whatever it is, the master may be another tomorrow
                 log.exception("replication failed")
+            wait_s = min(wait_s, _REFUSED_RETRY_S if self._is_refused else _RETRY_S)
             await sleep(wait_s)
-            wait_s = min(2 * wait_s, _REFUSED_RETRY_S if self._is_refused else _RETRY_S)
+            wait_s *= 2
 
     @property
     def is_in_trouble(self) -> bool:
@@ -123,12 +124,11 @@ class HaSlave:
         if str(trouble) != self._trouble:
             log.error("lets the master go: %(error)s", {"error": trouble})
         self._trouble = str(trouble)
-        self._is_refused = isinstance(trouble, NotTakenError)
 
     def take(self) -> None:
         """The master's log is taken."""
         if self._trouble:
-            self._trouble, self._is_refused = "", False
+            self._trouble = ""
             self.tell_following()
 
     def tell_following(self) -> None:
@@ -163,6 +163,7 @@ class HaSlave:
             self._link = None
             link.end()
             await link.ended
+        self._is_refused = link.is_refused
         return link.has_taken
 
 
@@ -172,10 +173,11 @@ class MasterLink(asyncio.Protocol):
     Attributes:
         ended: done when it is gone.
         has_taken: whether anything of the master's log has been appended.
+        is_refused: whether it ended because the store did not take more.
     """
 
     def __init__(self, slave: HaSlave) -> None:
-        self.has_taken = False
+        self.has_taken = self.is_refused = False
         self._slave = slave
         self._store = slave.store
         self._pushes = Pushes()
@@ -207,6 +209,7 @@ class MasterLink(asyncio.Protocol):
             for offset, piece in self._pushes.feed(data):
                 self._append(offset, piece)
         except ReplicationError as error:
+            self.is_refused = isinstance(error, NotTakenError)
             self._slave.refuse(error)
             self.end()
         self._store.dispatch()
