@@ -30,12 +30,17 @@ def segment_name(start_offset: int) -> str:
     return f"{start_offset:0{SEGMENT_NAME_DIGITS}d}"
 
 
-def parse_segment_name(name: str) -> int | None:
-    """The start offset, in bytes, that a file name stands for; None if it is not a segment's name."""
+def parse_segment_name(name: str, size_bytes: int = 0) -> int | None:
+    """The start offset, in bytes, that a file name stands for; None if it is not a segment's name.
+
+    Args:
+        name: of the file.
+        size_bytes: of the file: one that would end beyond the largest offset is no segment either.
+    """
     if len(name) != SEGMENT_NAME_DIGITS or not _is_digits(name):
         return None
     start_offset = int(name)
-    return start_offset if start_offset <= _MAX_OFFSET else None
+    return start_offset if start_offset + size_bytes <= _MAX_OFFSET else None
 
 
 def is_index_file_name(name: str) -> bool:

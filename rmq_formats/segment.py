@@ -13,6 +13,7 @@ import errno
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +65,10 @@ class Storage(Protocol):
         """Names in a directory, sorted; empty where there is none."""
         ...
 
+    def links_to_nowhere(self, path: str) -> list[str]:
+        """Links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed."""
+        ...
+
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""
         ...
@@ -97,12 +102,17 @@ def _data_end(reader: RangeReader, begin: int, end: int) -> int:
 class _LocalFile:
     def __init__(self, path: str) -> None:
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # Non-blocking, for a named pipe would wait for a writer; of files it changes nothing.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise StoreNotFoundError(f"{path}: no such file") from None
         except OSError as error:
             raise StoreError(f"{path}: cannot be opened ({error.strerror})") from error
-        self.size_bytes = os.fstat(self._descriptor).st_size
+        status = os.fstat(self._descriptor)
+        if stat.S_ISFIFO(status.st_mode):
+            self.close()
+            raise StoreError(f"{path}: cannot be opened (it is a named pipe)")
+        self.size_bytes = status.st_size
         self._path = path
 
     def read_into(self, offset: int, target: memoryview) -> int:
@@ -166,6 +176,14 @@ class LocalStorage:
         except OSError as error:
             raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
         return sorted(found, key=lambda entry: entry.name)
+
+    def links_to_nowhere(self, path: str) -> list[str]:
+        """Links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed."""
+        try:
+            with os.scandir(path) as scan:
+                return sorted(item.name for item in scan if item.is_symlink() and not Path(item.path).exists())
+        except OSError:
+            return []
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""
@@ -279,6 +297,10 @@ class ArrowStorage:
         found = [Entry(info.base_name, info.type == pafs.FileType.Directory, info.size or 0) for info in infos]
         return sorted(found, key=lambda entry: entry.name)
 
+    def links_to_nowhere(self, path: str) -> list[str]:  # noqa: ARG002 # an object store has no links
+        """None."""
+        return []
+
     def exists(self, path: str) -> bool:
         """Whether a file or directory is there."""
         return bool(self._info(path).type != pafs.FileType.NotFound)
@@ -348,7 +370,7 @@ def list_segments(storage: Storage, directory: str) -> list[Segment]:
     """The segments of a CommitLog or queue directory, by offset; other names are passed over."""
     found = []
     for entry in storage.entries(directory):
-        start_offset = paths.parse_segment_name(entry.name)
+        start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
         if start_offset is not None and not entry.is_directory:
             found.append(Segment(f"{directory}/{entry.name}", start_offset, entry.size_bytes))
     return found

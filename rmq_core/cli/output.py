@@ -4,6 +4,7 @@ Results go to stdout; progress, warnings and errors go to stderr, so that a pipe
 loaded where a table or a bar is made: a command that serves makes none.
 """
 
+import json
 import os
 import sys
 import time
@@ -68,10 +69,21 @@ def facts(*rows: "tuple[str, str | Text]") -> "Table":
     return made
 
 
+def json_line(value: Any) -> bytes:
+    """A value of dictionaries, lists, dataclasses and plain values as one line of JSON.
+
+    A file's name that is not UTF-8 has lone surrogates, which become escapes, as in the jobs' reports.
+    """
+    try:
+        return msgspec.json.encode(value) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode() + b"\n"
+
+
 def print_json(value: Any) -> None:
-    """One line of JSON on stdout. ``value`` is of dictionaries, lists, dataclasses and plain values."""
+    """One line of JSON on stdout, see ``json_line``."""
     with Lines() as lines:
-        lines.write(msgspec.json.encode(value) + b"\n")
+        lines.write(json_line(value))
 
 
 def warn(text: str) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import msgspec
 from rich.text import Text
 
 from rmq_core.cli import output
@@ -32,7 +31,7 @@ def run(
         raise OptionError(f"--report {report_file}: no such directory")
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
         report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress)
-    line = msgspec.json.encode(report.to_dict()) + b"\n"
+    line = output.json_line(report.to_dict())
     if report_file is not None:
         Path(report_file).write_bytes(line)
     if as_json:

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Final
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -32,8 +31,7 @@ def run(
         report = verify_store(store, options, ProcessRunner(workers), work=work, on_progress=on_progress)
     outputs.write(report, datetime.now(UTC))
     if as_json:
-        with output.Lines() as lines:
-            lines.write(msgspec.json.encode(report.to_dict()) + b"\n")
+        output.print_json(report.to_dict())
     else:
         show(report, output.console())
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS

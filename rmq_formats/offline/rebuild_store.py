@@ -322,7 +322,7 @@ def foreign_findings(storage: Storage, directory: str) -> list[Finding]:
     return [
         Finding(FOREIGN_FILE, "no name of a CommitLog file", f"{directory}/{entry.name}", size=entry.size_bytes)
         for entry in storage.entries(directory)
-        if not entry.is_directory and paths.parse_segment_name(entry.name) is None
+        if not entry.is_directory and paths.parse_segment_name(entry.name, entry.size_bytes) is None
     ]
 
 

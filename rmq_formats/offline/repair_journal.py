@@ -49,7 +49,8 @@ def begin(root: Path, plan: RepairPlan) -> Path:
     for stretch in plan.stretches:
         if stretch.held:
             _copy(root / stretch.path, stretch.position, stretch.held, _made(directory / stretch.copy))
-    for name in (*plan.configs, *(["checkpoint"] if plan.checkpoint and (root / "checkpoint").is_file() else [])):
+    has_checkpoint = plan.checkpoint and (root / "checkpoint").is_file() and "checkpoint" not in plan.moves
+    for name in (*plan.configs, *(["checkpoint"] if has_checkpoint else [])):
         shutil.copyfile(root / name, _made(directory / name))
     sync_file_system(directory)
     write_whole(directory / PLAN, plan.to_json().encode())
@@ -68,15 +69,15 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     Raises:
         StoreError: the log is neither as it was when the plan was made, nor on its way to what is planned.
     """
+    for path in plan.moves:  # first: a log file may have to be made where a directory stands
+        if (root / path).exists() and not (directory / path).exists():
+            (root / path).rename(_made(directory / path))
     for stretch in plan.stretches:
         _overwrite(root / stretch.path, directory / stretch.copy, stretch)
     for path, size_bytes in plan.sizes:
         with _opened(root / path) as file:
             if os.fstat(file.fileno()).st_size != size_bytes:
                 file.truncate(size_bytes)
-    for path in plan.moves:
-        if (root / path).exists() and not (directory / path).exists():
-            (root / path).rename(_made(directory / path))
     for path in plan.configs:
         write_whole(root / path, (root / f"{path}.bak").read_bytes())
     sync_file_system(root)

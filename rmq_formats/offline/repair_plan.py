@@ -21,6 +21,7 @@ from rmq_formats.segment import LocalStorage, Segment, list_segments
 from rmq_formats.verify import kinds
 
 MAX_NEW_FILES: Final = 1024  # for missing ones; a file that is named by chance may be exabytes away
+MAX_CHECKPOINT_BYTES: Final = 1 << 20  # a larger one is moved aside; of others there is a copy
 _DERIVED: Final = ("consumequeue", "consumequeue_ext", "index")
 _MOVED: Final = frozenset({
     kinds.SEGMENT_FOREIGN, kinds.STRAY, kinds.QUEUE_FOREIGN, kinds.EXT_FOREIGN,
@@ -29,8 +30,8 @@ _MOVED: Final = frozenset({
 })  # fmt: skip
 _NOT_REPAIRED: Final = frozenset({
     kinds.LOG_HEADER, kinds.LOG_TIME, kinds.LOG_CLOCK, kinds.QUEUE_OFFSET_REPEATED, kinds.QUEUE_OFFSET_DISPLACED,
-    kinds.QUEUE_OFFSET_GAP, kinds.SEGMENT_UNREADABLE, kinds.TOPIC_UNKNOWN, kinds.CONFIG_LOST, kinds.CONSUMER_OFFSET,
-    kinds.DELAY_OFFSET,
+    kinds.QUEUE_OFFSET_GAP, kinds.SEGMENT_UNREADABLE, kinds.TOPIC_UNKNOWN, kinds.CONFIG_LOST, kinds.CONFIG_TOPICS,
+    kinds.CONSUMER_OFFSET, kinds.DELAY_OFFSET,
 })  # fmt: skip
 
 
@@ -122,14 +123,14 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     layout = resolve_layout(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
         layout = replace(layout, delay_levels_ms=told_delay_levels(storage, root, segments, layout.delay_levels_ms))
-    if any(Path(paths.consumequeue_dir(root)).glob("%LMQ%*")):
-        raise StoreError(f"{root}: has light queues (LMQ), which a rebuild does not make; it cannot be repaired")
     told = {kind for kind in report.counts if kind.severity is not Severity.INFO}
     plan = RepairPlan(layout, left=tuple(finding for finding in report.findings if finding.kind in _NOT_REPAIRED))
     if any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
         plan = _plan_log(root, plan, segments)
     derived = any(kind.code.partition(".")[0] in _DERIVED for kind in told - _NOT_REPAIRED)
     moves = dict.fromkeys([*plan.moves, *_strays(root, report)])
+    # A directory may be moved by way of a link to one that belongs there.
+    derived |= any(Path(root, path).is_dir() and path.partition("/")[0] in _DERIVED for path in moves)
     is_rebuilt = derived or bool(plan.stretches or plan.sizes or plan.moves)
     return replace(
         plan,
@@ -196,6 +197,9 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
     for name in (*_DERIVED, "config"):
         if Path(root, name).exists() and not Path(root, name).is_dir():
             yield name
+    checkpoint = Path(paths.checkpoint_file(root))
+    if checkpoint.exists() and (not checkpoint.is_file() or checkpoint.stat().st_size > MAX_CHECKPOINT_BYTES):
+        yield checkpoint.name
 
 
 def _live_topics(root: str) -> frozenset[str] | None:

@@ -15,6 +15,7 @@ from rmq_formats.offline.rebuild import RebuildOptions
 from rmq_formats.offline.rebuild_store import Progress, rebuild_store
 from rmq_formats.offline.repair_checkpoint import write_checkpoint
 from rmq_formats.offline.repair_plan import RepairPlan, log_file_bytes, plan_repair
+from rmq_formats.offline.repair_refusals import refuse_plan, refuse_store
 from rmq_formats.offline.repair_report import RepairReport, steps, without_quarantined
 from rmq_formats.offline.runner import Runner
 from rmq_formats.offline.verify_plan import VerifyOptions
@@ -99,6 +100,7 @@ class _Repair:
                 plan = self._planned(found)
                 if plan.is_empty:
                     return replace(self._report(plan, found, _faults(found)), is_applied=True)
+                refuse_plan(root, plan)
                 directory = journal.begin(root, plan)
             else:
                 directory, plan = left_over
@@ -126,6 +128,7 @@ class _Repair:
         return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
 
     def _planned(self, found: VerifyReport) -> RepairPlan:
+        refuse_store(self.root)
         plan = plan_repair(self.root, self.options, found)
         directory = paths.commitlog_dir(self.root)
         if plan.rebuild and not list_segments(open_storage(directory)[0], directory):

@@ -1,10 +1,14 @@
 """What a verification reads of ``config/``."""
 
+from typing import Final
+
 from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.findings import Finding, FindingList
 from rmq_formats.segment import Entry, Storage
 from rmq_formats.verify import kinds, small
 from rmq_formats.verify.small import ConfigFile
+
+MAX_CONFIG_BYTES: Final = 1 << 28  # that of 100,000 topics has some 30 MB; parsed it takes many times its size
 
 
 def config_texts(storage: Storage, directory: str, findings: FindingList) -> dict[str, str]:
@@ -38,6 +42,8 @@ def _read(storage: Storage, path: str, config_path: str, entry: Entry | None) ->
         return ConfigFile(None, None)
     if entry.is_directory:
         return ConfigFile(None, "it is a directory")
+    if entry.size_bytes > MAX_CONFIG_BYTES:
+        return ConfigFile(None, f"it has {entry.size_bytes} bytes, more than {MAX_CONFIG_BYTES}")
     try:
         data = storage.read_bytes(path)
     except StoreNotFoundError:  # a broker has deleted it since it was listed, to write it anew

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Final
 
 from rmq_formats import paths
 from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.errors import FormatError, RmqError, StoreError, StoreSizeError
+from rmq_formats.errors import FormatError, StoreError, StoreSizeError
 from rmq_formats.findings import Finding, FindingList, Kind
 from rmq_formats.index import IndexHeader
 from rmq_formats.layout import (
@@ -28,6 +29,7 @@ from rmq_formats.lookup import IndexFile
 from rmq_formats.segment import Entry, Segment, Storage, opened, read_range
 from rmq_formats.verify import kinds
 
+LINK_TO_NOWHERE: Final = "a link to nowhere"
 SAMPLE: Final = 256  # files of queues whose size says what that of all is
 
 
@@ -80,7 +82,9 @@ class StoreLayout:
 
 
 def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: FindingList) -> list[Entry]:
-    """Names in a directory; where it cannot be listed, a finding and none."""
+    """Names in a directory; where it cannot be listed, and of links to nowhere, a finding and none."""
+    for name in storage.links_to_nowhere(path):
+        findings.add(Finding(kind, LINK_TO_NOWHERE, f"{path}/{name}"))
     try:
         return storage.entries(path)
     except StoreError as error:
@@ -94,7 +98,7 @@ def find_segments(storage: Storage, root: str, findings: FindingList) -> tuple[l
     segments, unreadable = [], []
     for entry in entries_or_finding(storage, directory, kinds.SEGMENT_UNREADABLE, findings):
         path = f"{directory}/{entry.name}"
-        start_offset = paths.parse_segment_name(entry.name)
+        start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
         if entry.is_directory:
             findings.add(Finding(kinds.STRAY, "a directory among the CommitLog's files", path))
         elif start_offset is None:
@@ -168,21 +172,28 @@ def with_delay_levels(layout: StoreLayout, levels: tuple[int, ...], findings: Fi
 
 
 def queue_files(storage: Storage, directory: str) -> Iterator[Entry]:
-    """Files of the queues under ``consumequeue`` or ``consumequeue_ext``, in no known order."""
-    for topic in storage.entries(directory):
-        for queue in storage.entries(f"{directory}/{topic.name}") if topic.is_directory else ():
+    """Files of the queues under ``consumequeue`` or ``consumequeue_ext``, in no known order.
+
+    Directories that cannot be listed are passed over: who looks at their queues tells them.
+    """
+    for topic in _listed(storage, directory):
+        for queue in _listed(storage, f"{directory}/{topic.name}") if topic.is_directory else ():
             if queue.is_directory:
-                for entry in storage.entries(f"{directory}/{topic.name}/{queue.name}"):
+                for entry in _listed(storage, f"{directory}/{topic.name}/{queue.name}"):
                     if not entry.is_directory and paths.parse_segment_name(entry.name) is not None:
                         yield entry
 
 
+def _listed(storage: Storage, directory: str) -> list[Entry]:
+    try:
+        return storage.entries(directory)
+    except StoreError:
+        return []
+
+
 def _common_size(storage: Storage, directory: str, multiple: int) -> int:
     """The size that most files of queues have; 0 where there are none."""
-    try:
-        sizes = Counter(entry.size_bytes for entry in islice(queue_files(storage, directory), SAMPLE))
-    except StoreError:
-        return 0
+    sizes = Counter(entry.size_bytes for entry in islice(queue_files(storage, directory), SAMPLE))
     plausible = [(count, size) for size, count in sizes.items() if size > 0 and size % multiple == 0]
     return max(plausible)[1] if plausible else 0
 
@@ -211,14 +222,15 @@ def _index_sizes(storage: Storage, root: str, options: VerifyOptions) -> tuple[i
             return given[0], (size - INDEX_HEADER_BYTES - given[0] * INDEX_SLOT_BYTES) // INDEX_ENTRY_BYTES
         if options.index_entries is not None:
             return (size - INDEX_HEADER_BYTES - given[1] * INDEX_ENTRY_BYTES) // INDEX_SLOT_BYTES, given[1]
-        for entry in files:
-            if entry.size_bytes == size:
-                path = f"{paths.index_dir(root)}/{entry.name}"
+    except StoreError:
+        return given
+    for entry in files:
+        if entry.size_bytes == size:
+            path = f"{paths.index_dir(root)}/{entry.name}"
+            with suppress(StoreError):  # one that cannot be read is told by its own task
                 found = _sizes_by_last_entry(storage, path) or _sizes_by_slots(storage, path)
                 if found:
                     return found
-    except StoreError:
-        pass
     return given
 
 
@@ -259,9 +271,6 @@ def _sizes_by_slots(storage: Storage, path: str) -> tuple[int, int] | None:
 
 
 def is_a_store(storage: Storage, root: str) -> bool:
-    """Whether anything of a store is under a root."""
-    try:
-        names = {entry.name for entry in storage.entries(root)}
-    except RmqError:
-        return False
+    """Whether anything of a store is under a root. Raises StoreError where that cannot be listed."""
+    names = {entry.name for entry in storage.entries(root)}
     return bool(names & {"commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort"})

@@ -132,6 +132,11 @@ def check_queues(partition: int, root: str, split_count: int, layout: StoreLayou
     return PartResult(task.findings, task.excused, task.queue_count, unit_count)
 
 
+def is_named_topic(topic: str) -> bool:
+    """Whether a topic can have a directory of its own: what was no UTF-8 in its record, has none."""
+    return paths.is_safe_topic(topic) and "\N{REPLACEMENT CHARACTER}" not in topic
+
+
 class _PartitionCheck:
     """What the queues of one partition have in common."""
 
@@ -148,7 +153,7 @@ class _PartitionCheck:
 
     def check(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
         """Compare one queue."""
-        if not paths.is_safe_topic(name.topic) or "\ufffd" in name.topic:
+        if not is_named_topic(name.topic):
             return  # the scan has told it of each record
         if name.topic in self.unchecked_topics:
             self.findings.add(name.finding(kinds.NOT_CHECKED, "a BatchConsumeQueue"))
@@ -182,7 +187,7 @@ class _PartitionCheck:
         files = []
         for entry in entries:
             path = f"{directory}/{entry.name}"
-            start_offset = paths.parse_segment_name(entry.name)
+            start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
             if entry.is_directory:
                 self.findings.add(name.finding(kinds.STRAY, "a directory among a queue's files", path=path))
             elif start_offset is None:

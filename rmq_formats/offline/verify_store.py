@@ -15,7 +15,9 @@ import numpy as np
 
 from rmq_formats import config_json, paths
 from rmq_formats.errors import DecodeError, OptionError, StoreError, StoreNotFoundError
-from rmq_formats.findings import Finding, FindingList
+from rmq_formats.findings import Finding, FindingList, Kind
+from rmq_formats.index import MAX_INT
+from rmq_formats.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.offline import verify_index, verify_queues, verify_scan
 from rmq_formats.offline.area import LocalArea, WorkArea, work_area
 from rmq_formats.offline.plan import Split, plan_splits
@@ -27,6 +29,7 @@ from rmq_formats.offline.verify_config import config_texts
 from rmq_formats.offline.verify_delays import told_delay_levels
 from rmq_formats.offline.verify_index import IndexFileTask, IndexResult, SpilledKeys, check_index
 from rmq_formats.offline.verify_plan import (
+    LINK_TO_NOWHERE,
     StoreLayout,
     VerifyOptions,
     entries_or_finding,
@@ -36,16 +39,20 @@ from rmq_formats.offline.verify_plan import (
     segment_findings,
     with_delay_levels,
 )
-from rmq_formats.offline.verify_queues import PartResult, check_queues
+from rmq_formats.offline.verify_queues import PartResult, check_queues, is_named_topic
 from rmq_formats.offline.verify_report import VerifyReport, sorted_findings
 from rmq_formats.offline.verify_scan import SplitCheck, check_split
-from rmq_formats.segment import Segment, Storage, open_storage, opened, place_of
+from rmq_formats.segment import Segment, Storage, open_storage, opened, place_of, read_range
 from rmq_formats.verify import kinds, small
 from rmq_formats.verify.facts import LogFacts
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task opens
 MAX_PARTITIONS: Final = 256
 _LMQ_PREFIX: Final = "%LMQ%"
+_DIRECTORIES: Final[dict[str, Kind]] = {
+    "commitlog": kinds.SEGMENT_UNREADABLE, "consumequeue": kinds.QUEUE_UNREADABLE,
+    "consumequeue_ext": kinds.QUEUE_UNREADABLE, "index": kinds.INDEX_UNREADABLE, "config": kinds.CONFIG_LOST,
+}  # fmt: skip
 
 OnProgress = Callable[[Progress], None]
 
@@ -174,15 +181,12 @@ class _Verification:
     # --- plan -----------------------------------------------------------------------------
 
     def _plan(self) -> _Plan:
-        for entry in entries_or_finding(self.storage, self.root, kinds.STRAY, self.findings):
-            if (
-                entry.name in {"commitlog", "consumequeue", "consumequeue_ext", "index", "config"}
-                and not entry.is_directory
-            ):
-                detail = "there is a file where a directory should be"
-                kind = kinds.SEGMENT_UNREADABLE if entry.name == "commitlog" else kinds.QUEUE_UNREADABLE
-                kind = kinds.INDEX_UNREADABLE if entry.name == "index" else kind
-                self.findings.add(Finding(kind, detail, f"{self.root}/{entry.name}"))
+        files = [entry.name for entry in self.storage.entries(self.root) if not entry.is_directory]
+        details = dict.fromkeys(files, "there is a file where a directory should be")
+        details |= dict.fromkeys(self.storage.links_to_nowhere(self.root), LINK_TO_NOWHERE)
+        for name, detail in sorted(details.items()):
+            if name in _DIRECTORIES:
+                self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.root}/{name}"))
         segments, unreadable = find_segments(self.storage, self.root, self.findings)
         every = sorted([*segments, *unreadable], key=lambda segment: segment.start_offset)
         layout = resolve_layout(self.storage, self.root, every, self.options, self.findings)
@@ -204,6 +208,8 @@ class _Verification:
                 path = f"{tree}/{topic.name}"
                 if not topic.is_directory:
                     self.findings.add(Finding(kinds.STRAY, "a file among the topics' directories", path))
+                elif not is_named_topic(topic.name):
+                    self.findings.add(Finding(kinds.STRAY, "a directory that is no topic's", path))
                 elif topic.name.startswith(_LMQ_PREFIX):
                     lmq_count += 1
                 else:
@@ -220,7 +226,8 @@ class _Verification:
     def _queues_of(self, path: str, topic: str) -> set[tuple[str, int]]:
         found = set()
         for queue in entries_or_finding(self.storage, path, kinds.QUEUE_UNREADABLE, self.findings):
-            if queue.is_directory and queue.name.isdecimal() and str(int(queue.name)) == queue.name:
+            is_number = queue.name.isdecimal() and str(int(queue.name)) == queue.name
+            if queue.is_directory and is_number and int(queue.name) <= MAX_INT:
                 found.add((topic, int(queue.name)))
             else:
                 what = "a directory" if queue.is_directory else "a file"
@@ -322,23 +329,24 @@ class _Verification:
 
     # --- small files ----------------------------------------------------------------------
 
-    def _read_small(self, path: str) -> bytes | None:
-        """A small file; None if there is none or it cannot be read."""
+    def _read_checkpoint(self, path: str) -> tuple[bytes | None, int]:
+        """What a broker reads of the checkpoint, and the file's size; None if there is none or it cannot be read."""
         try:
-            return self.storage.read_bytes(path)
+            with opened(self.storage, path) as file:
+                return read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES)), file.size_bytes
         except (StoreError, OSError):
-            return None
+            return None, 0
 
     def _check_small_files(self, plan: _Plan, checks: Sequence[SplitCheck]) -> None:
         if self.storage.exists(paths.abort_file(self.root)):
             self.findings.add(Finding(kinds.ABORT, "the file abort is there", paths.abort_file(self.root)))
         path = paths.checkpoint_file(self.root)
         latest_ms = max((check.latest_ms for check in checks), default=-1)
-        data = self._read_small(path)
+        data, size_bytes = self._read_checkpoint(path)
         if data is None and self.storage.exists(path):
             self.findings.add(Finding(kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
         else:
-            for finding in small.checkpoint_findings(data, path, latest_ms, verify_scan.log_end(checks)):
+            for finding in small.checkpoint_findings(data, size_bytes, path, latest_ms, verify_scan.log_end(checks)):
                 (self.excused if finding.kind == kinds.CHECKPOINT_LATER else self.findings).add(finding)
         config = paths.config_dir(self.root)
         texts = config_texts(self.storage, config, self.findings)

@@ -46,11 +46,14 @@ class Claim:
         )  # fmt: skip
 
 
-def checkpoint_findings(data: bytes | None, path: str, latest_ms: int, log_end: int) -> Iterator[Finding]:
+def checkpoint_findings(
+    data: bytes | None, size_bytes: int, path: str, latest_ms: int, log_end: int
+) -> Iterator[Finding]:
     """What is wrong with a checkpoint.
 
     Args:
-        data: the file; None if there is none.
+        data: the file's first CHECKPOINT_FILE_BYTES; None if there is none.
+        size_bytes: of the file.
         path: of the file.
         latest_ms: the latest store timestamp in the log; -1 in an empty log.
         log_end: one past the log's last byte, the filler of its last file included.
@@ -58,10 +61,10 @@ def checkpoint_findings(data: bytes | None, path: str, latest_ms: int, log_end: 
     if data is None:
         yield Finding(kinds.CHECKPOINT_MISSING, "there is no checkpoint", path)
         return
-    if len(data) != CHECKPOINT_FILE_BYTES:
+    if size_bytes != CHECKPOINT_FILE_BYTES:
         yield Finding(
             kinds.CHECKPOINT_UNREADABLE, "file of another size", path, expected=str(CHECKPOINT_FILE_BYTES),
-            actual=str(len(data)),
+            actual=str(size_bytes),
         )  # fmt: skip
     if len(data) < CHECKPOINT_USED_BYTES:
         return
@@ -167,11 +170,15 @@ def _are_offsets(_key: str, value: object) -> bool:
 
 
 def _is_integer(value: object) -> bool:
-    """Whether fastjson makes a number of it, which it also does of text."""
-    return value is None or type(value) is int or (isinstance(value, str) and bool(_INTEGER.fullmatch(value)))
+    """Whether fastjson makes a long of it, which it also does of text."""
+    if isinstance(value, str):
+        return bool(_INTEGER.fullmatch(value))
+    return value is None or (type(value) is int and -_MAX_LONG <= value <= _MAX_LONG)
 
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
+_QUEUE_ID: Final = re.compile(r"[0-9]{1,10}")
+_MAX_LONG: Final = (1 << 63) - 1
 # The member that counts, and what its values have to be; in ``config/``, by file.
 _FORMS: Final[Mapping[str, tuple[str, Callable[[str, object], bool]]]] = {
     "topics.json": ("topicConfigTable", _is_object),
@@ -187,14 +194,14 @@ def consumer_claims(text: str) -> Iterator[Claim]:
         topic, separator, group = name.partition("@")
         if separator and isinstance(queues, Mapping):
             for queue_id, offset in queues.items():
-                if queue_id.isdecimal() and isinstance(offset, int):
+                if _QUEUE_ID.fullmatch(queue_id) and isinstance(offset, int) and offset <= _MAX_LONG:
                     yield Claim(topic, int(queue_id), offset, group)
 
 
 def delay_claims(text: str) -> Iterator[Claim]:
     """The offsets in a ``delayOffset.json``: level 1 is queue 0."""
     for level, offset in _table(text).items():
-        if level.isdecimal() and int(level) > 0 and isinstance(offset, int):
+        if _QUEUE_ID.fullmatch(level) and int(level) > 0 and isinstance(offset, int) and offset <= _MAX_LONG:
             yield Claim(SCHEDULE_TOPIC, int(level) - 1, offset, None)
 
 
