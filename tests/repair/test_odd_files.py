@@ -87,13 +87,13 @@ REPAIRED: dict[str, tuple[Change, set[str]]] = {
         {"consumequeue.foreign"},
     ),
     "a queue id above 2^31": (
-        lambda store: shutil.copytree(queue_file(store).parent, store / "consumequeue" / "Clicks" / "99999999999")
-       ,
+        lambda store: shutil.copytree(queue_file(store).parent, store / "consumequeue" / "Clicks" / "99999999999"),
         {"store.stray"},
     ),
     "a topic that is no text": (
-        lambda store: shutil.copytree(store / "consumequeue" / "Clicks", store / "consumequeue" / os.fsdecode(b"\xff\xfe"))
-       ,
+        lambda store: shutil.copytree(
+            store / "consumequeue" / "Clicks", store / "consumequeue" / os.fsdecode(b"\xff\xfe")
+        ),
         {"store.stray"},
     ),
     "a log file whose name is no text": (
@@ -101,8 +101,7 @@ REPAIRED: dict[str, tuple[Change, set[str]]] = {
         {"commitlog.foreign"},
     ),
     "a directory in a log file's place": (
-        lambda store: directory(log_files(store)[2])
-       ,
+        lambda store: directory(log_files(store)[2]),
         {"store.stray", "commitlog.segment.missing"},
     ),
     "a queue that is a link to its topic": (
