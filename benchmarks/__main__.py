@@ -8,7 +8,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import broker, client, ha, lakehouse, offline, remoting, replay, timers, transactions, verify, write
+from benchmarks import (
+    broker,
+    client,
+    filters,
+    ha,
+    lakehouse,
+    offline,
+    remoting,
+    replay,
+    timers,
+    transactions,
+    verify,
+    write,
+)
 from benchmarks.measure import Figure
 
 
@@ -34,6 +47,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "remoting": remoting.figures,
         "broker": lambda: broker.figures(work),
         "client": lambda: client.figures(work),
+        "filters": lambda: filters.figures(work),
         "ha": lambda: ha.figures(work),
         "transactions": lambda: transactions.figures(work),
         "timers": lambda: timers.figures(work),

@@ -96,7 +96,7 @@ def _measure(broker: Running, flush: str) -> dict[str, float]:
 
 def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
     """What the official client reaches, a second; see ``Load.java``."""
-    seconds = 60 if mode == "consume" else SECONDS
+    seconds = 60 if mode in ("consume", "filter") else SECONDS
     command = ["bash", str(PEER), "load", namesrv, mode, topic, str(amount), str(seconds)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     report = json.loads(output.splitlines()[-1])
@@ -106,10 +106,10 @@ def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
 
 
 @contextmanager
-def our_broker(store: Path, flush: str) -> Iterator[Running]:
-    """``rmq standalone`` on a new store."""
+def our_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
+    """``rmq standalone`` on a new store, with more settings."""
     begin = time.perf_counter()
-    with standalone(store, f"flushDiskType={flush}\n") as broker:
+    with standalone(store, f"flushDiskType={flush}\n{more}") as broker:
         _wait_for(broker.broker)
         start_s = time.perf_counter() - begin
         yield Running(broker.namesrv, broker.broker, start_s, psutil.Process(broker.pid).memory_full_info().uss)

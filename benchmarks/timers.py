@@ -1,7 +1,8 @@
-"""Timer messages that are all due in the same second, at our broker."""
+"""Timer messages at our broker: many that are all due in the same second, and a million that wait."""
 
 import asyncio
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -9,22 +10,39 @@ import uvloop
 
 from benchmarks.client import consume
 from benchmarks.measure import Figure
+from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_core.client import Message, Producer
-from tools.standalone import standalone
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.header import request
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.store import MessageStore
+from rmq_formats.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.properties import encode_properties
+from rmq_formats.store import Store
+from rmq_formats.timer import PROPERTY_OUT_MS, TIMER_TOPIC
+from tools.standalone import Standalone, standalone
 
 TOPIC: Final = "TimerLoad"
 COUNT: Final = 30_000
 CONCURRENT: Final = 256
 AHEAD_MS: Final = 30_000  # all are sent before
+PENDING: Final = 1_000_000
+DUE: Final = 10_000  # of these
+_HOUR_S: Final = 3600
+_DUE_IN_S: Final = 20
+_PATIENCE_S: Final = 900
+_HOST: Final = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 
 
 def figures(work: Path) -> list[Figure]:
-    """Deliveries a second, as a push consumer of ours sees them."""
+    """Deliveries a second, as a push consumer of ours sees them; memory, start and punctuality with many that wait."""
     with standalone(work / "timers", "") as broker:
         uvloop.run(_send(broker.namesrv))
         per_second = uvloop.run(consume(broker.namesrv, TOPIC, COUNT))
     name = f"{COUNT:,} timer messages of one second, delivered and consumed"
-    return [Figure(name, f"{per_second:,.0f}/s", "", None, "10,000/s", per_second >= 10_000)]
+    delivered = Figure(name, f"{per_second:,.0f}/s", "", None, "10,000/s", per_second >= 10_000)
+    return [delivered, *pending(work / "pending", PENDING, DUE)]
 
 
 async def _send(namesrv: str) -> None:
@@ -39,3 +57,83 @@ async def _send(namesrv: str) -> None:
         await asyncio.gather(*(send_some() for _ in range(CONCURRENT)))
     if time.time_ns() // 1_000_000 >= due_ms:
         raise RuntimeError("the messages were due before all were sent")
+
+
+# --- many that wait -----------------------------------------------------------------
+def pending(store: Path, count: int, due_count: int) -> list[Figure]:
+    """What messages that wait cost.
+
+    Args:
+        store: directory of a new store.
+        count: so many, due in the seconds of a day.
+        due_count: so many more, due in one second soon after a start.
+    """
+    now_s = time.time_ns() // 1_000_000_000
+    _put(store, (now_s + _HOUR_S + number % (23 * _HOUR_S) for number in range(count)))
+    with standalone(store, "timerStopEnqueue=true\n") as broker:
+        idle_bytes = _own_bytes(broker.pid)
+    with standalone(store, "") as broker:
+        asyncio.run(_all_taken_in(broker))
+        waiting_bytes = _own_bytes(broker.pid) - idle_bytes
+    due_s = time.time_ns() // 1_000_000_000 + _DUE_IN_S
+    _put(store, (due_s for _ in range(due_count)))
+    begin = time.perf_counter()
+    with standalone(store, "") as broker:
+        start_s = time.perf_counter() - begin
+        asyncio.run(_all_came(broker, due_count))
+        again_bytes = _own_bytes(broker.pid) - idle_bytes
+    late_ms = [message.store_timestamp_ms - (due_s + 1) * 1000 for message in Store(store).messages(topic=TOPIC)]
+    first_ms, last_ms = min(late_ms), max(late_ms)
+    memory = f"{waiting_bytes / (1 << 20):.1f} MiB, {again_bytes / (1 << 20):.1f} after a start"
+    return [
+        Figure(f"memory of {count:,} timer messages that wait", memory, "", None, "50 MiB",
+               max(waiting_bytes, again_bytes) <= 50 << 20),
+        Figure("start of a broker with them", f"{start_s:.1f} s", "", None, "5 s", start_s <= 5),
+        Figure(f"{due_count:,} of one second among them, first and last after it", f"{first_ms}, {last_ms:,} ms", "",
+               None, "0 to 3,000 ms", first_ms >= 0 and last_ms <= 3000 and len(late_ms) == due_count),
+    ]  # fmt: skip
+
+
+def _put(store: Path, due_s: Iterable[int]) -> None:
+    """Put messages into the timer topic, as a broker does when they are sent."""
+    opened = MessageStore.open(
+        StoreConfig(root=str(store), commitlog_path=str(store / "commitlog")), time.time_ns() // 1_000_000
+    )
+    for number, due in enumerate(due_s):
+        now_ms = time.time_ns() // 1_000_000
+        properties = {
+            PROPERTY_UNIQ_KEY: f"7F00000100002A139A14{number:012X}", "WAIT": "true", REAL_TOPIC: TOPIC,
+            REAL_QUEUE_ID: "0", PROPERTY_OUT_MS: str(due * 1000),
+        }  # fmt: skip
+        opened.put(TIMER_TOPIC, 0, b"x" * 100, encode_properties(properties), now_ms, _HOST, now_ms)
+        if not number % 1024:
+            opened.dispatch()
+    opened.dispatch()
+    if not opened.shutdown():
+        raise RuntimeError(f"{store}: not all is on the disk")
+
+
+def _own_bytes(pid: int) -> int:
+    """Memory of a process that is not of files, whose pages the system may take back."""
+    with Path(f"/proc/{pid}/smaps_rollup").open(encoding="ascii") as lines:
+        numbers = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value}
+    return (int(numbers["Pss_Anon"]) + int(numbers["Pss_Shmem"])) << 10
+
+
+async def _all_taken_in(broker: Standalone) -> None:
+    async with asyncio.timeout(_PATIENCE_S), RemotingClient() as client:
+        while True:
+            answer = await client.invoke(broker.broker, request(RequestCode.GET_BROKER_RUNTIME_INFO))
+            if b'"timerOffsetBehind":"0"' in bytes(answer.body):
+                return
+            await asyncio.sleep(0.2)
+
+
+async def _all_came(broker: Standalone, count: int) -> None:
+    async with asyncio.timeout(_PATIENCE_S), RemotingClient() as client:
+        while True:
+            asked = request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+            answer = await client.invoke(broker.broker, asked)
+            if int(answer.ext_fields.get("offset", "0")) >= count:
+                return
+            await asyncio.sleep(0.2)

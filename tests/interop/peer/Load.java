@@ -7,6 +7,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -25,6 +26,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   Load NAMESRV batch   TOPIC THREADS SECONDS        in batches of 32
  *   Load NAMESRV transaction TOPIC THREADS SECONDS    single sends in transactions that are committed at once
  *   Load NAMESRV consume TOPIC COUNT   SECONDS        a new group, from the first message, until COUNT have come
+ *   Load NAMESRV filter  TOPIC COUNT   SECONDS        sends twice COUNT; a group that was there before, and whose SQL
+ *                                                     filter half of them match, is given COUNT
  * Sends warm up for two seconds that do not count.
  */
 public class Load {
@@ -48,6 +51,8 @@ public class Load {
         double seconds = Double.parseDouble(args[4]);
         if (mode.equals("consume")) {
             consume(namesrv, topic, amount, seconds);
+        } else if (mode.equals("filter")) {
+            filter(namesrv, topic, amount, seconds);
         } else {
             boolean transaction = mode.equals("transaction");
             DefaultMQProducer producer = transaction ? committing() : new DefaultMQProducer("load-" + UUID.randomUUID());
@@ -127,28 +132,84 @@ public class Load {
     }
 
     static void consume(String namesrv, String topic, int count, double seconds) throws Exception {
+        DefaultMQPushConsumer consumer = consumer(namesrv);
+        consumer.subscribe(topic, "*");
+        Received received = new Received(consumer, count);
+        consumer.start();
+        received.await(seconds);
+    }
+
+    static void filter(String namesrv, String topic, int count, double seconds) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("load-" + UUID.randomUUID());
+        producer.setNamesrvAddr(namesrv);
+        producer.start();
+        producer.send(new Message(topic, "TagA", "none that matches".getBytes()), 10000);
+        DefaultMQPushConsumer consumer = consumer(namesrv);
+        consumer.subscribe(topic, MessageSelector.bySql("price < 50 AND region IN ('EU', 'US')"));
+        Received received = new Received(consumer, count);
+        consumer.start();
+        consumer.suspend(); // its filter is known when the messages come: the broker may have bit maps of them
+        byte[] body = new byte[1024];
+        Arrays.fill(body, (byte) 'x');
+        for (int sent = 0; sent < 2 * count; sent += BATCH) {
+            List<Message> batch = batchOf(topic, body, Math.min(BATCH, 2 * count - sent));
+            for (int i = 0; i < batch.size(); i++) {
+                batch.get(i).putUserProperty("price", String.valueOf((sent + i) % 100));
+                batch.get(i).putUserProperty("region", i % 2 == 0 ? "EU" : "US");
+            }
+            producer.send(batch, 10000);
+        }
+        producer.shutdown();
+        Thread.sleep(WARM_UP_MS);
+        received.begin();
+        consumer.resume();
+        received.await(seconds);
+    }
+
+    /** A new group that begins with the first message. */
+    static DefaultMQPushConsumer consumer(String namesrv) {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("load-" + UUID.randomUUID());
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(32);
         consumer.setPullBatchSize(32);
-        consumer.subscribe(topic, "*");
-        AtomicLong got = new AtomicLong(), first = new AtomicLong(), last = new AtomicLong();
-        CountDownLatch complete = new CountDownLatch(1);
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            first.compareAndSet(0, System.nanoTime());
-            last.set(System.nanoTime());
-            if (got.addAndGet(messages.size()) >= count) {
-                complete.countDown();
+        return consumer;
+    }
+
+    /** What a consumer is given. */
+    static class Received {
+        final DefaultMQPushConsumer consumer;
+        final int count;
+        final AtomicLong got = new AtomicLong(), first = new AtomicLong(), last = new AtomicLong();
+        final CountDownLatch complete = new CountDownLatch(1);
+
+        Received(DefaultMQPushConsumer consumer, int count) {
+            this.consumer = consumer;
+            this.count = count;
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                first.compareAndSet(0, System.nanoTime());
+                last.set(System.nanoTime());
+                if (got.addAndGet(messages.size()) >= count) {
+                    complete.countDown();
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+
+        /** Nothing that came before counts. */
+        void begin() {
+            if (got.get() != 0) {
+                throw new IllegalStateException(got.get() + " came too early");
             }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
-        consumer.start();
-        complete.await((long) (seconds * 1000), TimeUnit.MILLISECONDS);
-        long failed = Math.max(0, count - got.get());
-        double took = (last.get() - first.get()) / 1e9;
-        consumer.shutdown();
-        report(got.get(), failed, took);
+        }
+
+        void await(double seconds) throws InterruptedException {
+            complete.await((long) (seconds * 1000), TimeUnit.MILLISECONDS);
+            long failed = Math.max(0, count - got.get());
+            double took = (last.get() - first.get()) / 1e9;
+            consumer.shutdown();
+            report(got.get(), failed, took);
+        }
     }
 
     static void report(long messages, long failed, double seconds) {
