@@ -1,12 +1,26 @@
 """How large the files of a table become."""
 
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
 TARGET_FILE_BYTES: Final = 128 << 20
 FEW_TOPICS: Final = 8  # a task holds so many files of the target's size without a shuffle
+_LEAST_APART_BYTES: Final = 16 << 20
 _LEAST_SPLIT_BYTES: Final = 8 << 20  # less would make small files for nothing: a task costs some 100 ms
+
+
+def may_write_apart(topics: int, span_bytes: int, tasks: int) -> bool:
+    """Whether files become no swarm where each task writes its own, without a shuffle before.
+
+    Args:
+        topics: how many there may be.
+        span_bytes: of the log.
+        tasks: that read it.
+    """
+    return tasks <= 1 or topics <= FEW_TOPICS or span_bytes // (tasks * topics) >= _LEAST_APART_BYTES
 
 
 def set_file_sizes(spark: SparkSession, topics: int) -> None:
@@ -34,3 +48,10 @@ def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
     """
     wanted = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
     return max(_LEAST_SPLIT_BYTES, min(wanted, -(-span_bytes // max(1, processors))))
+
+
+def local_path(path: str) -> str | None:
+    """A table's path as this machine's file system has it; None if it is not there, but in another one."""
+    if path.startswith("file:"):
+        return unquote(urlsplit(path).path)
+    return None if "://" in path else str(Path(path).absolute())

@@ -4,27 +4,29 @@ A merge that is run again, or after a later one, changes nothing: a row gives wa
 two exports both land is landed once, in whatever order they commit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.once import ATTEMPTS, OnceTable, Rows
+from rmq_formats.lakehouse.once import ATTEMPTS, OnceTable
 from rmq_formats.spark.delta import CONFLICTS
 
 _SETTINGS = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
 
-def upsert(spark: SparkSession, table: OnceTable, rows: Rows, key: Sequence[str], end: int) -> None:
+def upsert(
+    spark: SparkSession, table: OnceTable, rows: Callable[[int], DataFrame], key: Sequence[str], end: int
+) -> None:
     """Merge what is owed of the records that begin before ``end``, and set the transaction's version, in one commit.
 
     Args:
         spark: the session.
         table: where to.
-        rows: gives the table's columns.
+        rows: of a physical offset or behind it, with the table's columns.
         key: names of columns, none of which is null in a row.
         end: physical offset, exclusive.
 

@@ -6,7 +6,7 @@ are chosen anew, from where that one ended. So a run that dies leaves all or not
 is owed, and of two that race each row is one's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,14 +18,34 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.selection import Selection
-from rmq_formats.spark.delta import CONFLICTS, Appended, DeltaTableLog
+from rmq_formats.spark.delta import CONFLICTS, Appended, AppendTransaction, DeltaTableLog
 
 STORE_PROPERTY: Final = "rmq.store"
 ATTEMPTS: Final = 50  # each lost race is another's commit
 
-Rows = Callable[[int], DataFrame]
-"""The rows that begin at a physical offset or behind it."""
 Finish = Callable[[DataFrame], DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One attempt to land what is owed.
+
+    Attributes:
+        transaction: that has read where the table stands.
+        begin: physical offset of what is owed.
+        end: exclusive.
+        shared: whether exports of other selections have landed in the table, perhaps some of this.
+        versions: transaction versions to commit.
+    """
+
+    transaction: AppendTransaction
+    begin: int
+    end: int
+    shared: bool
+    versions: Mapping[str, int]
+
+
+Write = Callable[[Turn], Appended]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +154,12 @@ class OnceTable:
             table = table.property(name, value)
         table.property(STORE_PROPERTY, self._selection.store_id).execute()
 
-    def land(self, rows: Rows, end: int, finish: Finish) -> Appended:
+    def land(self, write: Write, end: int) -> Appended:
         """Land what is owed of the records that begin before ``end``, a physical offset.
 
         Args:
-            rows: gives them.
+            write: appends them; called again after a lost race.
             end: exclusive.
-            finish: makes the table's columns of those that are owed; called again after a lost race.
 
         Raises:
             StoreError: other writers were faster each time.
@@ -152,22 +171,36 @@ class OnceTable:
             transaction.transaction_version(selection.lock_id)
             if end <= landed:
                 return Appended()
+            own = {selection.app_id, selection.lock_id}
+            shared = any(name.startswith(selection.lock_id) and name not in own for name in transaction.app_ids())
+            versions = {selection.app_id: end, selection.lock_id: transaction.table_version + 1}
             begin = max(landed, selection.starting_physical_offset)
-            frame = rows(begin)
-            others = {selection.app_id, selection.lock_id}
-            if any(name.startswith(selection.lock_id) and name not in others for name in transaction.app_ids()):
-                frame = self._without_landed(frame, transaction.table_version, begin, end)
-            version = transaction.table_version + 1
             try:
-                return transaction.append(finish(frame), {selection.app_id: end, selection.lock_id: version})
+                return write(Turn(transaction, begin, end, shared, versions))
             except CONFLICTS:
                 continue
         raise StoreError(f"{self.path}: other writers were faster {ATTEMPTS} times; nothing was written")
 
-    def _without_landed(self, frame: DataFrame, table_version: int, begin: int, end: int) -> DataFrame:
+    def append(self, turn: Turn, frame: DataFrame, finish: Finish = lambda frame: frame) -> Appended:
+        """Write rows by Spark, and commit them.
+
+        Args:
+            turn: see ``Turn``.
+            frame: the rows that begin at ``turn.begin`` or behind it, with the table's column of physical offsets.
+            finish: makes the table's columns of those that are owed.
+        """
+        owed = self._without_landed(frame, turn) if turn.shared else frame
+        return turn.transaction.append(finish(owed), turn.versions)
+
+    def takes_files(self) -> bool:
+        """Whether files that Spark has not written may become the table's: it asks nothing more of its writers."""
+        return self._log.is_plain() and not self._shape.clusters
+
+    def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:
         """Leave out what an export of another selection of the store has landed."""
-        table = self._spark.read.format("delta").option("versionAsOf", table_version).load(self.path)
-        there = table.where(F.col(self.offset).between(begin, end - 1)).select(self.offset)
+        seen = turn.transaction.table_version
+        table = self._spark.read.format("delta").option("versionAsOf", seen).load(self.path)
+        there = table.where(F.col(self.offset).between(turn.begin, turn.end - 1)).select(self.offset)
         return frame.join(there, self.offset, "left_anti").select(*frame.columns)
 
 

@@ -1,23 +1,28 @@
 """The raw table: the source's columns as they are, and the date of the store time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, StructField, StructType
+from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.once import OnceTable, Rows, Shape
+from rmq_formats.lakehouse.files import local_path, may_write_apart
+from rmq_formats.lakehouse.once import OnceTable, Shape, Turn
+from rmq_formats.lakehouse.parquet import CODECS, Layout
+from rmq_formats.lakehouse.raw_files import DATE, ERROR, FilesJob, write_files
+from rmq_formats.lakehouse.records import Records
 from rmq_formats.lakehouse.selection import Selection
 from rmq_formats.spark import schemas
+from rmq_formats.spark.delta import Appended
 
-DATE: Final = "date"
-ERROR: Final = "record_error"
 _NEEDED: Final = ("physical_offset", "size", "store_timestamp", ERROR)
 # Smallest and largest values cost a look at each value; these are what rows are looked up by.
 _STATS: Final[tuple[str, ...]] = ("physical_offset", "store_timestamp", "queue_id", "queue_offset", "uniq_key")
+# Types whose texts in the table's log are those of Arrow.
+_PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,9 @@ class Landed:
 
     def __add__(self, other: "Landed") -> "Landed":
         return Landed(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+
+Counted = tuple[Appended, Landed]
 
 
 class Export(Protocol):
@@ -66,8 +74,8 @@ class Export(Protocol):
         """Physical offset up to which all is landed; -1 if nothing ever was."""
         ...
 
-    def land(self, rows: Rows, end: int) -> Landed:
-        """Land what is owed of the records that begin before ``end``."""
+    def land(self, records: Records) -> Landed:
+        """Land what is owed of the records."""
         ...
 
 
@@ -101,7 +109,8 @@ class RawExport:
             name for name in _STATS if name in source.fieldNames() and name not in shape.partitions
         )
         stats += tuple(name for name in shape.clusters if name not in stats)
-        self._table = OnceTable(spark, path, selection, Shape(shape.partitions, shape.clusters, stats=stats))
+        self._shape = Shape(shape.partitions, shape.clusters, stats=stats)
+        self._table = OnceTable(spark, path, selection, self._shape)
 
     def source_options(self) -> dict[str, str]:
         """The wanted columns."""
@@ -119,20 +128,57 @@ class RawExport:
         """See ``Export``."""
         return self._table.exported_end()
 
-    def land(self, rows: Rows, end: int) -> Landed:
+    def land(self, records: Records) -> Landed:
         """See ``Export``."""
+        counted = Landed()
+
+        def write(turn: Turn) -> Appended:
+            nonlocal counted
+            added, counted = self._files(records, turn) or self._rows(records, turn)
+            return added
+
+        added = self._table.land(write, records.end)
+        return replace(counted, messages=added.rows, files=added.files) if added.committed else Landed()
+
+    def _files(self, records: Records, turn: Turn) -> Counted | None:
+        """Have the tasks write files; None where Spark has to."""
+        spark, layout = records.spark, self._layout(records.spark)
+        if turn.shared or layout is None or not self._table.takes_files():
+            return None
+        store, read, tasks = records.tasks(turn.begin)
+        if not may_write_apart(records.topics, turn.end - turn.begin, len(tasks)):
+            return None
+        read = replace(read, columns=tuple(self._source.fieldNames()))
+        written = write_files(spark, FilesJob(store, read, self.selection.left_out, layout), tasks)
+        files = [file for task in written for file in task.files]
+        added = Appended(sum(file.rows for file in files), len(files), committed=True)
+        told = {
+            "numFiles": added.files,
+            "numOutputRows": added.rows,
+            "numOutputBytes": sum(file.bytes for file in files),
+        }
+        turn.transaction.append_files([file.action for file in files], told, turn.versions)
+        bytes_, damaged = sum(task.bytes for task in written), sum(task.damaged for task in written)
+        return added, Landed(bytes=bytes_, damaged=damaged)
+
+    def _layout(self, spark: SparkSession) -> Layout | None:
+        """Where tasks write files and how; None where they cannot."""
+        path = local_path(self._table.path)
+        codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
+        plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._shape.partitions)
+        if path is None or codec is None or not plain:
+            return None
+        return Layout(path, self._shape.partitions, self._shape.stats, codec)
+
+    def _rows(self, records: Records, turn: Turn) -> Counted:
+        """Have Spark write the rows."""
         seen = Observation()
 
         def finish(frame: DataFrame) -> DataFrame:
-            nonlocal seen
-            seen = Observation()
             sound = F.col(ERROR).isNull()
             bytes_, damaged = F.sum(F.when(sound, F.col("size"))).alias("bytes"), F.count_if(~sound).alias("damaged")
             dated = frame.withColumn(DATE, F.to_date("store_timestamp"))
             return dated.observe(seen, bytes_, damaged).where(sound).drop(ERROR)
 
-        added = self._table.land(rows, end, finish)
-        if not added.committed:
-            return Landed()
-        counted = seen.get
-        return Landed(added.rows, int(counted["bytes"] or 0), int(counted["damaged"] or 0), 0, added.files)
+        added = self._table.append(turn, records.frame(turn.begin), finish)
+        return added, Landed(bytes=int(seen.get["bytes"] or 0), damaged=int(seen.get["damaged"]))

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,9 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.checkpoint import Checkpoint
-from rmq_formats.lakehouse.files import split_bytes
 from rmq_formats.lakehouse.log import StoreLog, check_end, look
 from rmq_formats.lakehouse.raw import Export, Landed
+from rmq_formats.lakehouse.records import Records
 
 _WAIT_S = 0.5  # how long a signal waits to be noticed
 # Spark gives the process that plans a stream ten seconds to start, and no setting for it: a busy machine needs more.
@@ -134,18 +133,13 @@ class Run:
                     "the log was cut off, or it is another store's; give another --checkpoint"
                 )
             gone = max(gone, self._missing(log, begin, end))
-            added = export.land(partial(self._rows, export, end), end)
+            options, topics = export.source_options(), self._bounds.topics
+            added = export.land(Records(self._spark, export.selection, options, end, topics))
             progress.landed[export.name] += added
             done = True
         progress.missing_bytes += gone
         progress.batches += done
         progress.end = max(progress.end, end)
-
-    def _rows(self, export: Export, end: int, first: int) -> DataFrame:
-        processors = self._spark.sparkContext.defaultParallelism
-        options = export.source_options()
-        options["splitBytes"] = str(split_bytes(self._bounds.topics, end - first, processors))
-        return export.selection.batch(self._spark, first, end, options)
 
     def batch(self, log: StoreLog) -> None:
         """Land what is there."""

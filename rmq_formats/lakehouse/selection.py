@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -26,6 +28,11 @@ class LeftOut:
         """Whether a row stays; one without a topic is a damaged stretch, and does."""
         topic = F.col("topic")
         return topic.isNull() | ~(topic.isin(*self.names) | topic.startswith(self.prefix))
+
+    def keeps_arrow(self, topics: pa.Array) -> pa.Array:
+        """The same of a column of topics."""
+        left_out = pc.or_(pc.is_in(topics, pa.array(self.names, pa.string())), pc.starts_with(topics, self.prefix))
+        return pc.or_(pc.is_null(topics), pc.fill_null(pc.invert(left_out), True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +87,14 @@ class Selection:
         }
         return {name: value for name, value in given.items() if value is not None} | dict(self.queue_bounds)
 
-    def batch(self, spark: SparkSession, start: int, end: int, options: Mapping[str, str]) -> DataFrame:
-        """The rows of records that begin in ``[start, end)``."""
-        frame = (
-            spark.read.format("rmq_commitlog")
-            .options(**self.options(), **options)
-            .option("accessPath", "scan")
-            .option("startingPhysicalOffset", start)
-            .option("endingPhysicalOffset", end)
-            .load(self.store)
-        )
-        return self.chosen(frame)
+    def read_options(self, start: int, end: int, more: Mapping[str, str]) -> dict[str, str]:
+        """The source's options for the records that begin in ``[start, end)``, with ``more`` of them."""
+        bounds = {"startingPhysicalOffset": str(start), "endingPhysicalOffset": str(end)}
+        return {**self.options(), **more, **bounds, "accessPath": "scan", "path": self.store}
+
+    def batch(self, spark: SparkSession, start: int, end: int, more: Mapping[str, str]) -> DataFrame:
+        """The rows of these."""
+        return self.chosen(spark.read.format("rmq_commitlog").options(**self.read_options(start, end, more)).load())
 
     def chosen(self, frame: DataFrame) -> DataFrame:
         """Without the rows of topics that are left out."""

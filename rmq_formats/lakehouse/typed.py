@@ -12,8 +12,9 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.keyed import upsert
-from rmq_formats.lakehouse.once import OnceTable, Rows, Shape
+from rmq_formats.lakehouse.once import OnceTable, Shape
 from rmq_formats.lakehouse.raw import Landed
+from rmq_formats.lakehouse.records import Records
 from rmq_formats.lakehouse.selection import Selection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
 from rmq_formats.spark import schemas
@@ -165,11 +166,11 @@ class TypedExport:
         landed = self._table.exported_end()
         return landed if self._dead is None else min(landed, self._dead.exported_end())
 
-    def land(self, rows: Rows, end: int) -> Landed:
+    def land(self, records: Records) -> Landed:
         """See ``Export``. Bodies are decoded once, for both tables."""
-        begin = self.exported_end()
-        landed = self._table.exported_end()
-        decoded = self._decoded(rows(max(begin, self.selection.starting_physical_offset))).persist()
+        begin = max(self.exported_end(), self.selection.starting_physical_offset)
+        landed, end = self._table.exported_end(), records.end
+        decoded = self._decoded(records.frame(begin)).persist()
         try:
             owed = decoded.where(F.col(_OFFSET) >= landed)
             sound = F.col("reason").isNull()
@@ -181,17 +182,19 @@ class TypedExport:
             if self._topic.key:
                 upsert(self._spark, self._table, lambda first: self._typed(decoded, first), self._topic.key, end)
             else:
-                added = self._table.land(lambda first: self._typed(decoded, first), end, lambda frame: frame)
+                table = self._table
+                added = table.land(lambda turn: table.append(turn, self._typed(decoded, turn.begin)), end)
                 files += added.files
         finally:
             decoded.unpersist()
         return Landed(counted[0], int(counted[1] or 0), counted[2], counted[3], files)
 
     def _land_dead(self, decoded: DataFrame, end: int) -> int:
-        if self._dead is None:
+        table = self._dead
+        if table is None:
             return 0
         dead = decoded.where(F.col("reason").isNotNull()).select(*_DEAD.fieldNames())
-        return self._dead.land(lambda first: dead.where(F.col(_OFFSET) >= first), end, lambda frame: frame).files
+        return table.land(lambda turn: table.append(turn, dead.where(F.col(_OFFSET) >= turn.begin)), end).files
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""

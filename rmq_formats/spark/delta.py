@@ -5,7 +5,7 @@ committed since rows were chosen. Its own transactions can, and only Scala has t
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from delta.exceptions import (
 )
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+
+_PLAIN_VERSIONS = {(1, 1), (1, 2), (1, 7)}  # of readers and writers; 7 names its features
+_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -77,6 +80,15 @@ class DeltaTableLog:
         names = self._snapshot().metadata().partitionColumns()
         return [str(names.apply(at)) for at in range(names.size())]
 
+    def is_plain(self) -> bool:
+        """Whether a file of rows is all that the table asks of a writer: no checks, no columns by other names."""
+        snapshot = self._snapshot()
+        protocol = json.loads(snapshot.protocol().json())["protocol"]
+        features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))
+        versions = protocol["minReaderVersion"], protocol["minWriterVersion"]
+        known = versions in _PLAIN_VERSIONS
+        return known and features <= _PLAIN_FEATURES and "delta.invariants" not in snapshot.metadata().schemaString()
+
     def begin_append(self) -> "AppendTransaction":
         """A transaction on the newest version; commit it, or let it go."""
         jvm: Any = self._spark._jvm
@@ -128,17 +140,45 @@ class AppendTransaction:
         Raises:
             one of CONFLICTS: another has committed meanwhile; the files that were written belong to no version.
         """
-        nothing = self._jvm.scala.Option.empty()
         actions = self._transaction.writeFiles(frame._jdf)
         added = [actions.apply(at) for at in range(actions.size())]
-        delta = self._jvm.org.apache.spark.sql.delta
+        self.commit(actions, versions)
+        return Appended(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)
+
+    def append_files(self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int]) -> None:
+        """Commit files that are there already.
+
+        Args:
+            files: each an action of the table's log, as JSON.
+            told: figures for the table's history, by Delta's names.
+            versions: by application id.
+
+        Raises:
+            one of CONFLICTS: see ``append``.
+        """
+        from_json = getattr(getattr(self._jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
+        actions = self._jvm.java.util.ArrayList()
+        for file in files:
+            actions.append(from_json(file))
+        session = self._transaction.spark()
+        metrics = self._jvm.java.util.HashMap()
+        for name, value in told.items():
+            metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
+                session.sparkContext(), name
+            )
+            metric.set(value)
+            metrics[name] = metric
+        self._transaction.registerSQLMetrics(session, self._jvm.PythonUtils.toScalaMap(metrics))
+        self.commit(self._jvm.PythonUtils.toSeq(actions), versions)
+
+    def commit(self, actions: Any, versions: Mapping[str, int]) -> None:
+        """Commit actions, a Scala sequence, with ``versions``; raises as ``append``."""
+        delta, nothing = self._jvm.org.apache.spark.sql.delta, self._jvm.scala.Option.empty()
         for app_id, version in versions.items():
             actions = actions.appended(delta.actions.SetTransaction(app_id, version, nothing))
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")
         self._transaction.commit(actions, write(append, *[nothing] * 8))
-        rows = sum(int(file.numLogicalRecords().get()) for file in added)
-        return Appended(rows, len(added), committed=True)
 
 
 def _text_map(entries: Any) -> dict[str, str]:

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.once import OnceTable
+from rmq_formats.spark.delta import DeltaTableLog
 from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from tests.stores import flip
 
@@ -38,6 +40,43 @@ def is_system(topic: str) -> bool:
 def offsets(spark: SparkSession, table: Path) -> list[int]:
     rows = spark.read.format("delta").load(str(table)).select("physical_offset").orderBy("physical_offset").collect()
     return [row.physical_offset for row in rows]
+
+
+@pytest.mark.parametrize("store", ["mixed", "exotic"])
+def test_files_that_tasks_write_hold_the_rows_that_spark_writes(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    given = (golden(store) / "store", "--system-topics", "--partition-by", "topic,queue_id,date")
+    ours, _ = export(spark, given[0], tmp_path / "ours", *given[1:])
+    monkeypatch.setattr(OnceTable, "takes_files", lambda _: False)
+    theirs, _ = export(spark, given[0], tmp_path / "theirs", *given[1:])
+    same = ("messages", "bytes", "damaged", "files", "exports")
+    assert [ours[name] for name in same] == [theirs[name] for name in same]
+    found, expected = (
+        spark.read.format("delta").load(str(tmp_path / name)).orderBy("physical_offset").collect()
+        for name in ("ours", "theirs")
+    )
+    assert found == expected
+    assert directories(tmp_path / "ours") == directories(tmp_path / "theirs")
+    offset = expected[-1].physical_offset
+    table = spark.read.format("delta").load(str(tmp_path / "ours"))
+    assert table.where(table.physical_offset == offset).collect() == expected[-1:]  # by the log's statistics
+
+
+def directories(table: Path) -> set[str]:
+    return {str(path.parent.relative_to(table)) for path in table.glob("*=*/**/*.parquet")}
+
+
+def test_a_table_that_asks_more_of_its_writers_is_written_by_spark(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store, table = golden("mixed") / "store", tmp_path / "table"
+    export(spark, store, table, "--ending-physical-offset", "1000")
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT sound CHECK (size > 0)")
+    assert not DeltaTableLog(spark, str(table)).is_plain()
+    export(spark, store, table)
+    assert offsets(spark, table) == [record["physical_offset"] for record in records(golden("mixed"))]
 
 
 def test_all_messages_land_once_and_a_second_run_adds_nothing(

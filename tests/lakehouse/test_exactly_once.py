@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.run import Run
@@ -60,13 +59,12 @@ def test_a_lost_checkpoint_repeats_nothing_and_a_lost_table_is_filled_again(expo
 def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(self: AppendTransaction, frame: DataFrame, versions: object) -> None:
-        self._transaction.writeFiles(frame._jdf)
+    def die(*_: object) -> None:
         raise StoreError("killed")
 
     placed = write(exporter.store, plain(30))
     with monkeypatch.context() as patch:
-        patch.setattr(AppendTransaction, "append", die)
+        patch.setattr(AppendTransaction, "commit", die)
         with pytest.raises(Exception, match="killed"):
             exporter.run(*mode)
     assert list(exporter.table.rglob("topic=*/*/*.parquet"))  # files are there, and nobody sees them
@@ -99,15 +97,15 @@ def test_what_dies_after_its_commit_repeats_nothing(
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have ``action`` run once, when an export has read where it stands and has not committed yet."""
-    batch, waiting = Selection.batch, [action]
+    read_options, waiting = Selection.read_options, [action]
 
-    def with_action(self: Selection, *arguments: Any) -> DataFrame:
-        frame = batch(self, *arguments)
+    def with_action(self: Selection, *arguments: Any) -> dict[str, str]:
+        options = read_options(self, *arguments)
         if waiting:
             waiting.pop()()
-        return frame
+        return options
 
-    monkeypatch.setattr(Selection, "batch", with_action)
+    monkeypatch.setattr(Selection, "read_options", with_action)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,247 @@
+"""Arrow batches as Parquet files of a Delta table: a directory for each partition, and what its log tells of a file.
+
+A row passes from Arrow to Parquet in columns; Spark's own writer takes it apart and puts it together value by value.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
+from rmq_formats.lakehouse.stats import ColumnStats
+
+CODECS: Final = {
+    "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
+}  # fmt: skip
+_OPEN_FILES: Final = 64
+_MAX_DIRECTORY_BYTES: Final = 255  # that file systems take
+# As Spark names directories (ExternalCatalogUtils); readers of Delta ask the log, people look here.
+_ESCAPED: Final = frozenset("\"#%'*/:=?\\\x7f{}[]^") | {chr(code) for code in range(32)}
+# Values that hardly ever come twice: a dictionary of them would be made and thrown away.
+_PLAIN: Final = frozenset(
+    {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
+)
+_LEAVES: Final = {"keys": ("keys.list.element",), "properties": ("properties.key_value.key",)}
+
+Key = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where files go and what is in them.
+
+    Attributes:
+        table: directory of the table.
+        partitions: columns that become directories, and stand in no file.
+        stats: columns whose smallest and largest values the table's log keeps.
+        codec: one of ``CODECS``.
+        target_bytes: of a file, about. Rows of an eighth of it become a row group; twice as much waits at most,
+            whatever the number of partitions.
+    """
+
+    table: str
+    partitions: tuple[str, ...] = ()
+    stats: tuple[str, ...] = ()
+    codec: str = "snappy"
+    target_bytes: int = TARGET_FILE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that no version of the table has yet.
+
+    Attributes:
+        action: of the table's log, as JSON.
+        rows: in it.
+        bytes: its size.
+    """
+
+    action: str
+    rows: int
+    bytes: int
+
+
+class PartitionedFiles:
+    """Writes batches of one schema. Rows of a partition keep their order.
+
+    Args:
+        layout: see ``Layout``.
+        schema: of the batches.
+    """
+
+    def __init__(self, layout: Layout, schema: pa.Schema) -> None:
+        self._layout = layout
+        self._schema = pa.schema([field for field in schema if field.name not in layout.partitions])
+        self._pending: dict[Key, list[pa.RecordBatch]] = {}
+        self._pending_bytes: dict[Key, int] = {}
+        self._open: dict[Key, _File] = {}  # the one that was written to last is the last
+        self._written: list[WrittenFile] = []
+        self._paths: list[Path] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows.
+
+        Raises:
+            StoreError: a file cannot be written.
+        """
+        for key, rows in _split(batch, self._layout.partitions):
+            own = rows.select(self._schema.names)
+            self._pending.setdefault(key, []).append(own)
+            self._pending_bytes[key] = self._pending_bytes.get(key, 0) + own.nbytes
+            if self._pending_bytes[key] * 8 >= self._layout.target_bytes:
+                self._flush(key)
+        if sum(self._pending_bytes.values()) >= 2 * self._layout.target_bytes:
+            for key in list(self._pending):
+                self._flush(key)
+
+    def close(self) -> list[WrittenFile]:
+        """Write what waits; all files."""
+        for key in list(self._pending):
+            self._flush(key)
+        for key in list(self._open):
+            self._close(key)
+        return self._written
+
+    def abort(self) -> None:
+        """Remove all files."""
+        for file in self._open.values():
+            file.discard()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+    def _flush(self, key: Key) -> None:
+        batches = self._pending.pop(key)
+        del self._pending_bytes[key]
+        file = self._open.pop(key, None)
+        if file is None:
+            while len(self._open) >= _OPEN_FILES:
+                self._close(next(iter(self._open)))
+            file = _File(self._layout, self._schema, key)
+            self._paths.append(file.path)
+        self._open[key] = file
+        file.write(pa.Table.from_batches(batches, self._schema))
+        if file.bytes >= self._layout.target_bytes:
+            self._close(key)
+
+    def _close(self, key: Key) -> None:
+        self._written.append(self._open.pop(key).close())
+
+
+class _File:
+    """A Parquet file while it is written."""
+
+    def __init__(self, layout: Layout, schema: pa.Schema, key: Key) -> None:
+        self._layout, self._key = layout, key
+        names = [_directory(name, value) for name, value in zip(layout.partitions, key, strict=True)]
+        self._relative = "/".join([*names, f"part-{uuid.uuid4()}.{layout.codec}.parquet"])
+        self.path = Path(layout.table) / self._relative
+        self._rows = 0
+        self._stats = {name: ColumnStats() for name in layout.stats}
+        leaves = [leaf for name in schema.names for leaf in _LEAVES.get(name, (name,))]
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._sink = pa.OSFile(str(self.path), "wb")
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression=layout.codec,
+                use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN],
+                write_statistics=[leaf for leaf in leaves if leaf != "body"],
+                store_schema=False,
+            )
+        except OSError as error:
+            raise _fault(self.path, error) from error
+
+    @property
+    def bytes(self) -> int:
+        """Size so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """A row group."""
+        for name, stats in self._stats.items():
+            stats.add(rows.column(name))
+        self._rows += rows.num_rows
+        try:
+            self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        except OSError as error:
+            raise _fault(self.path, error) from error
+
+    def close(self) -> WrittenFile:
+        """Finish the file; what the table's log is to say of it."""
+        try:
+            self._writer.close()
+            self._sink.close()
+            found = self.path.stat()
+        except OSError as error:
+            raise _fault(self.path, error) from error
+        add = {
+            "path": quote(self._relative, safe="/="),
+            "partitionValues": dict(zip(self._layout.partitions, self._key, strict=True)),
+            "size": found.st_size,
+            "modificationTime": found.st_mtime_ns // 1_000_000,
+            "dataChange": True,
+            "stats": json.dumps(self._told_stats()),
+        }
+        return WrittenFile(json.dumps({"add": add}), self._rows, found.st_size)
+
+    def _told_stats(self) -> dict[str, Any]:
+        bounds = {name: stats.bounds() for name, stats in self._stats.items()}
+        return {
+            "numRecords": self._rows,
+            "minValues": {name: smallest for name, (smallest, _) in bounds.items() if smallest is not None},
+            "maxValues": {name: largest for name, (_, largest) in bounds.items() if largest is not None},
+            "nullCount": {name: stats.nulls for name, stats in self._stats.items()},
+        }
+
+    def discard(self) -> None:
+        """Let go of it unfinished."""
+        self._sink.close()
+
+
+def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Key, pa.RecordBatch]]:
+    """The rows of each partition that a batch has rows of."""
+    if not batch.num_rows:
+        return
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    for name in partitions:
+        own = batch.column(name).dictionary_encode(null_encoding="encode")
+        codes = codes * len(own.dictionary) + own.indices.to_numpy(zero_copy_only=False)
+    _, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
+    if len(firsts) > 1:
+        batch = batch.take(pa.array(np.argsort(codes, kind="stable")))
+    begin = 0
+    for count in counts.tolist():
+        rows = batch.slice(begin, count)
+        yield tuple(_partition_value(rows.column(name)[0]) for name in partitions), rows
+        begin += count
+
+
+def _partition_value(value: pa.Scalar) -> str | None:
+    """As Delta writes it; to it a text without characters is none."""
+    text: str | None = pc.cast(value, pa.string()).as_py()
+    return text or None
+
+
+def _directory(name: str, value: str | None) -> str:
+    if value is None:
+        return f"{name}=__HIVE_DEFAULT_PARTITION__"
+    escaped = "".join(f"%{ord(each):02X}" if each in _ESCAPED else each for each in value)
+    whole = f"{name}={escaped}".encode()
+    # Which directory it is says nothing: the log has the value. A cut name may be that of several.
+    return whole[:_MAX_DIRECTORY_BYTES].decode(errors="ignore")
+
+
+def _fault(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: {os.strerror(error.errno) if error.errno else error}")

@@ -1,0 +1,95 @@
+"""Lands raw rows without Spark's rows between: each task reads a stretch of the log and writes Parquet files of it."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from rmq_formats.access.plan import Task
+from rmq_formats.access.query import ReadOptions
+from rmq_formats.access.read import read_task
+from rmq_formats.arrow_schema import schema_of
+from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_formats.lakehouse.selection import LeftOut
+from rmq_formats.spark.runner import SparkRunner
+
+DATE = "date"
+ERROR = "record_error"
+
+
+@dataclass(frozen=True, slots=True)
+class FilesJob:
+    """What all tasks have to know.
+
+    Attributes:
+        store: root of the store.
+        read: which rows, and which columns of them.
+        left_out: topics that are not landed.
+        layout: of the files.
+    """
+
+    store: str
+    read: ReadOptions
+    left_out: LeftOut | None
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """What a task has written.
+
+    Attributes:
+        files: in the order in which they were closed.
+        bytes: of the messages, in the log.
+        damaged: stretches and bodies that are no message.
+    """
+
+    files: tuple[WrittenFile, ...]
+    bytes: int
+    damaged: int
+
+
+def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> list[TaskFiles]:
+    """Write the rows of all tasks; nobody sees the files before the table's log names them.
+
+    Raises:
+        StoreError: a file that cannot be read or written.
+    """
+    runner = SparkRunner(spark)
+    runner.check_shared("--table", job.layout.table)
+    return runner.map(partial(write_task, job), tasks)
+
+
+def write_task(job: FilesJob, task: Task) -> TaskFiles:
+    """Write the rows of one task."""
+    schema = _file_schema(job)
+    files = PartitionedFiles(job.layout, schema)
+    bytes_ = damaged = 0
+    try:
+        for batch in read_task(job.store, task, job.read):
+            wanted = _wanted(batch, job.left_out)
+            sound = wanted.filter(pc.is_null(wanted.column(ERROR)))
+            damaged += wanted.num_rows - sound.num_rows
+            bytes_ += pc.sum(sound.column("size")).as_py() or 0
+            files.write(_dated(sound, schema))
+        return TaskFiles(tuple(files.close()), bytes_, damaged)
+    except BaseException:
+        files.abort()
+        raise
+
+
+def _file_schema(job: FilesJob) -> pa.Schema:
+    kept = [field for field in schema_of(job.read.columns) if field.name != ERROR]
+    return pa.schema([*kept, pa.field(DATE, pa.date32())])
+
+
+def _wanted(batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
+    return batch if left_out is None else batch.filter(left_out.keeps_arrow(batch.column("topic")))
+
+
+def _dated(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """With the day of the store time, and without what a sound row has not."""
+    date = rows.column("store_timestamp").cast(pa.date32())
+    return pa.RecordBatch.from_arrays([*(rows.column(name) for name in schema.names[:-1]), date], schema=schema)
