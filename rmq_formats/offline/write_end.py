@@ -40,8 +40,8 @@ def is_empty(segments: list[Segment]) -> bool:
 
 
 def usual_file_bytes(segments: list[Segment]) -> int | None:
-    """The size that most of a log's files have; None where there is no file."""
-    sizes = Counter(segment.size_bytes for segment in segments)
+    """The size that most of a log's files have; None where there is no file, or none with bytes."""
+    sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
     return max(sizes, key=lambda size: (sizes[size], size), default=None)  # of two files the shorter one was cut
 
 
@@ -49,9 +49,11 @@ def log_file_bytes(segments: list[Segment], wanted: int | None) -> int:
     """The size that a log's files have, or are to have.
 
     Raises:
-        StoreSizeError: there are files of another size than the wanted one, or of several.
+        StoreSizeError: there are files of another size than the wanted one, or of several, or without bytes.
     """
     for segment in segments:
+        if not segment.size_bytes:
+            raise StoreSizeError(f"{segment.path}: the file is empty; run rmq repair, or delete it if it is the last")
         size = segments[0].size_bytes if wanted is None else wanted
         if segment.size_bytes != size:
             raise StoreSizeError(f"{segment.path}: has {segment.size_bytes} bytes, not {size}")

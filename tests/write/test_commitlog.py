@@ -338,6 +338,23 @@ def test_sizes_that_do_not_fit_are_refused(source: Path, tmp_path: Path) -> None
         begin_write(WriteOptions(str(tmp_path / "file"), True))
 
 
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_a_log_with_an_empty_file_is_refused_in_a_line_that_names_it(source: Path, number: int) -> None:
+    path = sorted((source / "commitlog").iterdir())[number]
+    path.write_bytes(b"")
+    for wanted in (None, 4096):
+        refused(StoreSizeError, f"{path.name}: the file is empty", source, commitlog_file_bytes=wanted)
+
+
+def test_an_empty_file_alone_is_overwritten_with_files_of_the_default_size(tmp_path: Path) -> None:
+    (tmp_path / "store" / "commitlog").mkdir(parents=True)
+    path = tmp_path / "store" / "commitlog" / ("0" * 20)
+    path.write_bytes(b"")
+    refused(StoreSizeError, "the file is empty", tmp_path / "store")
+    write(tmp_path / "store", [], overwrite=True, file_bytes=None)
+    assert path.stat().st_size == 1 << 30
+
+
 def test_offsets_that_leave_a_gap_cannot_be_kept(source: Path, tmp_path: Path) -> None:
     first, _, last = cut(batches_of(source), 50, 51)
     with pytest.raises(StoreError, match=r"the record at physical offset \d+ cannot keep it: the log ends at \d+"):
