@@ -21,6 +21,7 @@ from rmq_core.broker.tables import Run, run_now
 from rmq_core.broker.timers_delivered import Delivered
 from rmq_core.broker.timers_metrics import TimerMetrics
 from rmq_core.broker.timers_records import NEVER_TAKEN_IN, Waiting, read_waiting
+from rmq_core.store.timer_counts import waiting_by_topic_hash
 from rmq_core.store.timer_recovery import open_timers
 from rmq_core.store.timer_store import TimerConfig
 from rmq_core.store.values import GetStatus, PutResult, PutStatus
@@ -65,6 +66,8 @@ class Timers:
         config = timer_config(state.store.config.root, state.config)
         self.files = open_timers(config, state.store, state.clock_ms())
         self.metrics = TimerMetrics(state.store.config.root, state.clock_ms)
+        if not state.store.recovery.is_clean:
+            self.metrics.revise(state.topics.table, waiting_by_topic_hash(self.files.wheel, self.files.log))
         self._scan(self.files.done.scan_offset)
         self._work = self._rounds()
         self._more: asyncio.Handle | None = None
@@ -250,7 +253,7 @@ class Timers:
             return True
         if not self._put(waiting, write_time_ms, rolls=rolls):
             return False
-        self.metrics.add(waiting.topic, -1)
+        self.metrics.add(waiting.topic, -1 if waiting.recalls is None else 1)
         return True
 
     def _put(self, waiting: Waiting, write_time_ms: int, *, rolls: bool) -> bool:

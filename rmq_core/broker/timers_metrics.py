@@ -3,7 +3,8 @@
 Source: ``TimerMetrics``.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import field
@@ -11,6 +12,7 @@ from msgspec import field
 from rmq_core.broker.tables import Run, load_table, run_now, save_table
 from rmq_core.remoting.bodies import DataVersion
 from rmq_core.remoting.bodies.codec import BodyStruct
+from rmq_formats.hashing import java_string_hash
 
 _FILE: Final = "timermetrics"
 
@@ -57,6 +59,23 @@ class TimerMetrics:
         self._counts[topic] = self._counts.get(topic, 0) + change
         self._times[topic] = self._clock_ms()
         self._changes += 1
+
+    def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
+        """Take over what was counted anew. Topics whose names have the same hash keep their counts.
+
+        Args:
+            topics: all there are.
+            by_hash: messages that wait, by Java's hash of their topic.
+
+        Source: ``TimerMessageStore#checkAndReviseMetrics``.
+        """
+        names = {*topics, *self._counts}
+        sharing = Counter(map(java_string_hash, names))
+        for topic in names:
+            topic_hash = java_string_hash(topic)
+            change = by_hash.get(topic_hash, 0) - self._counts.get(topic, 0)
+            if change and sharing[topic_hash] == 1:
+                self.add(topic, change)
 
     def remove(self, topic: str) -> None:
         """Forget a topic."""

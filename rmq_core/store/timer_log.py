@@ -17,6 +17,7 @@ from rmq_formats.layout import MAGIC_BLANK
 from rmq_formats.timer import BLANK, TIMER_UNIT_BYTES, TimerUnit, encode_blank
 
 _BLOCK_BYTES: Final = 16 << 10
+_MANY_BYTES: Final = (1 << 20) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
 _NO_FILE: Final = -1
 
 
@@ -219,6 +220,19 @@ class TimerLog:
         for start in self._starts:
             first = max(begin - start, 0) + start
             yield from range(first, min(start + room, end), TIMER_UNIT_BYTES)
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """All units, some thousands at once: where the first of them stands, and their bytes.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        self.write()
+        room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+        for start in self._starts:
+            end = min(start + room, self.end)
+            for position in range(start, end, _MANY_BYTES):
+                yield position, self._read(start, position - start, min(_MANY_BYTES, end - position))
 
     def sound_end(self, begin: int) -> int:
         """Where the sound units end that stand one behind the other, from a position on."""

@@ -128,6 +128,18 @@ class TimerWheel:
         slots = self._slots
         return int(slots["count"][slots["time_index"] >= max(begin_ms // self.precision_ms, 1)].sum(dtype=np.int64))
 
+    def are_linked(self, times_ms: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which units stand in a chain.
+
+        Args:
+            times_ms: when each is due.
+            positions: of each in ``timerlog``.
+        """
+        indices = times_ms // self.precision_ms
+        slots = self._slots[indices % WHEEL_SLOTS]
+        is_there = (indices > 0) & (slots["time_index"] == indices)
+        return is_there & (slots["first"] <= positions) & (positions <= slots["last"])
+
     def take_changes(self) -> list[tuple[int, bytes]]:
         """Position in the file, and content, of each page that has changed since the last call."""
         changed = [

@@ -1,0 +1,46 @@
+"""Counts the messages that wait, from their units: a count that was kept beside them may be another after a crash.
+
+Source: ``TimerMessageStore#checkAndReviseMetrics``.
+"""
+
+from collections import Counter
+from typing import Final
+
+import numpy as np
+
+from rmq_core.store.timer_log import TimerLog
+from rmq_core.store.timer_wheel import TimerWheel
+from rmq_formats.timer import FLAG_DELETE, TIMER_UNIT_BYTES
+
+_DTYPE: Final = np.dtype([
+    ("size", ">i4"), ("previous", ">i8"), ("flags", ">i4"), ("write_time_ms", ">i8"), ("delay_ms", ">i4"),
+    ("physical_offset", ">i8"), ("record_size", ">i4"), ("topic_hash", ">i4"), ("reserved", ">i8"),
+])  # fmt: skip
+assert _DTYPE.itemsize == TIMER_UNIT_BYTES
+
+
+def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
+    """How many messages wait, less the recalls of some.
+
+    Args:
+        wheel: which units are of a chain.
+        log: the units; all of it is read, block by block.
+
+    Returns:
+        By Java's hash of the topic where they belong.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    found: Counter[int] = Counter()
+    for position, block in log.blocks():
+        units = np.frombuffer(block, dtype=_DTYPE)
+        due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
+        positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
+        waiting = wheel.are_linked(due_ms, positions)
+        changes = np.where(units["flags"][waiting] & FLAG_DELETE, -1, 1)
+        hashes, places = np.unique(units["topic_hash"][waiting], return_inverse=True)
+        sums = np.bincount(places, weights=changes, minlength=len(hashes))
+        for topic_hash, change in zip(hashes.tolist(), sums.tolist(), strict=True):
+            found[topic_hash] += int(change)
+    return found
