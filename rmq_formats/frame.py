@@ -45,6 +45,7 @@ _V4_LENGTHS = Struct(">4xi28xi44xi")  # magic, sys_flag and length of the body, 
 _V4_BODY_AT: Final = _V4_LENGTHS.size
 _V6_FLAGS: Final = FLAG_BORN_HOST_V6 | FLAG_STORE_HOST_V6
 _MAX_TOPIC_BYTES_V1: Final = 127
+_TOPIC_AND_INT16_BYTES: Final = 3  # lengths of a topic of version 1, and of properties
 _FIXED_BYTES = {MAGIC_V1: RECORD_FIXED_BYTES_V1, MAGIC_V2: RECORD_FIXED_BYTES_V2}
 
 
@@ -142,11 +143,10 @@ def record_properties(record: memoryview) -> bytes | None:
         magic, sys_flag, body_bytes = _V4_LENGTHS.unpack_from(record)
         topic_at = _V4_BODY_AT + body_bytes
         if magic == MAGIC_V1 and not sys_flag & _V6_FLAGS and _V4_BODY_AT <= topic_at < size:
-            at = topic_at + 1 + record[topic_at] + _INT16.size
-            if record[topic_at] <= _MAX_TOPIC_BYTES_V1 and at <= size:
-                properties = bytes(record[at - _INT16.size :])
-                if _INT16.unpack_from(properties)[0] == size - at:
-                    return properties[_INT16.size :]
+            topic_bytes = record[topic_at]
+            at = topic_at + _TOPIC_AND_INT16_BYTES + topic_bytes
+            if topic_bytes <= _MAX_TOPIC_BYTES_V1 and at <= size and _INT16.unpack_from(record, at - 2)[0] == size - at:
+                return record[at:].tobytes()
     shape = frame_shape(record, 0, None)
     return None if isinstance(shape, DamageCode) else bytes(record[shape.properties_at : shape.end])
 

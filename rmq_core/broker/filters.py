@@ -12,6 +12,7 @@ from rmq_core.remoting.bodies import SubscriptionData
 from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.frame import record_properties
 from rmq_formats.hashing import java_string_hash
+from rmq_formats.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from rmq_formats.properties import raw_property
 from rmq_formats.sql92 import Expression, SqlError, compile_expression
 
@@ -20,6 +21,8 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 Matches = Callable[[memoryview], bool]
 MayMatchUnit = Callable[[ExtUnit], bool]
+_END: Final = bytes([PROPERTY_SEPARATOR])
+_NAME_END: Final = bytes([NAME_VALUE_SEPARATOR])
 _MEMO_ENTRIES: Final = 8192
 _MEMO_VALUE_BYTES: Final = 256  # of all values together: long ones seldom come twice
 
@@ -100,13 +103,20 @@ def _of_sql(text: str) -> Filter:
 def _matcher(expression: Expression) -> Matches:
     """The expression over records: evaluated once for each combination of values that comes often."""
     names = [(name, name.encode()) for name in expression.names]
+    begins = [_END + name + _NAME_END for _, name in names]
     known: dict[tuple[bytes, ...], bool] = {}
 
     def matches(record: memoryview) -> bool:
         properties = record_properties(record)
         if properties is None:
             return False
-        values = tuple([raw_property(properties, name) for _, name in names])
+        properties = _END + properties
+        parts = []
+        for begin in begins:
+            _, is_there, rest = properties.rpartition(begin)
+            # Of one that has no value, one before it may have.
+            parts.append(is_there and (rest.partition(_END)[0] or raw_property(properties, begin[1:-1])))
+        values = tuple(parts)
         found = known.get(values)
         if found is None:
             given = {name: value.decode("utf-8", "replace") for (name, _), value in zip(names, values, strict=True)}
