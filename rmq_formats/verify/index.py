@@ -34,6 +34,7 @@ class IndexSpan:
         key_begin: number of its first key; -1 where none of its entries is a key of the log.
         key_end: one past its last key.
         is_full: no entry fits into it any more.
+        end_timestamp_ms: as its header has it; 0 where there is none.
     """
 
     path: str
@@ -41,6 +42,7 @@ class IndexSpan:
     key_begin: int
     key_end: int
     is_full: bool
+    end_timestamp_ms: int = 0
 
 
 class IndexCheck:
@@ -90,7 +92,8 @@ class IndexCheck:
         if file.read(file.entries_at, INDEX_ENTRY_BYTES).any():
             self.findings.add(Finding(kinds.INDEX_BEHIND, "entry 0, which is never used, is not zero", file.path))
         count = walk.number - 1
-        return IndexSpan(file.path, count, walk.key_begin, -1 if walk.key is None else walk.key, count == capacity)
+        key_end = -1 if walk.key is None else walk.key
+        return IndexSpan(file.path, count, walk.key_begin, key_end, count == capacity, header.end_timestamp_ms)
 
     def _settle_count(self, walk: EntryWalk, claimed: int, used: int) -> None:
         """Where the header's count and the file's last entry disagree, the keys say which is right."""

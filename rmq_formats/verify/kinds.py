@@ -230,6 +230,11 @@ CHECKPOINT_LATER: Final = Kind(
     "it says that more is on disk than the log holds, so that recovery may begin too late; delete it while the "
     "broker is stopped",
 )  # fmt: skip
+CHECKPOINT_EARLIER: Final = Kind(
+    "checkpoint.earlier", _INFO,
+    "a broker that starts after a kill deletes these IndexFiles, and makes their entries again only from where its "
+    "recovery begins; then run rmq rebuild with --what index, or rmq repair",
+)  # fmt: skip
 CHECKPOINT_TRAILING: Final = Kind("checkpoint.trailing", _WARNING, "bytes behind its five numbers, which nothing reads")
 CONFIG_UNPARSABLE: Final = Kind(
     "config.unparsable", _WARNING, "the broker takes the .bak beside it, which parses; copy that over it"

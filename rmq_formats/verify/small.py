@@ -1,7 +1,7 @@
 """The checkpoint and the config files, against the log and the queues."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,6 +87,29 @@ def checkpoint_findings(
             )  # fmt: skip
     if any(data[CHECKPOINT_USED_BYTES:]):
         yield Finding(kinds.CHECKPOINT_TRAILING, "bytes behind the checkpoint's numbers", path)
+
+
+def index_findings(data: bytes | None, path: str, index_ends_ms: Sequence[int]) -> Iterator[Finding]:
+    """Whether a checkpoint knows less of the Index than there is.
+
+    It names the end of the last IndexFile that got full. One that ends later is deleted by an abnormal start; that is
+    meant for the last, which is being written. The other times may well be too early: recovery only works longer.
+    Source: ``IndexService#load``, ``IndexService#flush``.
+
+    Args:
+        data: the checkpoint; None if there is none.
+        path: of the checkpoint.
+        index_ends_ms: end timestamp of each IndexFile, oldest first.
+    """
+    if data is None or len(data) < CHECKPOINT_USED_BYTES:
+        return
+    known_ms = Checkpoint.decode(data).index_msg_timestamp_ms
+    later = [end_ms for end_ms in index_ends_ms[:-1] if end_ms > known_ms]
+    if later:
+        yield Finding(
+            kinds.CHECKPOINT_EARLIER, f"{len(later)} full IndexFiles end after indexMsgTimestamp", path,
+            expected=str(later[-1]), actual=str(known_ms),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.checkpoint import Checkpoint
+from rmq_formats.index import IndexHeader
 from tests.verify.verifying import FIRST_MS, codes, copied, only, sound_store, verify
 
 COUNT = 60
@@ -53,6 +54,25 @@ def test_a_checkpoint_later_than_the_log_is_told(store: Path, field: int, name: 
     report = verify(store)
     assert codes(report) == {"checkpoint.later": 1}
     assert only(report, "checkpoint.later").detail.startswith(name)
+
+
+def test_a_checkpoint_that_knows_too_little_of_the_index_is_information_and_other_times_may_be_too_early(
+    store: Path,
+) -> None:
+    ends_ms = [
+        IndexHeader.decode(path.read_bytes()[:40]).end_timestamp_ms for path in sorted((store / "index").iterdir())
+    ]
+    assert len(ends_ms) > 2
+    for known_ms, later in ((ends_ms[-2], 0), (ends_ms[-2] - 1, 1), (0, len(ends_ms) - 1)):
+        (store / "checkpoint").write_bytes(Checkpoint(1, 0, known_ms, 0, 0).encode())
+        report = verify(store)
+        assert codes(report, informing=True) == ({"checkpoint.earlier": 1} if later else {})
+        assert report.is_clean
+        if later:
+            found = only(report, "checkpoint.earlier")
+            assert (found.detail.split()[0], found.expected, found.actual) == (
+                str(later), str(ends_ms[-2]), str(known_ms),
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize(
