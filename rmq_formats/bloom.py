@@ -85,6 +85,7 @@ class BloomFilter:
         return bytes(bits)
 
     @staticmethod
-    def may_hold(bit_map: bytes, positions: list[int]) -> bool:
-        """Whether all of these bits are in a map."""
-        return all(bit_map[position // 8] >> position % 8 & 1 for position in positions)
+    def may_hold(bit_map: bytes, bits: bytes) -> bool:
+        """Whether all bits of a map, as ``bit_map`` makes it, are in another one of the same size."""
+        wanted = int.from_bytes(bits)
+        return int.from_bytes(bit_map) & wanted == wanted

@@ -89,12 +89,12 @@ class ConsumerFilters:
                 {"group": data.consumer_group, "topic": data.topic, "error": error},
             )
             return None
-        positions, bits_bytes = data.bloom_filter_data.bit_pos, self.bloom.bit_count // 8
+        bits, born_ms = self.bloom.bit_map(data.bloom_filter_data.bit_pos), data.born_time
 
         def may_match(unit: ExtUnit) -> bool:
-            if unit.store_timestamp_ms <= data.born_time or len(unit.bit_map) != bits_bytes:
+            if unit.store_timestamp_ms <= born_ms or len(unit.bit_map) != len(bits):
                 return True  # nobody looked for this group when it was dispatched
-            return BloomFilter.may_hold(unit.bit_map, positions)
+            return BloomFilter.may_hold(unit.bit_map, bits)
 
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 

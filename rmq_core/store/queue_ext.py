@@ -11,6 +11,7 @@ from rmq_formats.errors import FormatError
 from rmq_formats.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES
 
 _END_MARK: Final = b"\xff\xff"
+_USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more; each of a pull is read
 
 
 class QueueExt:
@@ -57,6 +58,10 @@ class QueueExt:
         return address
 
     def _unit(self, offset: int) -> ExtUnit | None:
+        try:
+            return ExtUnit.decode(self.files.read(offset, _USUAL_BYTES))
+        except FormatError:  # it may go on behind these
+            pass
         try:
             return ExtUnit.decode(self.files.read(offset, EXT_UNIT_MAX_BYTES))
         except FormatError:
