@@ -12,7 +12,7 @@ from rmq_formats import paths
 from rmq_formats.access.index_keys import index_paths, key_places, unknown_ranges
 from rmq_formats.access.query import AccessPath, Query
 from rmq_formats.access.queues import QueueFiles, average_record_bytes, last_unit, queue_topics, topic_queues
-from rmq_formats.access.splits import Range, log_bounds, range_splits, time_range
+from rmq_formats.access.splits import Range, log_bounds, range_splits, time_range, walk_start
 from rmq_formats.access.trust import distrust
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.offline.plan import DEFAULT_SPLIT_BYTES, Split
@@ -25,9 +25,32 @@ PLACES_PER_TASK: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Scan one split."""
+    """Scan one split.
+
+    Attributes:
+        split: which.
+        begin: the file position of its first record, or of damage in its place; None searches a record.
+    """
 
     split: Split
+    begin: int | None = None
+
+
+def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[Split], begin: int) -> list["Task"]:
+    """Tasks that scan splits.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log.
+        splits: in log order.
+        begin: physical offset where the first begins: it may be where a read before this one ended, and damage that
+            begins there was told by nobody yet.
+    """
+    tasks = [ScanTask(split) for split in splits]
+    start = walk_start(storage, segments, begin) if splits and splits[0].start else None
+    if start is not None and start < splits[0].file_offset + splits[0].limit:
+        tasks[0] = ScanTask(splits[0], start - splits[0].file_offset)
+    return list(tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +189,7 @@ class _Planner:
 
     def _scan_tasks(self, ranges: Sequence[Range]) -> list[Task]:
         splits = range_splits(self.segments, ranges, self.log_end, self.split_bytes, self.min_tasks)
-        return [ScanTask(split) for split in splits]
+        return scan_tasks(self.storage, self.segments, splits, ranges[0][0] if ranges else 0)
 
     # --- places -------------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def _batches(
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
     with opened(storage, task.split.path) as file:
-        yield from split_frames(file, task.split, verify_crc=options.verify_crc)
+        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verify_crc)
 
 
 def _by_segment(points: Points, segments: Sequence[Segment]) -> Iterator[tuple[Segment, Points]]:

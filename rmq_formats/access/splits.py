@@ -8,13 +8,18 @@ from typing import Final
 from rmq_formats.damage import DamageCode
 from rmq_formats.errors import FormatError
 from rmq_formats.frame import frame_shape
+from rmq_formats.kernels.scan import POSITION, SIZE
+from rmq_formats.layout import MAX_FRAME_BYTES
 from rmq_formats.message import decode_record
 from rmq_formats.offline.plan import Split
+from rmq_formats.scan import scan_segment
 from rmq_formats.segment import OpenRange, Segment, Storage, opened, read_range
 
 # How far back a broker's clock may have gone between two records, for times to bound where to look.
 CLOCK_SLACK_MS: Final = 3_600_000
 
+# Bytes before a place in which the record that ends there is looked for: most are small, some are huge.
+_LOOKED_AT: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
 _SIZE = Struct(">i")
 
 Range = tuple[int, int]
@@ -64,6 +69,43 @@ def range_splits(
                 Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, data_end)
             )
     return splits
+
+
+def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: int) -> int | None:
+    """Where a read that begins at a place comes upon its first record, or upon damage that begins there.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log.
+        physical_offset: the place.
+
+    Returns:
+        The place itself if a record ends there, or the end of the record that it is in; None if it is in neither: it is
+        at a file's begin, or in damage, which belongs to who reads what is before it.
+    """
+    for segment in segments:
+        position = physical_offset - segment.start_offset
+        if 0 < position < segment.size_bytes:
+            with opened(storage, segment.path) as file:
+                end = _frame_end(file, segment, position)
+            return segment.start_offset + end if end >= position else None
+    return None
+
+
+def _frame_end(file: OpenRange, segment: Segment, position: int) -> int:
+    """Where the last record ends that begins before a position of a file; 0 if there is none."""
+    for looked_at in _LOOKED_AT:
+        end = 0
+        begin = max(0, position - looked_at)
+        for batch in scan_segment(
+            file, segment.start_offset, segment.size_bytes, start=begin, limit=position, verify_crc=False
+        ):
+            if len(batch.frames):
+                last = batch.frames[-1]
+                end = batch.physical_offset - segment.start_offset + int(last[POSITION] + last[SIZE])
+        if end or not begin:
+            return end
+    return 0
 
 
 def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> Range:

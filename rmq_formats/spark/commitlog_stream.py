@@ -28,6 +28,7 @@ from rmq_formats.spark.options import SourceOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rmq_formats.access.plan import Task
     from rmq_formats.segment import Segment, Storage
 
 PHYSICAL_OFFSET: Final = "physicalOffset"
@@ -43,6 +44,14 @@ class GapPartition(InputPartition):
     def __init__(self, start: int, end: int) -> None:
         super().__init__(None)
         self.start = start
+        self.end = end
+
+
+class BatchPartition(TaskPartition):
+    """One task of a micro batch that ends at a physical offset: damage that begins there is the next one's."""
+
+    def __init__(self, task: "Task", end: int) -> None:
+        super().__init__(task)
         self.end = end
 
 
@@ -167,7 +176,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             StoreError: some of it is gone, or the log ends before ``end``, and the option failOnDataLoss is true.
         """
         from rmq_formats.access.follow import missing_ranges  # noqa: PLC0415
-        from rmq_formats.access.plan import ScanTask  # noqa: PLC0415
+        from rmq_formats.access.plan import scan_tasks  # noqa: PLC0415
         from rmq_formats.access.splits import range_splits  # noqa: PLC0415
 
         log = self._seen or self._look()
@@ -185,7 +194,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         splits = range_splits(
             log.segments, [(begin, limit)], log.end, self._options.split_bytes, self._options.min_partitions
         )
-        return [*(GapPartition(*gap) for gap in gaps), *(TaskPartition(ScanTask(split)) for split in splits)]
+        tasks = scan_tasks(log.storage, log.segments, splits, begin)
+        return [*(GapPartition(*gap) for gap in gaps), *(BatchPartition(task, limit) for task in tasks)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Arrow batches of one task; of a stretch that is gone, one row with a record_error.
@@ -200,11 +210,12 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if isinstance(partition, GapPartition):
             yield from gap_batch(partition.start, partition.end, options.read)
             return
-        if not isinstance(partition, TaskPartition) or not isinstance(partition.task, ScanTask):
+        if not isinstance(partition, BatchPartition) or not isinstance(partition.task, ScanTask):
             return  # Spark's stand-in for an empty list of partitions
         split = partition.task.split
+        query = replace(options.read.query, end_physical_offset=partition.end)
         try:
-            yield from read_task(options.path, partition.task, options.read)
+            yield from read_task(options.path, partition.task, replace(options.read, query=query))
         except StoreNotFoundError:
             first, last = split.file_offset + split.start, split.file_offset + min(split.limit, split.data_end)
             self._fail_or_warn(_gone(options.path, first, last))

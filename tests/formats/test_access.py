@@ -380,6 +380,18 @@ def test_damage_is_a_row_only_where_no_condition_looks_at_a_record(small: Path) 
     assert raised.value.path is not None
 
 
+@pytest.mark.parametrize("body_bytes", [300, 100_000])
+def test_damage_is_told_once_wherever_a_read_ends_and_the_next_begins(tmp_path: Path, body_bytes: int) -> None:
+    stored = [plain_message("Topic", bytes([number]) * body_bytes) for number in range(9)]
+    placed = write_commitlog(tmp_path, stored, 1 << 20)
+    flip(tmp_path, placed[5], 1 << 20)  # its size: no frame is there
+    damaged = all_rows(tmp_path)
+    assert [row["physical_offset"] for row in damaged if row["record_error"]] == [placed[5]]
+    for cut in (placed[4], placed[5] - 1, placed[5], placed[5] + 1, placed[5] + 100, placed[6]):
+        before = read(tmp_path, Query(end_physical_offset=cut))
+        assert [*before, *read(tmp_path, Query(first_physical_offset=cut))] == damaged, cut
+
+
 def test_segments_of_other_times_are_passed_over(tmp_path: Path) -> None:
     hour = CLOCK_SLACK_MS
     placed = []

@@ -16,6 +16,7 @@ from rmq_formats.hosts import Host
 from rmq_formats.message import MessageToStore
 from rmq_formats.offline import plan
 from rmq_formats.spark.commitlog import CommitLogSource
+from rmq_formats.spark.commitlog_stream import CommitLogStreamReader
 from tests.stores import flip, write_commitlog
 
 FILE_BYTES = 4096
@@ -246,10 +247,39 @@ def test_latest_begins_with_what_comes_after(stream: Stream, store: Path) -> Non
 def test_damage_never_stops_a_stream(stream: Stream, store: Path) -> None:
     placed = write(store, 60)
     flip(store, placed[20] + 4, FILE_BYTES)
-    stream.run(maxOffsetsPerTrigger=9)
+    stream.run(maxOffsetsPerTrigger=10)  # two batches end where the damage begins
     assert stream.offsets() == placed
     rows = stream.spark.read.parquet(str(stream.work / "rows"))
     assert [row.physical_offset for row in rows.where("record_error is not null").collect()] == [placed[20]]
+
+
+@pytest.mark.parametrize("limit", [None, 40])
+def test_damage_where_a_batch_ended_is_a_row_of_the_next(store: Path, limit: int | None) -> None:
+    placed = write(store, 12)
+    path = store / "commitlog" / f"{0:020d}"
+    whole = bytearray(path.read_bytes())
+    whole[placed[6] : placed[8]] = b"\xff" * (placed[8] - placed[6])
+    path.write_bytes(bytes(whole[: placed[8]]).ljust(FILE_BYTES, b"\0"))
+    source = CommitLogSource({"path": str(store), "maxBytesPerTrigger": str(limit or FILE_BYTES)})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, CommitLogStreamReader)
+    begin, rows = batches_from(reader, reader.initialOffset())
+    assert [offset for offset, _ in rows] == placed[:6], "nothing tells yet whether somebody is writing there"
+    path.write_bytes(whole)
+    _, rows = batches_from(reader, begin)
+    assert rows[0] == (placed[6], placed[8] - placed[6]), "the damage, once"
+    assert [offset for offset, _ in rows[1:]] == placed[8:]
+
+
+def batches_from(reader: CommitLogStreamReader, begin: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """Where the micro batches that are there now end, and physical offset and size of each of their rows."""
+    rows: list[tuple[int, int]] = []
+    while (end := reader.latestOffset(begin, reader.getDefaultReadLimit())) != begin:
+        for part in reader.partitions(begin, end):
+            for batch in reader.read(part):
+                rows += zip(batch.column("physical_offset").to_pylist(), batch.column("size").to_pylist(), strict=True)
+        begin = end
+    return begin, rows
 
 
 @pytest.mark.parametrize(
