@@ -23,6 +23,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.kernels import place as kernel
 from rmq_formats.kernels.encode_rows import ORDER_KEY, QUEUE, SIZE
 from rmq_formats.layout import MAGIC_BLANK
+from rmq_formats.offline.publish import start_sync
 from rmq_formats.offline.write_piece import Piece, Table, WrittenTask
 
 _CHUNK_BYTES: Final = 2 << 20  # placed and written as one; more than a core's L2 cache only costs time
@@ -137,6 +138,8 @@ class LogWriter:
         with (self._directory / paths.segment_name(start)).open("r+b") as file:  # buffered: goes on after a short write
             file.seek(physical_offset - start)
             file.write(data)
+            file.flush()
+            start_sync(file.fileno(), physical_offset - start, len(data))
 
     def _chunks(self, places: Table) -> Iterator[tuple[int, int]]:
         """Rows that are written as one: of one file, and not too many bytes."""
