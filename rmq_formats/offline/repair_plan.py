@@ -17,7 +17,7 @@ from rmq_formats.offline.repair_scan import scan_log
 from rmq_formats.offline.verify_delays import told_delay_levels
 from rmq_formats.offline.verify_plan import StoreLayout, VerifyOptions, resolve_layout
 from rmq_formats.offline.verify_report import VerifyReport
-from rmq_formats.segment import LocalStorage, Segment, list_segments
+from rmq_formats.segment import LocalStorage, Segment, list_segments, opened
 from rmq_formats.verify import kinds
 
 MAX_NEW_FILES: Final = 1024  # for missing ones; a file that is named by chance may be exabytes away
@@ -103,8 +103,15 @@ def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
     starts = [segment.start_offset for segment in segments]
     distances = Counter(after - before for before, after in pairwise(starts))
     sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
-    votes = {size: sizes[size] + distances[size] for size in sizes.keys() | distances.keys()}
+    possible = [size for size in sizes.keys() | distances.keys() if not _overlaps(size, distances)]
+    votes = {size: sizes[size] + distances[size] for size in possible}
     return max(votes, key=lambda size: (votes[size], size), default=None)
+
+
+def _overlaps(size: int, distances: Counter[int]) -> bool:
+    """Whether files of a size would lie over each other: one or two may be misplaced, most are not."""
+    short = sum(count for distance, count in distances.items() if distance < size)
+    return short > 1 and 2 * short > distances.total()
 
 
 def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> RepairPlan:
@@ -211,8 +218,10 @@ def _live_topics(root: str) -> frozenset[str] | None:
 
 def _surplus(root: str, segment: Segment, file_bytes: int) -> Stretch:
     size = segment.size_bytes - file_bytes
+    with opened(LocalStorage(), segment.path) as file:
+        held = max(0, file.data_end() - file_bytes)  # of zeros no copy is made, be they a terabyte
     return Stretch(
-        _relative(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, size,
+        _relative(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,
         kinds.SEGMENT_SIZE.code, "bytes behind the size that a file has", Fill.NONE,
     )  # fmt: skip
 

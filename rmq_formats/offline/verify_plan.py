@@ -231,7 +231,7 @@ def _index_sizes(storage: Storage, root: str, options: VerifyOptions) -> tuple[i
                 found = _sizes_by_last_entry(storage, path) or _sizes_by_slots(storage, path)
                 if found:
                     return found
-    return given
+    return _sizes_by_ratio(size) or given
 
 
 def _sizes_by_last_entry(storage: Storage, path: str) -> tuple[int, int] | None:
@@ -268,6 +268,13 @@ def _sizes_by_slots(storage: Storage, path: str) -> tuple[int, int] | None:
         except FormatError:
             return None
     return (found.slots, found.entries) if found.slots else None
+
+
+def _sizes_by_ratio(size_bytes: int) -> tuple[int, int] | None:
+    """Slots and entries of files that no entry tells them of, if they can be in the ratio of the defaults."""
+    ratio = INDEX_ENTRIES // INDEX_SLOTS
+    slots, rest = divmod(size_bytes - INDEX_HEADER_BYTES, INDEX_SLOT_BYTES + ratio * INDEX_ENTRY_BYTES)
+    return None if rest else (slots, slots * ratio)
 
 
 def is_a_store(storage: Storage, root: str) -> bool:

@@ -226,8 +226,9 @@ class _Verification:
     def _queues_of(self, path: str, topic: str) -> set[tuple[str, int]]:
         found = set()
         for queue in entries_or_finding(self.storage, path, kinds.QUEUE_UNREADABLE, self.findings):
-            is_number = queue.name.isdecimal() and str(int(queue.name)) == queue.name
-            if queue.is_directory and is_number and int(queue.name) <= MAX_INT:
+            # The original makes a queue of a negative id, too, where a record has one.
+            is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
+            if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
                 found.add((topic, int(queue.name)))
             else:
                 what = "a directory" if queue.is_directory else "a file"

@@ -1,5 +1,6 @@
 """Every kind of damage on every store that the original wrote; CI runs a sample, ``make torture-jobs`` all."""
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -35,9 +36,12 @@ def first(store: Path) -> Path:
 
 
 def flips(store: Path) -> None:
-    for path in log_files(store):
-        for at in (95, 1500, 20_000):
-            flip_at(path, at)
+    """Of the magic of every fifth record of a file."""
+    data, at, count = first(store).read_bytes(), 0, 0
+    while data[at + 4 : at + 8] != _BLANK:
+        if count % 5 == 0:
+            flip_at(first(store), at + 4)
+        at, count = at + int.from_bytes(data[at : at + 4], "big"), count + 1
 
 
 def junk(store: Path) -> None:
@@ -65,6 +69,11 @@ def size_of(value: int) -> Damage:
 def long(store: Path) -> None:
     with first(store).open("ab") as file:
         file.write(b"more" * 100)
+
+
+def doubled(store: Path) -> None:
+    for path in log_files(store):
+        os.truncate(path, 2 * path.stat().st_size)
 
 
 def empty(store: Path) -> None:
@@ -133,7 +142,7 @@ DAMAGES: Final[tuple[Damage, ...]] = (
     short_at_the_end, long, empty, zeros, missing, misplaced, renamed,
     exchanged, stale, torn_tail,
     no_end_mark, foreign, no_queues, queue_files_gone, queues_of_junk, index_of_junk, index_is_a_file, bad_checkpoint,
-    cut_checkpoint,
+    cut_checkpoint, doubled,
 )  # fmt: skip
 CASES: Final = [(name, damage) for damage in DAMAGES for name in GOLDEN_SETTINGS]
 

@@ -65,6 +65,11 @@ def self_link(path: Path) -> Path:
     return path
 
 
+def far_too_long(path: Path) -> Path:
+    os.truncate(path, 1 << 40)
+    return path
+
+
 REPAIRED: dict[str, tuple[Change, set[str]]] = {
     "a queue's file is a pipe": (lambda store: pipe(queue_file(store)), {"consumequeue.unreadable"}),
     "an IndexFile is a pipe": (lambda store: pipe(min((store / "index").iterdir())), {"index.unreadable"}),
@@ -103,6 +108,10 @@ REPAIRED: dict[str, tuple[Change, set[str]]] = {
     "a directory in a log file's place": (
         lambda store: directory(log_files(store)[2]),
         {"store.stray", "commitlog.segment.missing"},
+    ),
+    "a log file with a terabyte of zeros behind its end": (
+        lambda store: far_too_long(log_files(store)[-1]),
+        {"commitlog.segment.size"},
     ),
     "a queue that is a link to its topic": (
         lambda store: self_link(store / "consumequeue" / "Clicks" / "9"),

@@ -12,7 +12,7 @@ import pytest
 
 from rmq_formats.errors import SpillError
 from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
-from rmq_formats.layout import INDEX_ENTRY_BYTES
+from rmq_formats.layout import INDEX_ENTRY_BYTES, index_file_bytes
 from rmq_formats.offline.runner import ProcessRunner
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.offline.verify_store import verify_store
@@ -329,6 +329,13 @@ def test_sizes_are_found_out_where_they_are_not_given(base: Path, store: Path) -
         assert found["index.header"] >= 1, at
         data[at] ^= 0x11
         path.write_bytes(data)
+
+
+def test_sizes_of_an_index_without_an_entry_are_taken_in_the_ratio_of_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "20200101000000000").write_bytes(bytes(index_file_bytes(50, 200)))
+    assert "index.file.size" not in codes(verify(tmp_path, VerifyOptions()))
 
 
 def test_sizes_that_are_given_are_kept(store: Path) -> None:

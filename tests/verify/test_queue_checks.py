@@ -158,6 +158,13 @@ def test_a_queue_whose_directory_is_a_file_is_missing_and_the_file_is_told(store
     assert codes(verify(store)) == {"consumequeue.unreadable": 1, "consumequeue.missing": COUNT}
 
 
+def test_a_queue_of_a_negative_id_is_one_as_in_the_original(tmp_path: Path) -> None:
+    sound_store(tmp_path, [message(number, queue_id=-1) for number in range(9)])
+    assert "store.stray" not in codes(verify(tmp_path))
+    shutil.copytree(tmp_path / "consumequeue" / "Orders" / "-1", tmp_path / "consumequeue" / "Orders" / "-2")
+    assert codes(verify(tmp_path))["consumequeue.unit.dangling"] > 0
+
+
 def test_a_file_that_cannot_be_opened_is_a_finding(store: Path) -> None:
     path = queue_file(store, 400)
     path.unlink()
