@@ -23,16 +23,22 @@ MANIFEST: Final = "manifest.json"
 
 
 def pending(root: Path) -> tuple[Path, RepairPlan] | None:
-    """The repair that a killed run left: its directory and its plan."""
+    """The repair that a killed run left: its directory and its plan. Raises StoreError."""
     for note in sorted((root / DIRECTORY).glob(f"*/{PLAN}")):
-        return note.parent, RepairPlan.from_json(note.read_text(encoding="utf-8"))
+        return note.parent, _plan_in(note)
     return None
 
 
 def manifests(root: Path) -> list[RepairPlan]:
-    """The repairs that were done."""
-    notes = sorted((root / DIRECTORY).glob(f"*/{MANIFEST}"))
-    return [RepairPlan.from_json(note.read_text(encoding="utf-8")) for note in notes]
+    """The repairs that were done. Raises StoreError."""
+    return [_plan_in(note) for note in sorted((root / DIRECTORY).glob(f"*/{MANIFEST}"))]
+
+
+def _plan_in(note: Path) -> RepairPlan:
+    try:
+        return RepairPlan.from_json(note.read_text(encoding="utf-8"))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(f"{note}: is no plan of a repair ({error}); move {note.parent} away") from error
 
 
 def begin(root: Path, plan: RepairPlan) -> Path:

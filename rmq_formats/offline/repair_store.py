@@ -129,6 +129,7 @@ class _Repair:
 
     def _planned(self, found: VerifyReport) -> RepairPlan:
         refuse_store(self.root)
+        journal.manifests(Path(self.root))  # the report needs them: what is none is told before there is a change
         plan = plan_repair(self.root, self.options, found)
         directory = paths.commitlog_dir(self.root)
         if plan.rebuild and not list_segments(open_storage(directory)[0], directory):

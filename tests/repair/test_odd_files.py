@@ -186,6 +186,22 @@ def test_what_must_not_be_touched_is_refused_before_anything_is_changed(
     assert not (store / "quarantine").exists()
 
 
+@pytest.mark.parametrize("name", ["plan.json", "manifest.json"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"layout":{}}', "\xff"])
+def test_a_note_in_the_quarantine_that_is_none_is_named_before_anything_is_changed(
+    store: Path, name: str, text: str
+) -> None:
+    patch(log_files(store)[1], 500, b"junk" * 9)
+    note = store / "quarantine" / "0001" / name
+    note.parent.mkdir(parents=True)
+    note.write_bytes(text.encode("latin-1"))
+    before = tree(store / "commitlog")
+    for apply in (False, True):
+        with pytest.raises(StoreError, match=f"{name}: is no plan of a repair"):
+            repair(store, apply=apply)
+    assert tree(store / "commitlog") == before
+
+
 def test_sizes_are_taken_from_what_can_be_read(store: Path) -> None:
     (store / "index" / min((store / "index").iterdir()).name).rename(store / "aside")
     pipe(store / "index" / "20200101000000000")
