@@ -2,6 +2,9 @@
 
 An offset of the stream is a physical offset of the log, with the segment that ends there or goes on and the
 time of that segment's first record: they tell a checkpoint of this store from one of another.
+
+A micro batch has what begins between its offsets, records and damage: bytes behind the last sound record are left to a
+later batch, for they may be half of a record, and are damage once records stand behind them.
 """
 
 import logging
