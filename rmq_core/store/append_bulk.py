@@ -3,6 +3,7 @@
 Source: ``CommitLog#asyncPutMessages``, ``DefaultMessageStore#appendToCommitLog``.
 """
 
+import logging
 from collections.abc import Callable
 from struct import error as struct_error
 from typing import Final
@@ -14,6 +15,7 @@ from rmq_core.store.record_parts import HEAD_BYTES, HEADS, BatchEncoder, host_ki
 from rmq_core.store.values import PutResult, PutStatus
 from rmq_formats.layout import BLANK_BYTES, FLAG_TRANSACTION_MASK
 
+_LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__
 _OK = PutStatus.PUT_OK
 _ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
@@ -130,8 +132,10 @@ class BulkAppender:
             if log.position == self._file_bytes and not self._roll():
                 return False
             step = min(len(data) - done, self._file_bytes - log.position)
-            log.memory[log.position : log.position + step] = data[done : done + step]
-            log.position += step
-            log.max_offset += step
+            try:
+                log.write(data[done : done + step])
+            except OSError as error:
+                _LOGGER.error("%s: a stretch of the master's log is not taken: %s", log.directory, error)
+                return False
             done += step
         return True

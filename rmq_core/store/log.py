@@ -122,6 +122,19 @@ class CommitLog:
         self.max_offset = start
         self._expect_next()
 
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes that the last file has room for, by a call.
+
+        A process that is killed leaves a beginning of them. Of a copy into the map it may leave an end without its
+        first bytes, for that is how ``memcpy`` works: what a master has in between would never come.
+
+        Raises:
+            OSError: the disk does not take them; the log ends where it did.
+        """
+        self._disk.write(self.files[-1].descriptor, data, self.position)
+        self.position += len(data)
+        self.max_offset += len(data)
+
     def create(self, start: int) -> LogFile:
         """Make a file with all its blocks, its name forced to the disk. Any thread may call this."""
         path = self.path_of(start)
