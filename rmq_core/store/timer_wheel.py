@@ -137,8 +137,9 @@ class TimerWheel:
         """
         indices = times_ms // self.precision_ms
         slots = self._slots[indices % WHEEL_SLOTS]
-        is_there = (indices > 0) & (slots["time_index"] == indices)
-        return is_there & (slots["first"] <= positions) & (positions <= slots["last"])
+        is_there: NDArray[np.bool_] = (indices > 0) & (slots["time_index"] == indices)
+        is_there &= (slots["first"] <= positions) & (positions <= slots["last"])
+        return is_there
 
     def take_changes(self) -> list[tuple[int, bytes]]:
         """Position in the file, and content, of each page that has changed since the last call."""
