@@ -115,6 +115,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     more = {
         "spark_sql_shuffle_partitions": "2",
         "spark_sql_warehouse_dir": str(tmp_path_factory.mktemp("warehouse")),
+        # Code that is made for each query and compiled for a few rows costs more than it saves.
+        "spark_sql_codegen_wholeStage": "false",
         "spark_python_authenticate_socketTimeout": "120s",  # workers may start on a busy machine
     }
     spark = session("tests", master="local[2]", **more)

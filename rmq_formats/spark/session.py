@@ -41,6 +41,8 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "4",
     # Delta keeps a table's state in this many partitions; its default of 50 is a cluster's.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists a table's files in so many tasks, however few they are; its default is 10,000.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.ui.showConsoleProgress": "false",
 }
 # Rows of Arrow vectors, one by one, are what the JVM spends its time on: with a throughput collector, and
