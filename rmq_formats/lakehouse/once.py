@@ -14,9 +14,10 @@ from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.evolution import misfit, missing
 from rmq_formats.lakehouse.selection import Selection
 from rmq_formats.spark.delta import CONFLICTS, Appended, AppendTransaction, DeltaTableLog
 
@@ -118,14 +119,10 @@ class OnceTable:
         self._check_columns(schema)
 
     def _check_columns(self, schema: StructType) -> None:
-        there = {field.name.lower(): field for field in self._log.schema()}
-        for field in schema:
-            known = there.get(field.name.lower())
-            if known is not None and known.dataType != field.dataType:
-                raise StoreError(
-                    f"{self.path}: its column {field.name} is {known.dataType.simpleString()}, "
-                    f"not {field.dataType.simpleString()}"
-                )
+        found = misfit(self._log.schema(), schema)
+        if found is not None:
+            name, there, wanted = found
+            raise StoreError(f"{self.path}: its column {name} is {there.simpleString()}, not {wanted.simpleString()}")
 
     def prepare(self, schema: StructType) -> None:
         """Make the table if there is none, and add the columns that it lacks."""
@@ -136,10 +133,8 @@ class OnceTable:
                 if not self._log.exists():  # another export was not faster
                     raise
         self.check(schema)
-        there = {field.name.lower() for field in self._log.schema()}
-        missing = StructType([field for field in schema if field.name.lower() not in there])
-        if missing.fields:
-            columns = ", ".join(f"{_quoted(field.name)} {_ddl(field.dataType)}" for field in missing)
+        columns = ", ".join(missing(self._log.schema(), schema))
+        if columns:
             self._spark.sql(f"ALTER TABLE delta.`{self.path}` ADD COLUMNS ({columns})")
 
     def _create(self, schema: StructType) -> None:
@@ -202,18 +197,3 @@ class OnceTable:
         table = self._spark.read.format("delta").option("versionAsOf", seen).load(self.path)
         there = table.where(F.col(self.offset).between(turn.begin, turn.end - 1)).select(self.offset)
         return frame.join(there, self.offset, "left_anti").select(*frame.columns)
-
-
-def _ddl(kind: DataType) -> str:
-    """A type in SQL. Spark's own texts of types leave the names of fields as they are, which need not parse."""
-    if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
-    if isinstance(kind, ArrayType):
-        return f"ARRAY<{_ddl(kind.elementType)}>"
-    if isinstance(kind, MapType):
-        return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
-    return kind.simpleString()
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

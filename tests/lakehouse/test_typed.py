@@ -156,6 +156,27 @@ def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[
             typed({**ORDERS, **changed})
 
 
+def test_what_is_within_a_column_grows_too(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
+    def spec(fields: str) -> dict[str, Any]:
+        within = f"buyer STRUCT<name: STRING{fields}>, lines ARRAY<STRUCT<sku: STRING{fields}>>"
+        return {**ORDERS, "schema": f"id STRING, {within}"}
+
+    def body(number: int) -> tuple[str, bytes]:
+        one = {"name": "n", "sku": "s", "age": number}
+        return "Orders", json.dumps({"id": str(number), "buyer": one, "lines": [one]}).encode()
+
+    write(exporter.store, [body(1)])
+    typed(spec(""))
+    write(exporter.store, [body(1), body(2)])
+    typed(spec(", age: INT"))
+    write(exporter.store, [body(1), body(2), body(3)])
+    typed(spec(""))  # an older spec
+    found = [(row.id, row.buyer.name, row.buyer.age, row.lines[0].age) for row in exporter.rows("orders")]
+    assert found == [("1", "n", None, None), ("2", "n", 2, 2), ("3", "n", None, None)]
+    with pytest.raises(StoreError, match=r"its column buyer\.age is int, not string"):
+        typed(spec(", age: STRING"))
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

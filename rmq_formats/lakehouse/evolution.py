@@ -1,0 +1,80 @@
+"""How a table's columns grow: new ones are added, those within structs too; a type that changes is refused."""
+
+from collections.abc import Iterator
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+
+Path = tuple[str, ...]
+
+
+def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataType] | None:
+    """The first column that a table has with another type than is wanted.
+
+    Args:
+        there: the table's columns.
+        wanted: columns to be written; the table may lack some, or have more.
+
+    Returns:
+        Its name, with those around it, and both types; None if there is no such column.
+    """
+    for path, known, asked in _pairs(there, wanted, ()):
+        if not _is_same_shape(known, asked):
+            return ".".join(path), known, asked
+    return None
+
+
+def missing(there: StructType, wanted: StructType) -> Iterator[str]:
+    """The columns that a table lacks, as ``ALTER TABLE … ADD COLUMNS`` takes them."""
+    known = {field.name.lower() for field in there}
+    for field in wanted:
+        if field.name.lower() not in known:
+            yield f"{_quoted(field.name)} {_ddl(field.dataType)}"
+    for path, found, asked in _pairs(there, wanted, ()):
+        if isinstance(found, StructType) and isinstance(asked, StructType):
+            inner = {field.name.lower() for field in found}
+            for field in asked:
+                if field.name.lower() not in inner:
+                    yield f"{'.'.join(map(_quoted, [*path, field.name]))} {_ddl(field.dataType)}"
+
+
+def _pairs(there: StructType, wanted: StructType, around: Path) -> Iterator[tuple[Path, DataType, DataType]]:
+    """Types of all columns that both have, those within others too; paths as ``ALTER TABLE`` has them."""
+    known = {field.name.lower(): field for field in there}
+    for field in wanted:
+        found = known.get(field.name.lower())
+        if found is not None:
+            yield from _pairs_within((*around, found.name), found.dataType, field.dataType)
+
+
+def _pairs_within(path: Path, there: DataType, wanted: DataType) -> Iterator[tuple[Path, DataType, DataType]]:
+    yield path, there, wanted
+    if isinstance(there, StructType) and isinstance(wanted, StructType):
+        yield from _pairs(there, wanted, path)
+    elif isinstance(there, ArrayType) and isinstance(wanted, ArrayType):
+        yield from _pairs_within((*path, "element"), there.elementType, wanted.elementType)
+    elif isinstance(there, MapType) and isinstance(wanted, MapType):
+        yield from _pairs_within((*path, "key"), there.keyType, wanted.keyType)
+        yield from _pairs_within((*path, "value"), there.valueType, wanted.valueType)
+
+
+def _is_same_shape(there: DataType, wanted: DataType) -> bool:
+    """Whether types are equal, but for what is within them."""
+    for kind in (StructType, ArrayType, MapType):
+        if isinstance(there, kind) and isinstance(wanted, kind):
+            return True
+    return there == wanted
+
+
+def _ddl(kind: DataType) -> str:
+    """A type in SQL. Spark's own texts of types leave the names of fields as they are, which need not parse."""
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return kind.simpleString()
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
