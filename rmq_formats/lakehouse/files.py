@@ -1,8 +1,6 @@
 """How large the files of a table become."""
 
-from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -48,10 +46,3 @@ def split_bytes(topics: int, span_bytes: int, processors: int) -> int:
     """
     wanted = TARGET_FILE_BYTES * min(max(topics, 1), FEW_TOPICS)
     return max(_LEAST_SPLIT_BYTES, min(wanted, -(-span_bytes // max(1, processors))))
-
-
-def local_path(path: str) -> str | None:
-    """A table's path as this machine's file system has it; None if it is not there, but in another one."""
-    if path.startswith("file:"):
-        return unquote(urlsplit(path).path)
-    return None if "://" in path else str(Path(path).absolute())

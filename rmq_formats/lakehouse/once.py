@@ -187,9 +187,12 @@ class OnceTable:
         owed = self._without_landed(frame, turn) if turn.shared else frame
         return turn.transaction.append(finish(owed), turn.versions)
 
-    def takes_files(self) -> bool:
-        """Whether files that Spark has not written may become the table's: it asks nothing more of its writers."""
-        return self._log.is_plain() and not self._shape.clusters
+    def takes_files(self) -> str | None:
+        """The directory for files that Spark has not written; None if the table asks more of its writers.
+
+        It does if it is not in a file system of this machine, too.
+        """
+        return self._log.local_path() if self._log.is_plain() and not self._shape.clusters else None
 
     def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:
         """Leave out what an export of another selection of the store has landed."""

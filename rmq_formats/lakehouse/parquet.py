@@ -5,8 +5,10 @@ A row passes from Arrow to Parquet in columns; Spark's own writer takes it apart
 
 import json
 import os
+import socket
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,8 +28,8 @@ CODECS: Final = {
 }  # fmt: skip
 _OPEN_FILES: Final = 64
 _MAX_DIRECTORY_BYTES: Final = 255  # that file systems take
-# As Spark names directories (ExternalCatalogUtils); readers of Delta ask the log, people look here.
-_ESCAPED: Final = frozenset("\"#%'*/:=?\\\x7f{}[]^") | {chr(code) for code in range(32)}
+# VACUUM compares the log's texts of paths with what Hadoop makes of the files' names: of these both make the same.
+_AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 # Values that hardly ever come twice: a dictionary of them would be made and thrown away.
 _PLAIN: Final = frozenset(
     {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
@@ -63,11 +65,13 @@ class WrittenFile:
 
     Attributes:
         action: of the table's log, as JSON.
+        path: of the file.
         rows: in it.
         bytes: its size.
     """
 
     action: str
+    path: str
     rows: int
     bytes: int
 
@@ -118,7 +122,8 @@ class PartitionedFiles:
         for file in self._open.values():
             file.discard()
         for path in self._paths:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # what is left belongs to no version
+                path.unlink()
 
     def _flush(self, key: Key) -> None:
         batches = self._pending.pop(key)
@@ -129,6 +134,7 @@ class PartitionedFiles:
                 self._close(next(iter(self._open)))
             file = _File(self._layout, self._schema, key)
             self._paths.append(file.path)
+            file.open()
         self._open[key] = file
         file.write(pa.Table.from_batches(batches, self._schema))
         if file.bytes >= self._layout.target_bytes:
@@ -148,7 +154,14 @@ class _File:
         self.path = Path(layout.table) / self._relative
         self._rows = 0
         self._stats = {name: ColumnStats() for name in layout.stats}
+        self._schema = schema
+
+    def open(self) -> None:
+        """Make it. The table's directory is there already: where it is not, this is not the table's file system."""
+        table, schema, layout = Path(self._layout.table), self._schema, self._layout
         leaves = [leaf for name in schema.names for leaf in _LEAVES.get(name, (name,))]
+        if not table.is_dir():
+            raise StoreError(f"{table}: the table is not seen on {socket.gethostname()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._sink = pa.OSFile(str(self.path), "wb")
@@ -194,7 +207,7 @@ class _File:
             "dataChange": True,
             "stats": json.dumps(self._told_stats()),
         }
-        return WrittenFile(json.dumps({"add": add}), self._rows, found.st_size)
+        return WrittenFile(json.dumps({"add": add}), str(self.path), self._rows, found.st_size)
 
     def _told_stats(self) -> dict[str, Any]:
         bounds = {name: stats.bounds() for name, stats in self._stats.items()}
@@ -207,7 +220,9 @@ class _File:
 
     def discard(self) -> None:
         """Let go of it unfinished."""
-        self._sink.close()
+        for close in (self._writer.close, self._sink.close):
+            with suppress(OSError, pa.ArrowException):
+                close()
 
 
 def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Key, pa.RecordBatch]]:
@@ -218,14 +233,12 @@ def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[K
     for name in partitions:
         own = batch.column(name).dictionary_encode(null_encoding="encode")
         codes = codes * len(own.dictionary) + own.indices.to_numpy(zero_copy_only=False)
-    _, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
-    if len(firsts) > 1:
-        batch = batch.take(pa.array(np.argsort(codes, kind="stable")))
-    begin = 0
-    for count in counts.tolist():
-        rows = batch.slice(begin, count)
+    _, counts = np.unique(codes, return_counts=True)
+    order = np.argsort(codes, kind="stable")
+    for places in np.split(order, np.cumsum(counts)[:-1]):
+        # A copy each: a part of the batch would keep all of it in memory until a rare partition's rows are written.
+        rows = batch.take(pa.array(places)) if len(counts) > 1 else batch
         yield tuple(_partition_value(rows.column(name)[0]) for name in partitions), rows
-        begin += count
 
 
 def _partition_value(value: pa.Scalar) -> str | None:
@@ -237,10 +250,9 @@ def _partition_value(value: pa.Scalar) -> str | None:
 def _directory(name: str, value: str | None) -> str:
     if value is None:
         return f"{name}=__HIVE_DEFAULT_PARTITION__"
-    escaped = "".join(f"%{ord(each):02X}" if each in _ESCAPED else each for each in value)
-    whole = f"{name}={escaped}".encode()
+    escaped = "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in value.encode())
     # Which directory it is says nothing: the log has the value. A cut name may be that of several.
-    return whole[:_MAX_DIRECTORY_BYTES].decode(errors="ignore")
+    return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
 
 
 def _fault(path: Path, error: OSError) -> StoreError:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.files import local_path, may_write_apart
+from rmq_formats.lakehouse.files import may_write_apart
 from rmq_formats.lakehouse.once import OnceTable, Shape, Turn
 from rmq_formats.lakehouse.parquet import CODECS, Layout
 from rmq_formats.lakehouse.raw_files import DATE, ERROR, FilesJob, write_files
@@ -142,14 +142,14 @@ class RawExport:
 
     def _files(self, records: Records, turn: Turn) -> Counted | None:
         """Have the tasks write files; None where Spark has to."""
-        spark, layout = records.spark, self._layout(records.spark)
-        if turn.shared or layout is None or not self._table.takes_files():
+        spark, layout = records.spark, None if turn.shared else self._layout(records.spark)
+        if layout is None:
             return None
-        store, read, tasks = records.tasks(turn.begin)
-        if not may_write_apart(records.topics, turn.end - turn.begin, len(tasks)):
+        given, plan = records.plan(turn.begin)
+        if not may_write_apart(records.topics, plan.scanned_bytes, len(plan.tasks)):
             return None
-        read = replace(read, columns=tuple(self._source.fieldNames()))
-        written = write_files(spark, FilesJob(store, read, self.selection.left_out, layout), tasks)
+        read = replace(given.read, columns=tuple(self._source.fieldNames()))
+        written = write_files(spark, FilesJob(given.path, read, self.selection.left_out, layout), plan.tasks)
         files = [file for task in written for file in task.files]
         added = Appended(sum(file.rows for file in files), len(files), committed=True)
         told = {
@@ -163,7 +163,7 @@ class RawExport:
 
     def _layout(self, spark: SparkSession) -> Layout | None:
         """Where tasks write files and how; None where they cannot."""
-        path = local_path(self._table.path)
+        path = self._table.takes_files()
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._shape.partitions)
         if path is None or codec is None or not plain:

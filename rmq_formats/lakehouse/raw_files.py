@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from rmq_formats.access.plan import Task
 from rmq_formats.access.query import ReadOptions
 from rmq_formats.access.read import read_task
 from rmq_formats.arrow_schema import schema_of
+from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_formats.lakehouse.selection import LeftOut
 from rmq_formats.spark.runner import SparkRunner
@@ -55,11 +57,24 @@ def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> 
     """Write the rows of all tasks; nobody sees the files before the table's log names them.
 
     Raises:
-        StoreError: a file that cannot be read or written.
+        StoreError: a file that cannot be read or written, or was written where the driver does not see it.
     """
     runner = SparkRunner(spark)
     runner.check_shared("--table", job.layout.table)
-    return runner.map(partial(write_task, job), tasks)
+    written = runner.map(partial(write_task, job), tasks)
+    for file in (file for task in written for file in task.files):
+        _check_seen(file)
+    return written
+
+
+def _check_seen(file: WrittenFile) -> None:
+    """See that a file is where the table's log will look for it: a task may run where the table's mount is missing."""
+    try:
+        size = Path(file.path).stat().st_size
+    except OSError as error:
+        raise StoreError(f"{file.path}: written by a task, and not seen here ({error.strerror})") from error
+    if size != file.bytes:
+        raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, and seen here with {size}")
 
 
 def write_task(job: FilesJob, task: Task) -> TaskFiles:

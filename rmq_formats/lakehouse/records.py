@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_formats.access.plan import Task
-from rmq_formats.access.query import ReadOptions
+from rmq_formats.access.plan import Plan
 from rmq_formats.lakehouse.files import split_bytes
 from rmq_formats.lakehouse.selection import Selection
 from rmq_formats.spark.commitlog import plan_of
-from rmq_formats.spark.options import commitlog_options
+from rmq_formats.spark.options import SourceOptions, commitlog_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +20,7 @@ class Records:
         spark: the session.
         selection: which messages.
         options: of the source, beyond those of the selection.
+        log_begin: the log's first offset: what was before it is deleted.
         end: the offset.
         topics: how many there may be, for the size of files.
     """
@@ -28,6 +28,7 @@ class Records:
     spark: SparkSession
     selection: Selection
     options: Mapping[str, str]
+    log_begin: int
     end: int
     topics: int
 
@@ -35,11 +36,12 @@ class Records:
         """Those that begin at ``first`` or behind it, as rows."""
         return self.selection.batch(self.spark, first, self.end, self._with_splits(first))
 
-    def tasks(self, first: int) -> tuple[str, ReadOptions, tuple[Task, ...]]:
-        """The same as the store's root, what is read, and tasks; the topics that are left out are among them."""
+    def plan(self, first: int) -> tuple[SourceOptions, Plan]:
+        """The same as options and tasks; the topics that are left out are among them."""
         given = commitlog_options(self.selection.read_options(first, self.end, self._with_splits(first)))
-        return given.path, given.read, plan_of(given).tasks
+        return given, plan_of(given)
 
     def _with_splits(self, first: int) -> dict[str, str]:
         processors = self.spark.sparkContext.defaultParallelism
-        return {**self.options, "splitBytes": str(split_bytes(self.topics, self.end - first, processors))}
+        span = self.end - max(first, self.log_begin)
+        return {**self.options, "splitBytes": str(split_bytes(self.topics, span, processors))}

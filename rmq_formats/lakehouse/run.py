@@ -133,8 +133,8 @@ class Run:
                     "the log was cut off, or it is another store's; give another --checkpoint"
                 )
             gone = max(gone, self._missing(log, begin, end))
-            options, topics = export.source_options(), self._bounds.topics
-            added = export.land(Records(self._spark, export.selection, options, end, topics))
+            options, first = export.source_options(), log.segments[0].start_offset
+            added = export.land(Records(self._spark, export.selection, options, first, end, self._bounds.topics))
             progress.landed[export.name] += added
             done = True
         progress.missing_bytes += gone

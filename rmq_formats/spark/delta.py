@@ -23,6 +23,9 @@ from pyspark.sql.types import StructType
 
 _PLAIN_VERSIONS = {(1, 1), (1, 2), (1, 7)}  # of readers and writers; 7 names its features
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+# What columns may ask of a writer: no nulls, a length, a condition, a value that is made of others'.
+_ASKED = ('"nullable":false', "__CHAR_VARCHAR_TYPE_STRING", "delta.invariants", "delta.generationExpression")
+_AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 
 CONFLICTS = (
     ConcurrentAppendException,
@@ -86,8 +89,21 @@ class DeltaTableLog:
         protocol = json.loads(snapshot.protocol().json())["protocol"]
         features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))
         versions = protocol["minReaderVersion"], protocol["minWriterVersion"]
-        known = versions in _PLAIN_VERSIONS
-        return known and features <= _PLAIN_FEATURES and "delta.invariants" not in snapshot.metadata().schemaString()
+        known = versions in _PLAIN_VERSIONS and features <= _PLAIN_FEATURES
+        columns = str(snapshot.metadata().schemaString())
+        return known and not any(mark in columns for mark in _ASKED) and not self._is_compacted()
+
+    def _is_compacted(self) -> bool:
+        """Whether Delta's own writer would make few files of many after its commits."""
+        asked = [value for name, value in self.configuration().items() if name.startswith("delta.autoOptimize")]
+        return any(value != "false" for value in [*asked, self._spark.conf.get(_AUTO_COMPACT, "false")])
+
+    def local_path(self) -> str | None:
+        """The table's directory in this machine's file system; None if Hadoop has it in another one."""
+        log = self._log()
+        path = log.dataPath()
+        files = path.getFileSystem(log.newDeltaHadoopConf())
+        return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
     def begin_append(self) -> "AppendTransaction":
         """A transaction on the newest version; commit it, or let it go."""
