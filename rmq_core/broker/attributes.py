@@ -3,6 +3,7 @@
 Source: ``AttributeUtil``, ``TopicAttributes``, ``SubscriptionGroupAttributes``.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -12,6 +13,7 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
 _MAX_LONG: Final = (1 << 63) - 1
+_LONG: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,9 @@ def _one_of(*values: str) -> Callable[[str], str]:
 
 def _number(low: int, high: int) -> Callable[[str], str]:
     def fault(value: str) -> str:
-        try:
-            return "" if low <= int(value) <= high else f"value is not in range({low}, {high})"
-        except ValueError:
+        if not _LONG.fullmatch(value):
             return f'For input string: "{value}"'
+        return "" if low <= int(value) <= high else f"value is not in range({low}, {high})"
 
     return fault
 

@@ -73,6 +73,7 @@ class BrokerConfig(HaSettings):
         flush_delay_offset_interval_ms: likewise of delay levels.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
         enable_property_filter: whether SQL92 subscriptions are taken.
+        enable_mixed_message_type: whether a topic's ``message.type`` may be MIXED.
         filter_support_retry: whether a SQL92 subscription of a retry topic means what the group has registered for the
             topic that a message comes from, instead of what the subscription says.
         enable_calc_filter_bit_map: whether ConsumeQueueExt says which SQL92 subscriptions a message may be for.
@@ -130,6 +131,7 @@ class BrokerConfig(HaSettings):
     flush_delay_offset_interval_ms: int = setting(10_000, java="flushDelayOffsetInterval", low=10)
     sync_flush_timeout_ms: int = setting(5000, java="syncFlushTimeout", low=1)
     enable_property_filter: bool = setting(False)
+    enable_mixed_message_type: bool = setting(False)
     filter_support_retry: bool = setting(False)
     enable_calc_filter_bit_map: bool = setting(False)
     expect_consumer_num_use_filter: int = setting(32, low=1, high=4096)

@@ -39,7 +39,7 @@ IGNORED: Final = frozenset(
     dispatchFromSenderThread duplicationEnable enableAsyncReput enableAutoInSyncReplicas enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCleanExpiredOffset enableCompaction enableControllerMode enableCreateSysGroup enableDLegerCommitLog
-    enableDetailStat enableFastChannelEventProcess enableLmq enableLmqStats enableMixedMessageType
+    enableDetailStat enableFastChannelEventProcess enableLmq enableLmqStats
     enableMultiDispatch enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease
     enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge enablePopLog
     enablePopMessageThreshold enableReconnectForGoAway enableRegisterProducer enableRemoteEscape

@@ -66,8 +66,7 @@ class Timers:
         config = timer_config(state.store.config.root, state.config)
         self.files = open_timers(config, state.store, state.clock_ms())
         self.metrics = TimerMetrics(state.store.config.root, state.clock_ms)
-        if not state.store.recovery.is_clean:
-            self.metrics.revise(state.topics.table, waiting_by_topic_hash(self.files.wheel, self.files.log))
+        self.metrics.revise(state.topics.table, waiting_by_topic_hash(self.files.wheel, self.files.log))
         self._scan(self.files.done.scan_offset)
         self._work = self._rounds()
         self._more: asyncio.Handle | None = None

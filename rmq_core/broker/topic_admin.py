@@ -81,7 +81,11 @@ class TopicAdmin:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, f"a topic has 0 to {MAX_QUEUES} queues")
             if not 0 <= topic.perm <= names.PERM_READ_WRITE | names.PERM_INHERIT:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, f"perm {topic.perm} is not within 0 and 7")
-        topics = [table.altered(topic) for topic in topics]
+            is_mixed = (topic.attributes or {}).get("+message.type") == "MIXED"
+            if is_mixed and not self._state.config.enable_mixed_message_type:
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        # What is there as it is given stays: its attributes have no signs, and are no changes.
+        topics = [table.altered(topic) for topic in topics if table.get(topic.topic_name) != topic]
         if any(table.get(topic.topic_name) != topic for topic in topics):
             table.put_all(topics)
             changed = ", ".join(topic.topic_name for topic in topics)

@@ -22,6 +22,9 @@ _QUEUE_COLUMNS: Final = (
 _QueueRow = tuple[str, str, int, int, int, int, int, int]
 _DIFF: Final = 5  # the column's place
 _END: Final = -1  # in place of a time
+# Topics that no name server knows: of light queues, and of the timer wheel.
+_LIGHT_QUEUES: Final = "%LMQ%"
+_WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 
 
 async def consumer_progress(
@@ -165,7 +168,7 @@ async def reset_offset(
         raise OptionError("-q: give -b too")
     if offset is not None and queue < 0:
         raise OptionError("-o: give -b and -q too")
-    masters = await admin.masters_of(cluster or topic) if broker is None else [broker]
+    masters = await admin.masters_of(_route(topic, cluster)) if broker is None else [broker]
     return await _reset(admin, masters, group, topic, time_ms("-s", time), queue, offset)
 
 
@@ -173,7 +176,13 @@ async def skip_accumulated(
     admin: "Admin", *, group: Group, topic: Topic, _force: Force = "true", cluster: Route = None
 ) -> Answer:
     """Set a group's offsets of a topic to the end: what it has not consumed yet, it never will."""
-    return await _reset(admin, await admin.masters_of(cluster or topic), group, topic, _END)
+    return await _reset(admin, await admin.masters_of(_route(topic, cluster)), group, topic, _END)
+
+
+def _route(topic: str, cluster: str | None) -> str:
+    """Whose masters are asked: a cluster's for topics without a route, as in ``DefaultMQAdminExtImpl``."""
+    has_none = topic.startswith(_LIGHT_QUEUES) or topic == _WHEEL_TOPIC
+    return cluster if cluster is not None and has_none else topic
 
 
 async def _reset(

@@ -5,7 +5,6 @@ Source: ``DefaultHAClient``.
 
 import asyncio
 import logging
-from asyncio import sleep
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -81,6 +80,7 @@ class HaSlave:
             return
         log.info("the master takes slaves at %(address)s", {"address": address})
         self.master_address = address
+        self._is_refused = False
         self._told.set()
         if self._link is not None:
             self._link.end()
@@ -111,8 +111,17 @@ class HaSlave:
             except Exception:  # whatever it is, the master may be another tomorrow
                 log.exception("replication failed")
             wait_s = min(wait_s, _REFUSED_RETRY_S if self._is_refused else _RETRY_S)
-            await sleep(wait_s)
-            wait_s *= 2
+            wait_s = _FIRST_RETRY_S if await self._pause(wait_s) else 2 * wait_s
+
+    async def _pause(self, wait_s: float) -> bool:
+        """Wait between two tries; True if another master was told, which is not waited for."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._told.wait()
+        except TimeoutError:
+            return False
+        self._told.clear()
+        return True
 
     @property
     def is_in_trouble(self) -> bool:
@@ -153,7 +162,7 @@ class HaSlave:
         except (OSError, TimeoutError) as error:
             if not self._is_alone:
                 log.warning("no master at %(address)s: %(error)s", {"address": self.master_address, "error": error})
-            self._is_alone = True
+            self._is_alone, self._is_refused = True, False
             return False
         self._is_alone = False
         self._link = link

@@ -38,6 +38,7 @@ class BulkAppender:
         self._log = log
         self._roll = roll
         self._max_body_bytes = config.max_message_bytes
+        self._is_faulty = False  # the disk did not take what came last
         self._append_crc = config.append_crc_property
         self._file_bytes = config.commitlog_file_bytes
 
@@ -135,7 +136,13 @@ class BulkAppender:
             try:
                 log.write(data[done : done + step])
             except OSError as error:
-                _LOGGER.error("%s: a stretch of the master's log is not taken: %s", log.directory, error)
+                if not self._is_faulty:  # the master sends it again and again: it is told once
+                    _LOGGER.error(
+                        "%(directory)s: a stretch of the master's log is not taken: %(error)s",
+                        {"directory": log.directory, "error": error},
+                    )
+                self._is_faulty = True
                 return False
             done += step
+        self._is_faulty = False
         return True

@@ -56,7 +56,8 @@ async def test_topics_are_made_changed_and_deleted(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize(
-    "attributes", ["message.type=FIFO", "+none=1", "+message.type=none", "-message.type", "+reserve.time=x"]
+    "attributes",
+    ["message.type=FIFO", "+none=1", "+message.type=none", "-message.type", "+reserve.time=x", "+reserve.time=1_0"],
 )
 async def test_attributes_that_are_none_are_refused(asker: Asker, attributes: str) -> None:
     assert (await create(asker, "T", attributes=attributes)).code == ResponseCode.SYSTEM_ERROR
@@ -80,6 +81,8 @@ async def test_lists_of_topics_change_attributes(asker: Asker) -> None:
     assert (await asker.ask(351, {"topic": "A"})).code == ResponseCode.TOPIC_NOT_EXIST
     assert await put('{"+message.type":"FIFO","+reserve.time":"-1"}') == 0
     assert await put('{"-message.type":"","+queue.type":"BatchCQ"}') == ResponseCode.SYSTEM_ERROR
+    assert await put('{"message.type":"FIFO","reserve.time":"-1"}') == 0  # as it is: no changes
+    assert await put('{"+message.type":"MIXED"}') == ResponseCode.INVALID_PARAMETER
     assert await put('{"-message.type":""}') == 0
     assert decode_body((await asker.ask(351, {"topic": "A"})).body, TopicConfig).attributes == {"reserve.time": "-1"}
 

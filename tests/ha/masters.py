@@ -50,7 +50,9 @@ class Masters:
     def ended(self) -> int:
         """Wait for its end; the exit code, or the signal's number below 0."""
         assert self._process.stdout is not None
-        return os.waitstatus_to_exitcode(int(self._process.stdout.readline()))
+        code = os.waitstatus_to_exitcode(int(self._process.stdout.readline()))
+        self.pid = 0  # another process may have it soon
+        return code
 
 
 @contextmanager

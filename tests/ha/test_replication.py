@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_core.ha.slave import HaSlave
 from rmq_core.remoting.bodies import HaStatus, decode_body
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.disk import Disk
@@ -141,9 +142,10 @@ async def test_a_slave_without_room_asks_seldom_and_tells_once(
     caplog.set_level(logging.INFO, "rmq.broker.replication")
     waits: list[float] = []
 
-    async def wait(seconds: float) -> None:
-        waits.append(seconds)
+    async def pause(_: HaSlave, wait_s: float) -> bool:
+        waits.append(wait_s)
         await asyncio.sleep(0)
+        return False
 
     def told(begin: str) -> int:
         return sum(one.getMessage().startswith(begin) for one in caplog.records)
@@ -155,7 +157,7 @@ async def test_a_slave_without_room_asks_seldom_and_tells_once(
         await fill(master, 3)
         await caught_up(slave.broker, master.broker)
         begin = slave.broker.store.max_physical_offset
-        monkeypatch.setattr("rmq_core.ha.slave.sleep", wait)
+        monkeypatch.setattr(HaSlave, "_pause", pause)
         monkeypatch.setattr(Disk, "used_ratio", lambda *_: 1.0)
         slave.broker.store.clean(0)
         await fill(master, 3)
