@@ -156,7 +156,7 @@ def _entry(item: os.DirEntry[str]) -> Entry | None:
     try:
         return Entry(item.name, True, 0) if item.is_dir() else Entry(item.name, False, item.stat().st_size)
     except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ELOOP}:
+        if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}:
             return None
         raise
 

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from rmq_formats.damage import DamageCode
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, StoreNotFoundError
 from rmq_formats.frame import frame_shape
 from rmq_formats.kernels.scan import POSITION, SIZE
 from rmq_formats.layout import MAX_FRAME_BYTES
@@ -86,8 +86,11 @@ def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: i
     for segment in segments:
         position = physical_offset - segment.start_offset
         if 0 < position < segment.size_bytes:
-            with opened(storage, segment.path) as file:
-                end = _frame_end(file, segment, position)
+            try:
+                with opened(storage, segment.path) as file:
+                    end = _frame_end(file, segment, position)
+            except StoreNotFoundError:  # deleted since it was listed: who reads it says so
+                return None
             return segment.start_offset + end if end >= position else None
     return None
 

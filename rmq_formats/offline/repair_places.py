@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmq_formats import paths
 from rmq_formats.errors import StoreError
 from rmq_formats.layout import BLANK_BYTES, UNIT_BYTES
 from rmq_formats.offline.repair_filler import MIN_BYTES, Fill, Place, Stretch, placeholder_bytes
-from rmq_formats.segment import LocalStorage, Storage, list_segments
+from rmq_formats.segment import LocalStorage, Storage, list_segments, opened, read_range
 
 _UNITS: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert _UNITS.itemsize == UNIT_BYTES
+_MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
 # The broker itself consumes these, and would take a placeholder for a message of its own.
 _OWN_TOPICS: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC_")
 
@@ -33,7 +34,7 @@ def with_places(root: str, stretches: Sequence[Stretch]) -> list[Stretch]:
     ends = begins + np.array([stretch.size for stretch in kept], dtype=np.int64)
     found: dict[int, list[Place]] = {}
     for topic, queue_id, path, start in _queue_files(LocalStorage(), root) if kept else ():
-        units = np.frombuffer(_read(path), dtype=_UNITS)
+        units = _units(path)
         offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
         at = np.searchsorted(begins, offsets, side="right") - 1
         is_lost = (at >= 0) & (sizes > 0) & (offsets + sizes <= ends[at])
@@ -44,7 +45,7 @@ def with_places(root: str, stretches: Sequence[Stretch]) -> list[Stretch]:
     return [part for stretch in stretches for part in _placed(stretch, found.get(numbers.get(id(stretch), -1), []))]
 
 
-def _queue_files(storage: Storage, root: str) -> Iterator[tuple[str, int, Path, int]]:
+def _queue_files(storage: Storage, root: str) -> Iterator[tuple[str, int, str, int]]:
     """Topic, queue id, path and start of the files of queues whose places may be kept."""
     for topic in storage.entries(paths.consumequeue_dir(root)):
         if not topic.is_directory or topic.name.upper().startswith(_OWN_TOPICS):
@@ -53,15 +54,18 @@ def _queue_files(storage: Storage, root: str) -> Iterator[tuple[str, int, Path, 
             if queue.is_directory and queue.name.isdecimal() and int(queue.name) < 1 << 31:
                 directory = paths.queue_dir(paths.consumequeue_dir(root), topic.name, int(queue.name))
                 for file in list_segments(storage, directory):
-                    yield topic.name, int(queue.name), Path(file.path), file.start_offset
+                    yield topic.name, int(queue.name), file.path, file.start_offset
 
 
-def _read(path: Path) -> bytes:
+def _units(path: str) -> NDArray[np.void]:
+    """A queue file's units up to the last that is not zero; none where it is no file, as a pipe."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror})") from error
-    return data[: len(data) // UNIT_BYTES * UNIT_BYTES]
+        with opened(LocalStorage(), path) as file:
+            data = read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
+    except StoreError:  # verify tells of it, and a rebuild makes it anew
+        return np.zeros(0, dtype=_UNITS)
+    padded = data + bytes(-len(data) % UNIT_BYTES)  # the last unit may end in zeros
+    return np.frombuffer(padded, dtype=_UNITS)
 
 
 def _placed(stretch: Stretch, found: Sequence[Place]) -> Iterator[Stretch]:

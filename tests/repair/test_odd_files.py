@@ -14,6 +14,7 @@ from rmq_formats.findings import Severity
 from rmq_formats.offline import repair_plan
 from rmq_formats.offline.verify_plan import VerifyOptions
 from rmq_formats.report.verify_outputs import VerifyOutputs
+from rmq_formats.segment import LocalStorage
 from rmq_formats.verify import kinds
 from tests.repair.test_damage import log_files, repair
 from tests.stores import tree
@@ -209,6 +210,25 @@ def test_sizes_are_taken_from_what_can_be_read(store: Path) -> None:
     report = verify(store, VerifyOptions(delay_levels_ms=(1000, 5000)))
     assert "index.file.size" not in codes(report)
     assert "consumequeue.file.size" not in codes(report)
+
+
+def link_through_a_file(path: Path) -> Path:
+    path.symlink_to(f"{'0' * 20}/nothing")
+    return path
+
+
+@pytest.mark.parametrize("change", [pipe, huge], ids=["pipe", "huge"])
+def test_a_queue_s_odd_file_beside_a_damaged_log_stops_no_repair(store: Path, change: Callable[[Path], Path]) -> None:
+    change(queue_file(store))
+    patch(log_files(store)[0], 0, bytes(100))
+    assert repair(store).is_clean
+    assert codes(verify(store)) == {}
+
+
+def test_a_link_through_a_file_hides_nothing_beside_it(store: Path) -> None:
+    names = [entry.name for entry in LocalStorage().entries(str(store / "commitlog"))]
+    link_through_a_file(store / "commitlog" / "x")
+    assert [entry.name for entry in LocalStorage().entries(str(store / "commitlog"))] == names
 
 
 def test_each_fault_is_repaired_or_told_by_a_plan() -> None:
