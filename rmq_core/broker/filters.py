@@ -23,7 +23,7 @@ Matches = Callable[[memoryview], bool]
 MayMatchUnit = Callable[[ExtUnit], bool]
 _END: Final = bytes([PROPERTY_SEPARATOR])
 _NAME_END: Final = bytes([NAME_VALUE_SEPARATOR])
-_MEMO_ENTRIES: Final = 8192
+_MEMO_ENTRIES: Final = 1024
 _MEMO_VALUE_BYTES: Final = 256  # of all values together: long ones seldom come twice
 
 
@@ -95,7 +95,7 @@ def sql_filter(expression: str, expression_type: str) -> Filter:
     return _of_sql(expression)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)  # each remembers up to _MEMO_ENTRIES answers
 def _of_sql(text: str) -> Filter:
     return Filter(matches=_matcher(compile_expression(text)))
 
