@@ -3,10 +3,13 @@
 ``STORE/quarantine/NNNN/`` holds one repair: the bytes that it overwrote, each at its file's path and position, the
 files that it put aside, and the plan. While the repair is under way the plan is called ``plan.json``; a run that
 finds one ends that repair before it looks for anything else. When all is done it becomes ``manifest.json``.
+Copies are made in ``STORE/quarantine/unfinished/``, which gets its number when the plan is in it: only that one may
+be deleted, as the store still has all that is there.
 """
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -16,22 +19,31 @@ from rmq_formats.errors import StoreError
 from rmq_formats.offline.publish import sync_file_system
 from rmq_formats.offline.repair_filler import MAX_BYTES, Fill, Stretch
 from rmq_formats.offline.repair_plan import RepairPlan
+from rmq_formats.segment import LocalStorage, opened
 
 DIRECTORY: Final = "quarantine"
 PLAN: Final = "plan.json"
 MANIFEST: Final = "manifest.json"
+UNFINISHED: Final = "unfinished"
 
 
 def pending(root: Path) -> tuple[Path, RepairPlan] | None:
     """The repair that a killed run left: its directory and its plan. Raises StoreError."""
-    for note in sorted((root / DIRECTORY).glob(f"*/{PLAN}")):
-        return note.parent, _plan_in(note)
+    for directory in _repairs(root):
+        if (directory / PLAN).exists():
+            return directory, _plan_in(directory / PLAN)
     return None
 
 
 def manifests(root: Path) -> list[RepairPlan]:
     """The repairs that were done. Raises StoreError."""
-    return [_plan_in(note) for note in sorted((root / DIRECTORY).glob(f"*/{MANIFEST}"))]
+    return [_plan_in(directory / MANIFEST) for directory in _repairs(root) if (directory / MANIFEST).exists()]
+
+
+def _repairs(root: Path) -> list[Path]:
+    """The directories of repairs, the first one first, whatever is left in them."""
+    numbered = [path for path in (root / DIRECTORY).glob("*") if path.name.isascii() and path.name.isdecimal()]
+    return sorted(numbered, key=lambda path: int(path.name))
 
 
 def _plan_in(note: Path) -> RepairPlan:
@@ -47,8 +59,8 @@ def begin(root: Path, plan: RepairPlan) -> Path:
     Raises:
         StoreError: a file cannot be read any more.
     """
-    done = sum(1 for _ in (root / DIRECTORY).glob(f"*/{MANIFEST}"))
-    directory = root / DIRECTORY / f"{done + 1:04d}"
+    last = max((int(path.name) for path in _repairs(root)), default=0)
+    directory = root / DIRECTORY / UNFINISHED
     if directory.exists():  # of a run that was killed before it had changed anything
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
@@ -60,8 +72,10 @@ def begin(root: Path, plan: RepairPlan) -> Path:
         shutil.copyfile(root / name, _made(directory / name))
     sync_file_system(directory)
     write_whole(directory / PLAN, plan.to_json().encode())
-    sync_file_system(directory)
-    return directory
+    numbered = directory.with_name(f"{last + 1:04d}")
+    directory.rename(numbered)
+    sync_file_system(numbered)
+    return numbered
 
 
 def end(directory: Path) -> None:
@@ -75,11 +89,14 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     Raises:
         StoreError: the log is neither as it was when the plan was made, nor on its way to what is planned.
     """
-    for path in plan.moves:  # first: a log file may have to be made where a directory stands
-        if (root / path).exists() and not (directory / path).exists():
-            (root / path).rename(_made(directory / path))
+    moves = [path for path in plan.moves if (root / path).exists() and not (directory / path).exists()]
+    for what in _changed(root, directory, plan, moves):
+        note = f"{DIRECTORY}/{directory.name}/{PLAN}"
+        raise StoreError(f"{what} since a repair began; delete {note} to begin anew")
+    for path in moves:  # first: a log file may have to be made where a directory stands
+        (root / path).rename(_made(directory / path))
     for stretch in plan.stretches:
-        _overwrite(root / stretch.path, directory / stretch.copy, stretch)
+        _overwrite(root / stretch.path, stretch)
     for path, size_bytes in plan.sizes:
         with _opened(root / path) as file:
             if os.fstat(file.fileno()).st_size != size_bytes:
@@ -120,23 +137,52 @@ def _opened(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b")
 
 
-def _overwrite(path: Path, copy: Path, stretch: Stretch) -> None:
-    """Write what a stretch is to hold, once it is clear that nobody else has written there since."""
+def _overwrite(path: Path, stretch: Stretch) -> None:
     if stretch.fill is Fill.NONE:
         return
     with _opened(path) as file:
-        with (copy if stretch.held else Path(os.devnull)).open("rb") as old:
-            file.seek(stretch.position)
-            for piece in stretch.image():
-                size = len(piece)
-                if not _is_between(old.read(size).ljust(size, b"\0"), file.read(size).ljust(size, b"\0"), piece):
-                    raise StoreError(
-                        f"{path}: was changed at {stretch.physical_offset} since a repair began; delete "
-                        f"{DIRECTORY}/{copy.parents[1].name}/{PLAN} to begin anew"
-                    )
         file.seek(stretch.position)
         for piece in stretch.image():
             file.write(piece)
+
+
+def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) -> Iterator[str]:
+    """What somebody else has written since the plan was made, where the plan would overwrite it or cut it off."""
+    for stretch in plan.stretches:
+        path = root / stretch.path
+        is_there = path.is_file() and stretch.path not in moves
+        if is_there and not _is_own(path, directory / stretch.copy, stretch):
+            yield f"{path}: was changed at {stretch.physical_offset}"
+    surplus = {stretch.path: stretch.size for stretch in plan.stretches if stretch.fill is Fill.NONE}
+    for name, size_bytes in plan.sizes:
+        path = root / name
+        if name not in moves and path.is_file() and path.stat().st_size > size_bytes + surplus.get(name, 0):
+            yield f"{path}: was changed, it has become longer"
+    for name in plan.configs:
+        path = root / name
+        known = {file.read_bytes() for file in (directory / name, root / f"{name}.bak") if file.is_file()}
+        if name not in moves and path.is_file() and path.read_bytes() not in known:
+            yield f"{path}: was changed"
+
+
+def _is_own(path: Path, copy: Path, stretch: Stretch) -> bool:
+    """Whether a stretch holds what its copy does, or what this repair wrote there."""
+    pieces = _zeros(stretch.held) if stretch.fill is Fill.NONE else stretch.image()
+    with path.open("rb") as file, (copy if stretch.held else Path(os.devnull)).open("rb") as old:
+        file.seek(stretch.position)
+        for piece in pieces:
+            size = len(piece)
+            if not _is_between(old.read(size).ljust(size, b"\0"), file.read(size).ljust(size, b"\0"), piece):
+                return False
+    if stretch.fill is Fill.NONE:
+        with opened(LocalStorage(), str(path)) as range_of:
+            return range_of.data_end() <= stretch.position + stretch.held
+    return True
+
+
+def _zeros(size: int) -> Iterator[bytes]:
+    for begin in range(0, size, MAX_BYTES):
+        yield bytes(min(MAX_BYTES, size - begin))
 
 
 def _is_between(old: bytes, now: bytes, new: bytes) -> bool:

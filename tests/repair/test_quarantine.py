@@ -1,0 +1,103 @@
+"""What is in the quarantine stays there, whatever is done to the notes of earlier repairs."""
+
+import re
+import shutil
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from rmq_formats.errors import StoreError
+from rmq_formats.offline import repair_journal
+from tests.repair.test_damage import flip, foreign, junk, log_files, long, repair, torn_tail
+from tests.stores import tree
+from tests.verify.verifying import FILE_BYTES, patch, sound_store
+
+_MOVED = {"commitlog/notes.txt": b"mine\n", "consumequeue/Orders/notes.txt": b"mine too\n"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    sound_store(root, 120)
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"Orders":{},"Clicks":{}}}')
+    return root
+
+
+def stop_before(store: Path, name: str) -> None:
+    """Leave a repair as a kill does before a function of the journal."""
+    with mock.patch.object(repair_journal, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        repair(store)
+
+
+@pytest.mark.parametrize("killed_at", ["change", "_overwrite"])
+def test_a_plan_deleted_as_told_costs_nothing_that_was_put_aside(store: Path, killed_at: str) -> None:
+    foreign(store)
+    junk(store)
+    junk_bytes = log_files(store)[1].read_bytes()[3000:]
+    stop_before(store, killed_at)
+    patch(log_files(store)[1], 3200, b"a message that a broker wrote since then")
+    changed = {name: data for name, data in tree(store).items() if name != "lock"}
+    with pytest.raises(StoreError, match=r"changed at \d+ since a repair began; delete quarantine/0001/plan.json"):
+        repair(store)
+    assert {name: data for name, data in tree(store).items() if name != "lock"} == changed
+    copies = {name: data for name, data in tree(store / "quarantine" / "0001").items() if name != "plan.json"}
+    of_the_file = {int(name.rpartition(".")[2]): data for name, data in copies.items() if f"{FILE_BYTES:020d}." in name}
+    assert junk_bytes in b"".join(of_the_file[position] for position in sorted(of_the_file)) + bytes(FILE_BYTES)
+
+    (store / "quarantine" / "0001" / "plan.json").unlink()
+    done = repair(store)
+    assert (done.is_clean, done.directory) == (True, str(store / "quarantine" / "0002"))
+    aside = tree(store / "quarantine")
+    assert copies.items() <= {name.removeprefix("0001/"): data for name, data in aside.items()}.items()
+    for name, data in _MOVED.items():
+        assert [found for path, found in aside.items() if path.endswith(name)] == [data]
+    assert any(b"a message that a broker wrote" in data for data in aside.values())
+
+
+@pytest.mark.parametrize("number", ["0001", "0002"])
+def test_a_note_moved_away_as_told_costs_no_other_repair(store: Path, number: str) -> None:
+    flip(store)
+    repair(store)
+    torn_tail(store)
+    repair(store)
+    other = {"0001": "0002", "0002": "0001"}[number]
+    kept = tree(store / "quarantine" / other)
+    flip(store)
+    (store / "quarantine" / number / "manifest.json").write_text("{")
+    with pytest.raises(StoreError, match=re.escape(f"move {store}/quarantine/{number} away")):
+        repair(store)
+    shutil.move(store / "quarantine" / number, store.parent / "aside")
+    assert repair(store).is_clean
+    assert tree(store / "quarantine" / other) == kept
+
+
+def test_a_directory_without_a_note_is_left_alone(store: Path) -> None:
+    flip(store)
+    kept = store / "quarantine" / "0007" / "commitlog" / "notes.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine\n")
+    assert repair(store).directory == str(store / "quarantine" / "0008")
+    assert kept.read_text() == "mine\n"
+
+
+def test_what_a_broker_wrote_behind_the_size_that_a_file_has_is_not_cut_off(store: Path) -> None:
+    long(store)
+    stop_before(store, "change")
+    with log_files(store)[2].open("ab") as file:
+        file.write(b"more since then")
+    with pytest.raises(StoreError, match="was changed"):
+        repair(store)
+    assert log_files(store)[2].read_bytes().endswith(b"more since then")
+
+
+def test_a_config_file_that_was_written_since_is_not_replaced_by_its_bak(store: Path) -> None:
+    topics = store / "config" / "topics.json"
+    shutil.copy(topics, f"{topics}.bak")
+    topics.write_text("{")
+    stop_before(store, "change")
+    topics.write_text('{"topicConfigTable":{"New":{}}}')
+    with pytest.raises(StoreError, match=re.escape(f"{topics}: was changed since a repair began")):
+        repair(store)
+    assert "New" in topics.read_text()
