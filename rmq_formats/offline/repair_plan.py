@@ -103,15 +103,35 @@ def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
     starts = [segment.start_offset for segment in segments]
     distances = Counter(after - before for before, after in pairwise(starts))
     sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
-    possible = [size for size in sizes.keys() | distances.keys() if not _overlaps(size, distances)]
-    votes = {size: sizes[size] + distances[size] for size in possible}
-    return max(votes, key=lambda size: (votes[size], size), default=None)
+    # A distance that occurs once, between far longer files, tells of a misplaced file and not of a size.
+    half = max(sizes, default=0) / 2
+    told = {distance for distance, count in distances.items() if count > 1 or distance >= half}
+    return max(
+        sizes.keys() | told,
+        key=lambda size: (
+            -_faults(segments, size), len(_on_grid(segments, size)), sizes[size] + distances[size], sizes[size], size,
+        ),
+        default=None,
+    )  # fmt: skip
 
 
-def _overlaps(size: int, distances: Counter[int]) -> bool:
-    """Whether files of a size would lie over each other: one or two may be misplaced, most are not."""
-    short = sum(count for distance, count in distances.items() if distance < size)
-    return short > 1 and 2 * short > distances.total()
+def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
+    """The files that stand where files of a size do; the others are misplaced."""
+    shift = Counter(segment.start_offset % file_bytes for segment in segments).most_common(1)
+    return [segment for segment in segments if segment.start_offset % file_bytes == shift[0][0]] if shift else []
+
+
+def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
+    """What must have happened to a log of files of a size: the fewer things, the likelier is the size.
+
+    A size that is too large counts once, however many files have it: a tool may have made them all so.
+    """
+    own = _on_grid(segments, file_bytes)
+    misplaced = len(segments) - len(own)
+    gaps = sum(after.start_offset - before.start_offset > file_bytes for before, after in pairwise(own))
+    too_long = len({segment.size_bytes for segment in own if segment.size_bytes > file_bytes})
+    too_short = sum(0 < segment.size_bytes < file_bytes for segment in own)
+    return misplaced + gaps + too_long + too_short
 
 
 def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> RepairPlan:
@@ -155,8 +175,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
 def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:
     """The part of a plan that is about the CommitLog."""
     file_bytes = plan.layout.commitlog_file_bytes
-    shift = Counter(segment.start_offset % file_bytes for segment in segments).most_common(1)
-    own = [segment for segment in segments if segment.start_offset % file_bytes == shift[0][0]] if shift else []
+    own = _on_grid(segments, file_bytes)
     foreign = [segment for segment in segments if segment not in own]
     sizes, surplus, left = [], [], []
     made = set()
