@@ -67,9 +67,9 @@ def begin(root: Path, plan: RepairPlan) -> Path:
     for stretch in plan.stretches:
         if stretch.held:
             _copy(root / stretch.path, stretch.position, stretch.held, _made(directory / stretch.copy))
-    has_checkpoint = plan.checkpoint and (root / "checkpoint").is_file() and "checkpoint" not in plan.moves
-    for name in (*plan.configs, *(["checkpoint"] if has_checkpoint else [])):
-        shutil.copyfile(root / name, _made(directory / name))
+    for name in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
+        if name not in plan.moves and (root / name).is_file():
+            shutil.copyfile(root / name, _made(directory / name))
     sync_file_system(directory)
     write_whole(directory / PLAN, plan.to_json().encode())
     numbered = directory.with_name(f"{last + 1:04d}")
@@ -89,7 +89,7 @@ def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     Raises:
         StoreError: the log is neither as it was when the plan was made, nor on its way to what is planned.
     """
-    moves = [path for path in plan.moves if (root / path).exists() and not (directory / path).exists()]
+    moves = [path for path in plan.moves if os.path.lexists(root / path) and not os.path.lexists(directory / path)]
     for what in _changed(root, directory, plan, moves):
         note = f"{DIRECTORY}/{directory.name}/{PLAN}"
         raise StoreError(f"{what} since a repair began; delete {note} to begin anew")

@@ -155,17 +155,19 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     if any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
         plan = _plan_log(root, plan, segments)
     derived = any(kind.code.partition(".")[0] in _DERIVED for kind in told - _NOT_REPAIRED)
-    moves = dict.fromkeys([*plan.moves, *_strays(root, report)])
+    configs = tuple(
+        f"config/{Path(finding.path).name}" for finding in report.findings
+        if finding.kind == kinds.CONFIG_UNPARSABLE and finding.path
+    )  # fmt: skip
+    no_files = [name for name in configs if not Path(root, name).is_file()]
+    moves = dict.fromkeys([*plan.moves, *_strays(root, report), *no_files])
     # A directory may be moved by way of a link to one that belongs there.
     derived |= any(Path(root, path).is_dir() and path.partition("/")[0] in _DERIVED for path in moves)
     is_rebuilt = derived or bool(plan.stretches or plan.sizes or plan.moves)
     return replace(
         plan,
         moves=tuple(moves),
-        configs=tuple(
-            f"config/{Path(finding.path).name}" for finding in report.findings
-            if finding.kind == kinds.CONFIG_UNPARSABLE and finding.path
-        ),
+        configs=configs,
         rebuild=is_rebuilt,
         live_topics=_live_topics(root) if is_rebuilt and kinds.TOPIC_DELETED in report.counts else None,
         checkpoint=is_rebuilt or any(kind.code.startswith("checkpoint") for kind in told),

@@ -166,6 +166,20 @@ def test_what_may_be_a_disk_that_is_not_mounted_is_told_and_not_repaired(store: 
     assert not (store / "quarantine").exists()
 
 
+@pytest.mark.parametrize("change", [pipe, directory])
+def test_a_config_file_that_is_none_is_put_aside_for_its_bak(store: Path, change: Callable[[Path], Path]) -> None:
+    topics = store / "config" / "topics.json"
+    topics.parent.mkdir()
+    topics.touch()
+    Path(f"{topics}.bak").write_text('{"topicConfigTable":{"Orders":{},"Clicks":{}}}')
+    change(topics)
+    mode = topics.lstat().st_mode
+    done = repair(store)
+    assert (done.left, done.is_clean) == ((), True)
+    assert topics.read_bytes() == Path(f"{topics}.bak").read_bytes()
+    assert (store / "quarantine" / "0001" / "config" / "topics.json").lstat().st_mode == mode
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("commitlog/1", "cannot be written"), ("checkpoint", "cannot be read"), ("index", "cannot be listed")],
