@@ -7,6 +7,7 @@ from typing import Final
 
 from rmq_formats import paths
 from rmq_formats.errors import StoreError
+from rmq_formats.offline.repair_journal import DIRECTORY
 from rmq_formats.offline.repair_plan import RepairPlan
 
 _LIGHT_QUEUES: Final = "%LMQ%*"
@@ -45,7 +46,8 @@ def refuse_plan(root: Path, plan: RepairPlan) -> None:
     """Refuse a plan that would stop in its middle.
 
     Raises:
-        StoreError: a file or directory that it changes must not be written, or one that it copies aside not be read.
+        StoreError: a file or directory that it changes must not be written, or one that it copies aside not be read,
+            or one that it moves aside is on another file system.
     """
     changed = {root / path for path in (*(item.path for item in plan.stretches), *(path for path, _ in plan.sizes))}
     for path in sorted({*changed, *((root / path).parent for path in (*plan.moves, *plan.configs)), root}):
@@ -55,3 +57,8 @@ def refuse_plan(root: Path, plan: RepairPlan) -> None:
     for path in (root / name for name in (*plan.configs, *(["checkpoint"] if plan.checkpoint else []))):
         if path.is_file() and not os.access(path, os.R_OK):
             raise StoreError(f"{path}: cannot be read (Permission denied)")
+    quarantine = root / DIRECTORY
+    device = (quarantine if quarantine.exists() else root).stat().st_dev
+    for path in (root / name for name in plan.moves):
+        if {path.parent.stat().st_dev, path.lstat().st_dev} != {device}:
+            raise StoreError(f"{path}: in the way, and on another file system than {quarantine}; move it away by hand")

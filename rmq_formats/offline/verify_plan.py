@@ -30,6 +30,7 @@ from rmq_formats.segment import Entry, Segment, Storage, opened, read_range
 from rmq_formats.verify import kinds
 
 LINK_TO_NOWHERE: Final = "a link to nowhere"
+LOST_AND_FOUND: Final = "lost+found"  # of the file system, where the log's directory is a mount of its own
 SAMPLE: Final = 256  # files of queues whose size says what that of all is
 
 
@@ -99,6 +100,8 @@ def find_segments(storage: Storage, root: str, findings: FindingList) -> tuple[l
     for entry in entries_or_finding(storage, directory, kinds.SEGMENT_UNREADABLE, findings):
         path = f"{directory}/{entry.name}"
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
+        if entry.is_directory and entry.name == LOST_AND_FOUND:
+            continue
         if entry.is_directory:
             findings.add(Finding(kinds.STRAY, "a directory among the CommitLog's files", path))
         elif start_offset is None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -178,6 +179,25 @@ def test_a_config_file_that_is_none_is_put_aside_for_its_bak(store: Path, change
     assert (done.left, done.is_clean) == ((), True)
     assert topics.read_bytes() == Path(f"{topics}.bak").read_bytes()
     assert (store / "quarantine" / "0001" / "config" / "topics.json").lstat().st_mode == mode
+
+
+def test_what_is_in_the_way_on_another_file_system_is_refused_before_anything_is_changed(store: Path) -> None:
+    assert Path("/dev/shm").stat().st_dev != store.stat().st_dev
+    with TemporaryDirectory(dir="/dev/shm") as mount:
+        shutil.copytree(store / "commitlog", mount, dirs_exist_ok=True)
+        shutil.rmtree(store / "commitlog")
+        (store / "commitlog").symlink_to(mount)
+        (store / "commitlog" / "lost+found").mkdir()
+        assert codes(verify(store)) == {}
+        patch(log_files(store)[1], 500, b"junk" * 9)
+        (store / "commitlog" / "notes.txt").write_text("mine\n")
+        before = {path.name: path.read_bytes() for path in Path(mount).iterdir() if path.is_file()}
+        with pytest.raises(StoreError, match=r"commitlog/notes.txt: in the way, and on another file system"):
+            repair(store)
+        assert {path.name: path.read_bytes() for path in Path(mount).iterdir() if path.is_file()} == before
+        assert not (store / "quarantine").exists()
+        (store / "commitlog" / "notes.txt").unlink()
+        assert repair(store).is_clean
 
 
 @pytest.mark.parametrize(
