@@ -82,7 +82,7 @@ class _Repair:
     def plan(self) -> RepairReport:
         """Say what would be done."""
         with self._lock_if_there():
-            left_over = journal.pending(Path(self.root))
+            left_over = self._left_over()
             if left_over is not None:
                 return self._report(left_over[1], None, left_over[1].left, is_resumed=True)
             found = self._verify()
@@ -94,7 +94,7 @@ class _Repair:
         root = Path(self.root)
         found: VerifyReport | None = None
         with store_lock(self.root):
-            left_over = journal.pending(root)
+            left_over = self._left_over()
             if left_over is None:
                 found = self._verify()
                 plan = self._planned(found)
@@ -124,12 +124,15 @@ class _Repair:
         else:
             yield
 
+    def _left_over(self) -> tuple[Path, RepairPlan] | None:
+        journal.manifests(Path(self.root))  # the report needs them: what is none is told before there is a change
+        return journal.pending(Path(self.root))
+
     def _verify(self) -> VerifyReport:
         return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)
 
     def _planned(self, found: VerifyReport) -> RepairPlan:
         refuse_store(self.root)
-        journal.manifests(Path(self.root))  # the report needs them: what is none is told before there is a change
         plan = plan_repair(self.root, self.options, found)
         directory = paths.commitlog_dir(self.root)
         if plan.rebuild and not list_segments(open_storage(directory)[0], directory):

@@ -73,6 +73,19 @@ def test_a_note_moved_away_as_told_costs_no_other_repair(store: Path, number: st
     assert tree(store / "quarantine" / other) == kept
 
 
+def test_a_repair_that_goes_on_tells_an_earlier_note_that_is_none_before_it_changes_anything(store: Path) -> None:
+    flip(store)
+    repair(store)
+    junk(store)
+    stop_before(store, "change")
+    (store / "quarantine" / "0001" / "manifest.json").write_text("{")
+    before = tree(store / "commitlog")
+    for apply in (False, True):
+        with pytest.raises(StoreError, match="0001/manifest.json: is no plan of a repair"):
+            repair(store, apply=apply)
+    assert tree(store / "commitlog") == before
+
+
 def test_a_directory_without_a_note_is_left_alone(store: Path) -> None:
     flip(store)
     kept = store / "quarantine" / "0007" / "commitlog" / "notes.txt"
