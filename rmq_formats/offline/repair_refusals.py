@@ -17,20 +17,21 @@ def refuse_store(root: str) -> None:
     """Refuse a store that no plan can be made for.
 
     Raises:
-        StoreError: light queues, a directory that cannot be listed, or something in the log's directory that stands
-            in a file's place and must not be taken for a file that is lost.
+        StoreError: light queues, a directory that cannot be listed or leads to nowhere, or something in the log's
+            directory that stands in a file's place and must not be taken for a file that is lost.
     """
     queues = Path(paths.consumequeue_dir(root))
     if any(queues.glob(_LIGHT_QUEUES)):
         raise StoreError(f"{root}: has light queues (LMQ), which a rebuild does not make; it cannot be repaired")
-    for path in _directories(queues, Path(paths.consumequeue_ext_dir(root)), Path(paths.index_dir(root))):
+    derived = (queues, Path(paths.consumequeue_ext_dir(root)), Path(paths.index_dir(root)))
+    for path in _directories(*derived):
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
             raise StoreError(f"{path}: cannot be listed (Permission denied)")
     directory = Path(paths.commitlog_dir(root))
-    for path in (directory, *directory.glob("*")):
+    for path in (directory, *directory.glob("*"), *derived):
         if path.is_symlink() and not path.exists():
             raise StoreError(f"{path}: a link to nowhere; bring back what it leads to, or take it away")
-        if path.exists() and not path.is_file() and not path.is_dir():
+        if path not in derived and path.exists() and not path.is_file() and not path.is_dir():
             raise StoreError(f"{path}: neither a file nor a directory; take it away")
 
 

@@ -200,6 +200,18 @@ def test_what_is_in_the_way_on_another_file_system_is_refused_before_anything_is
         assert repair(store).is_clean
 
 
+@pytest.mark.parametrize("name", ["consumequeue", "consumequeue_ext", "index"])
+def test_derived_files_that_may_be_on_a_disk_that_is_not_mounted_are_not_made_anew(store: Path, name: str) -> None:
+    link(store / name)
+    patch(log_files(store)[1], 500, b"junk" * 9)
+    before = tree(store / "commitlog")
+    for apply in (False, True):
+        with pytest.raises(StoreError, match=f"{name}: a link to nowhere"):
+            repair(store, apply=apply)
+    assert tree(store / "commitlog") == before
+    assert not (store / "quarantine").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("commitlog/1", "cannot be written"), ("checkpoint", "cannot be read"), ("index", "cannot be listed")],
