@@ -81,7 +81,7 @@ def test_a_repair_that_goes_on_tells_an_earlier_note_that_is_none_before_it_chan
     (store / "quarantine" / "0001" / "manifest.json").write_text("{")
     before = tree(store / "commitlog")
     for apply in (False, True):
-        with pytest.raises(StoreError, match="0001/manifest.json: is no plan of a repair"):
+        with pytest.raises(StoreError, match=r"0001/manifest.json: is no plan of a repair"):
             repair(store, apply=apply)
     assert tree(store / "commitlog") == before
 
