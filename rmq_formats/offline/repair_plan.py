@@ -14,6 +14,7 @@ from rmq_formats.findings import Finding, FindingList, Severity
 from rmq_formats.offline.repair_filler import Fill, Place, Stretch
 from rmq_formats.offline.repair_places import with_places
 from rmq_formats.offline.repair_scan import scan_log
+from rmq_formats.offline.verify_config import config_texts
 from rmq_formats.offline.verify_delays import told_delay_levels
 from rmq_formats.offline.verify_plan import StoreLayout, VerifyOptions, resolve_layout
 from rmq_formats.offline.verify_report import VerifyReport
@@ -233,8 +234,8 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
 def _live_topics(root: str) -> frozenset[str] | None:
     """Topics that are known or have queues: a rebuild must not bring back those that were deleted."""
     topics = {path.name for path in Path(paths.consumequeue_dir(root)).glob("*")}
-    text = Path(paths.config_dir(root), "topics.json").read_text(encoding="utf-8", errors="replace")
-    return frozenset(topics | set(config_json.topic_names(text)))
+    text = config_texts(LocalStorage(), paths.config_dir(root), FindingList()).get("topics.json")
+    return frozenset(topics | set(config_json.topic_names(text) if text else ()))
 
 
 def _surplus(root: str, segment: Segment, file_bytes: int) -> Stretch:

@@ -338,8 +338,10 @@ def test_a_group_that_is_ahead_of_what_is_left_is_told_and_not_touched(golden: G
     assert (store / "config" / "consumerOffset.json").read_bytes() == offsets
 
 
-def test_a_topic_that_was_deleted_stays_deleted(store: Path) -> None:
-    (store / "config" / "topics.json").write_text('{"topicConfigTable":{"Orders":{}}}')
+@pytest.mark.parametrize("name", ["topics.json", "topics.json.bak"])  # a kill leaves only the latter
+def test_a_topic_that_was_deleted_stays_deleted(store: Path, name: str) -> None:
+    (store / "config" / "topics.json").unlink()
+    (store / "config" / name).write_text('{"topicConfigTable":{"Orders":{}}}')
     shutil.rmtree(store / "consumequeue" / "Clicks")
     flip(store)
     assert repair(store).left == (), "its keys are in the Index all the same"
