@@ -11,7 +11,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from rmq_formats.kernels.bytes import match_mask_16, match_mask_32, read_i32, read_i64, trailing_zeros
+from rmq_formats.kernels.bytes import match_mask_16, match_mask_32, read_i32, trailing_zeros
 
 # Rows of a property lookup, int64[4, 2]: position of the value and its length, -1 where there is none.
 TAGS: Final = 0
@@ -22,7 +22,8 @@ DELAY: Final = 3
 _TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
 _DELA_WORD = int.from_bytes(b"DELA", "big", signed=True)
-_UNIQ_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
+_UNIQ_WORD = int.from_bytes(b"UNIQ", "big", signed=True)
+_KEY_WORD = int.from_bytes(b"_KEY", "big", signed=True)
 _POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(17)], dtype=np.uint32)
 REPLACEMENT: Final = 0xFFFD
 
@@ -126,24 +127,27 @@ def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
     return hashed
 
 
-@njit("void(uint8[::1], int64, int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
-def _take_property(data: Any, at: int, separator: int, end: int, found: Any) -> None:
-    """Note the value of the entry ``data[at:end]`` if its name is one of the four."""
-    name_bytes = separator - at
-    row = -1
-    if name_bytes == 4:
-        word = read_i32(data, at)
-        if word == _TAGS_WORD:
-            row = TAGS
-        elif word == _KEYS_WORD:
-            row = KEYS
-    elif name_bytes == 8:
-        if read_i64(data, at) == _UNIQ_KEY_WORD:
-            row = UNIQ_KEY
-    elif name_bytes == 5 and read_i32(data, at) == _DELA_WORD and data[at + 4] == 89:
-        row = DELAY
-    if row >= 0 and end - separator > 1:
-        found[row, 0], found[row, 1] = separator + 1, end - separator - 1
+@njit("void(uint8[::1], int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
+def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
+    """Note the value of the entry ``data[entry:end]`` if its name is one of the four and its value is not empty.
+
+    A name has no 0x01: where one of the four stands before a 0x01, that is the first one, which ends the name.
+    """
+    if end - entry < 6:  # four characters, 0x01 and one of a value
+        return
+    row, name_bytes = -1, np.int64(4)
+    word = read_i32(data, entry)
+    if word == _TAGS_WORD:
+        row = TAGS
+    elif word == _KEYS_WORD:
+        row = KEYS
+    elif word == _UNIQ_WORD and end - entry > 9:
+        if read_i32(data, entry + 4) == _KEY_WORD:
+            row, name_bytes = UNIQ_KEY, 8
+    elif word == _DELA_WORD and end - entry > 6 and data[entry + 4] == 89:
+        row, name_bytes = DELAY, 5
+    if row >= 0 and data[entry + name_bytes] == 1:
+        found[row, 0], found[row, 1] = entry + name_bytes + 1, end - entry - name_bytes - 1
 
 
 @njit("void(uint8[::1], int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
@@ -151,7 +155,7 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
     """Find TAGS, KEYS, UNIQ_KEY and DELAY in a property block; of several, the last one counts.
 
     An entry is ``name 0x01 value 0x02``, the last 0x02 may be missing; one with an empty name or value
-    counts as absent. Separators come out of bit masks of 32 bytes, or 16 near the end of the array.
+    counts as absent. The ends come out of bit masks of 32 bytes, or 16 near the end of the array.
 
     Args:
         data: uint8[n], the window.
@@ -161,34 +165,27 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
     """
     for name in range(4):
         found[name, 0], found[name, 1] = -1, 0
-    entry, separator = start, -1
-    at = start
+    entry = at = start
     while at < stop:
         address = np.uint64(data.ctypes.data + at)
         if at + 32 <= len(data):
             width = 32
-            names, ends = match_mask_32(address, np.uint8(1)), match_mask_32(address, np.uint8(2))
+            ends = match_mask_32(address, np.uint8(2))
         elif at + 16 <= len(data):
             width = 16
-            names, ends = match_mask_16(address, np.uint8(1)), match_mask_16(address, np.uint8(2))
+            ends = match_mask_16(address, np.uint8(2))
         else:
             width = 1
-            names, ends = np.uint64(data[at] == 1), np.uint64(data[at] == 2)
-        both = names | ends
+            ends = np.uint64(data[at] == 2)
         if stop - at < width:
-            both &= (np.uint64(1) << np.uint64(stop - at)) - np.uint64(1)
-        while both != 0:
-            bit = trailing_zeros(both)
-            both &= both - np.uint64(1)
-            if (ends >> np.uint64(bit)) & np.uint64(1):
-                if separator > entry:
-                    _take_property(data, entry, separator, at + bit, found)
-                entry, separator = at + bit + 1, -1
-            elif separator < 0:
-                separator = at + bit
+            ends &= (np.uint64(1) << np.uint64(stop - at)) - np.uint64(1)
+        while ends != 0:
+            end = at + trailing_zeros(ends)
+            ends &= ends - np.uint64(1)
+            _take_property(data, entry, end, found)
+            entry = end + 1
         at += width
-    if separator > entry:
-        _take_property(data, entry, separator, stop, found)
+    _take_property(data, entry, stop, found)
 
 
 @njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
