@@ -44,6 +44,8 @@ _LOCAL: Final = {
     # VACUUM lists a table's files in so many tasks, however few they are; its default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.ui.showConsoleProgress": "false",
+    # To its Python worker a task talks some 20 ms longer over TCP: each side waits for the other's acknowledgements.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 # Rows of Arrow vectors, one by one, are what the JVM spends its time on: with a throughput collector, and
 # without Arrow's second check of each access, that took a quarter less (docs/performance.md).
