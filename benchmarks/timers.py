@@ -20,7 +20,8 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.properties import encode_properties
 from rmq_formats.store import Store
-from rmq_formats.timer import PROPERTY_OUT_MS, TIMER_TOPIC
+from rmq_formats.timer import PROPERTY_OUT_MS
+from rmq_formats.topics import TIMER_TOPIC
 from tools.standalone import Standalone, standalone
 
 TOPIC: Final = "TimerLoad"

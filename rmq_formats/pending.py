@@ -20,10 +20,11 @@ from rmq_formats.timer import (
     MAX_FLAGS,
     PROPERTY_DELETED_KEY,
     PROPERTY_OUT_MS,
-    TIMER_TOPIC,
     TIMER_UNIT_BYTES,
+    UNIT_DTYPE,
     TimerCheckpoint,
 )
+from rmq_formats.topics import TIMER_TOPIC
 
 PENDING: Final = pa.schema(
     [
@@ -39,14 +40,9 @@ PENDING: Final = pa.schema(
         ("is_taken_in", pa.bool_()),
     ]
 )
-_UNITS: Final = np.dtype(
-    [("unit_bytes", ">i4"), ("previous", ">i8"), ("flags", ">i4"), ("write_time_ms", ">i8"), ("delay_ms", ">i4"),
-     ("physical_offset", ">i8"), ("size", ">i4"), ("topic_hash", ">i4"), ("reserved", ">i8")]
-)  # fmt: skip
 _COLUMNS: Final = ("queue_offset", "physical_offset", "size", "uniq_key", "properties", "store_timestamp")
 _MAX_TIME_MS: Final = ((1 << 63) - 1) // 1000
 _MAX_QUEUE_ID: Final = (1 << 31) - 1
-assert _UNITS.itemsize == TIMER_UNIT_BYTES
 
 
 def pending_timers(store: str) -> pa.Table:
@@ -82,12 +78,12 @@ def _checkpoint(store: str) -> TimerCheckpoint:
 
 def _units(directory: Path, read_time_ms: int) -> pa.Table:
     """Physical offset and flags of the units that are due at a time or later, of each message the last."""
-    parts = [np.zeros(0, dtype=_UNITS)]
+    parts = [np.zeros(0, dtype=UNIT_DTYPE)]
     for path in sorted(directory.iterdir()) if directory.is_dir() else []:
         count = path.stat().st_size // TIMER_UNIT_BYTES
         if not count or parse_segment_name(path.name) is None:
             continue
-        units = np.memmap(path, dtype=_UNITS, mode="r", shape=(count,))
+        units = np.memmap(path, dtype=UNIT_DTYPE, mode="r", shape=(count,))
         is_unit = (units["unit_bytes"] == TIMER_UNIT_BYTES) & (units["flags"] > 0) & (units["flags"] <= MAX_FLAGS)
         parts.append(units[is_unit & (units["write_time_ms"] + units["delay_ms"] >= read_time_ms)])
     newest = np.concatenate(parts)[::-1]

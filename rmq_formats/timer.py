@@ -10,16 +10,22 @@ from dataclasses import astuple, dataclass
 from struct import Struct
 from typing import Final
 
+import numpy as np
+
 from rmq_formats.errors import LengthError, MagicError, TruncatedError
 from rmq_formats.layout import CHECKPOINT_FILE_BYTES, MAGIC_BLANK
 from rmq_formats.packing import pack_fields
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 PROPERTY_OUT_MS: Final = "TIMER_OUT_MS"
 PROPERTY_DELETED_KEY: Final = "TIMER_DEL_UNIQKEY"
 
 UNIT: Final = Struct(">iqiqiqiiq")
 TIMER_UNIT_BYTES: Final = 52
+UNIT_DTYPE: Final = np.dtype(
+    [("unit_bytes", ">i4"), ("previous", ">i8"), ("flags", ">i4"), ("write_time_ms", ">i8"), ("delay_ms", ">i4"),
+     ("physical_offset", ">i8"), ("size", ">i4"), ("topic_hash", ">i4"), ("reserved", ">i8")]
+)  # fmt: skip
+assert UNIT_DTYPE.itemsize == UNIT.size == TIMER_UNIT_BYTES
 PREVIOUS_AT: Final = 4  # int64
 TIMER_LOG_FILE_BYTES: Final = 100 << 20
 BLANK: Final = Struct(">iqi")  # bytes left in the file, 0, MAGIC_BLANK

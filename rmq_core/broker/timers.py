@@ -27,7 +27,8 @@ from rmq_core.store.timer_store import TimerConfig
 from rmq_core.store.values import GetStatus, PutResult, PutStatus
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_QUEUE_OFFSET_AT
-from rmq_formats.timer import FLAG_DELETE, FLAG_ROLL, TIMER_TOPIC
+from rmq_formats.timer import FLAG_DELETE, FLAG_ROLL
+from rmq_formats.topics import TIMER_TOPIC
 
 log = logging.getLogger("rmq.broker.timers")
 _SLICE_S: Final = 0.005

@@ -10,7 +10,7 @@ from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
-from rmq_formats.timer import TIMER_TOPIC
+from rmq_formats.topics import TIMER_TOPIC
 
 
 class TimerAdmin:

@@ -12,7 +12,8 @@ from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
-from rmq_formats.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS, TIMER_TOPIC
+from rmq_formats.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
+from rmq_formats.topics import TIMER_TOPIC
 
 DELAY_SEC: Final = "TIMER_DELAY_SEC"
 DELAY_MS: Final = "TIMER_DELAY_MS"

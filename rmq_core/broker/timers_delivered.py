@@ -11,7 +11,8 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.errors import FormatError
 from rmq_formats.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.message import decode_record
-from rmq_formats.timer import PROPERTY_OUT_MS, TIMER_TOPIC
+from rmq_formats.timer import PROPERTY_OUT_MS
+from rmq_formats.topics import TIMER_TOPIC
 
 Key = tuple[str, str, str, str]  # topic, the producer's id, when it was due, how often it has rolled
 _MARK: Final = DEQUEUE_MS.encode()

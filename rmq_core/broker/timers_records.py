@@ -18,7 +18,7 @@ from rmq_formats.layout import (
     RECORD_FLAG_AT,
 )
 from rmq_formats.properties import decode_properties, encode_properties
-from rmq_formats.timer import TIMER_TOPIC
+from rmq_formats.topics import TIMER_TOPIC
 
 ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"

@@ -13,7 +13,7 @@ from rmq_core.broker.attributes import OF_TOPICS, altered
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import load_table, save_table
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
-from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TIMER_TOPIC
 
 _FILE: Final = "topics.json"
 
@@ -186,7 +186,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     if config.trace_topic_enable:
         one.append((config.msg_trace_topic_name, 1, both))
     if config.timer_wheel_enable:
-        one.append((names.TIMER_TOPIC, 1, both))
+        one.append((TIMER_TOPIC, 1, both))
     return [
         TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
         for name, queues, perm in one

@@ -11,6 +11,7 @@ from rmq_core.cli.admin_answers import Answer
 from rmq_core.cli.admin_options import Broker, ClusterName, Force, Group, Route, Switch, Topic, time_ms
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
 from rmq_formats.errors import OptionError
+from rmq_formats.topics import LIGHT_QUEUE_PREFIX, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from rmq_core.client import Admin
@@ -22,9 +23,6 @@ _QUEUE_COLUMNS: Final = (
 _QueueRow = tuple[str, str, int, int, int, int, int, int]
 _DIFF: Final = 5  # the column's place
 _END: Final = -1  # in place of a time
-# Topics that no name server knows: of light queues, and of the timer wheel.
-_LIGHT_QUEUES: Final = "%LMQ%"
-_WHEEL_TOPIC: Final = "rmq_sys_wheel_timer"
 
 
 async def consumer_progress(
@@ -181,7 +179,7 @@ async def skip_accumulated(
 
 def _route(topic: str, cluster: str | None) -> str:
     """Whose masters are asked: a cluster's for topics without a route, as in ``DefaultMQAdminExtImpl``."""
-    has_none = topic.startswith(_LIGHT_QUEUES) or topic == _WHEEL_TOPIC
+    has_none = topic.startswith(LIGHT_QUEUE_PREFIX) or topic == TIMER_TOPIC
     return cluster if cluster is not None and has_none else topic
 
 

@@ -4,19 +4,12 @@ Source: ``TimerMessageStore#checkAndReviseMetrics``.
 """
 
 from collections import Counter
-from typing import Final
 
 import numpy as np
 
 from rmq_core.store.timer_log import TimerLog
 from rmq_core.store.timer_wheel import TimerWheel
-from rmq_formats.timer import FLAG_DELETE, TIMER_UNIT_BYTES
-
-_DTYPE: Final = np.dtype([
-    ("size", ">i4"), ("previous", ">i8"), ("flags", ">i4"), ("write_time_ms", ">i8"), ("delay_ms", ">i4"),
-    ("physical_offset", ">i8"), ("record_size", ">i4"), ("topic_hash", ">i4"), ("reserved", ">i8"),
-])  # fmt: skip
-assert _DTYPE.itemsize == TIMER_UNIT_BYTES
+from rmq_formats.timer import FLAG_DELETE, TIMER_UNIT_BYTES, UNIT_DTYPE
 
 
 def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
@@ -34,7 +27,7 @@ def waiting_by_topic_hash(wheel: TimerWheel, log: TimerLog) -> Counter[int]:
     """
     found: Counter[int] = Counter()
     for position, block in log.blocks():
-        units = np.frombuffer(block, dtype=_DTYPE)
+        units = np.frombuffer(block, dtype=UNIT_DTYPE)
         due_ms = units["write_time_ms"].astype(np.int64) + units["delay_ms"]
         positions = position + TIMER_UNIT_BYTES * np.arange(len(units), dtype=np.int64)
         waiting = wheel.are_linked(due_ms, positions)

@@ -20,12 +20,12 @@ from rmq_formats.layout import RECORD_PHYSICAL_OFFSET_AT
 from rmq_formats.timer import (
     FLAG_DELETE,
     NO_POSITION,
-    TIMER_TOPIC,
     TIMER_UNIT_BYTES,
     WHEEL_FILE_BYTES,
     TimerCheckpoint,
     decode_done_offset,
 )
+from rmq_formats.topics import TIMER_TOPIC
 
 _LOGGER = logging.getLogger(__name__)
 _OFFSET: Final = Struct(">q")

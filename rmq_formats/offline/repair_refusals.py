@@ -3,14 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from rmq_formats import paths
 from rmq_formats.errors import StoreError
 from rmq_formats.offline.repair_journal import DIRECTORY
 from rmq_formats.offline.repair_plan import RepairPlan
-
-_LIGHT_QUEUES: Final = "%LMQ%*"
+from rmq_formats.topics import LIGHT_QUEUE_PREFIX
 
 
 def refuse_store(root: str) -> None:
@@ -21,7 +19,7 @@ def refuse_store(root: str) -> None:
             directory that stands in a file's place and must not be taken for a file that is lost.
     """
     queues = Path(paths.consumequeue_dir(root))
-    if any(queues.glob(_LIGHT_QUEUES)):
+    if any(queues.glob(f"{LIGHT_QUEUE_PREFIX}*")):
         raise StoreError(f"{root}: has light queues (LMQ), which a rebuild does not make; it cannot be repaired")
     derived = (queues, Path(paths.consumequeue_ext_dir(root)), Path(paths.index_dir(root)))
     for path in _directories(*derived):

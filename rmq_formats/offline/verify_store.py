@@ -43,12 +43,12 @@ from rmq_formats.offline.verify_queues import PartResult, check_queues, is_named
 from rmq_formats.offline.verify_report import VerifyReport, sorted_findings
 from rmq_formats.offline.verify_scan import SplitCheck, check_split
 from rmq_formats.segment import Segment, Storage, open_storage, opened, place_of, read_range
+from rmq_formats.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.verify import kinds, small
 from rmq_formats.verify.facts import LogFacts
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task opens
 MAX_PARTITIONS: Final = 256
-_LMQ_PREFIX: Final = "%LMQ%"
 _DIRECTORIES: Final[dict[str, Kind]] = {
     "commitlog": kinds.SEGMENT_UNREADABLE, "consumequeue": kinds.QUEUE_UNREADABLE,
     "consumequeue_ext": kinds.QUEUE_UNREADABLE, "index": kinds.INDEX_UNREADABLE, "config": kinds.CONFIG_LOST,
@@ -210,7 +210,7 @@ class _Verification:
                     self.findings.add(Finding(kinds.STRAY, "a file among the topics' directories", path))
                 elif not is_named_topic(topic.name):
                     self.findings.add(Finding(kinds.STRAY, "a directory that is no topic's", path))
-                elif topic.name.startswith(_LMQ_PREFIX):
+                elif topic.name.startswith(LIGHT_QUEUE_PREFIX):
                     lmq_count += 1
                 else:
                     found.update(self._queues_of(path, topic.name))

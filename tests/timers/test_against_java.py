@@ -19,7 +19,6 @@ from rmq_formats.timer import (
     BLANK,
     FLAG_DELETE,
     SLOT_BYTES,
-    TIMER_TOPIC,
     TIMER_UNIT_BYTES,
     WHEEL_FILE_BYTES,
     WHEEL_SLOTS,
@@ -27,6 +26,7 @@ from rmq_formats.timer import (
     TimerSlot,
     TimerUnit,
 )
+from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import QUICK_START, SMALL_FILES, free_port, java

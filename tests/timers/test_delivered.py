@@ -11,7 +11,7 @@ from rmq_core.broker.timers_scan import records_with
 from rmq_core.store.store import MessageStore
 from rmq_formats.message import decode_record
 from rmq_formats.properties import encode_properties
-from rmq_formats.timer import TIMER_TOPIC
+from rmq_formats.topics import TIMER_TOPIC
 from tests.store.making import config_of, opened, put
 
 ORDINARY = 40_000

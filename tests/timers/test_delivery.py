@@ -8,7 +8,8 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_formats.layout import MAX_PROPERTIES_BYTES
 from rmq_formats.message import StoredMessage
-from rmq_formats.timer import TIMER_TOPIC, TimerCheckpoint
+from rmq_formats.timer import TimerCheckpoint
+from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock, eventually, messages
 
 SECOND_MS = 1000

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from rmq_formats.properties import encode_properties
-from rmq_formats.timer import TIMER_TOPIC, TIMER_UNIT_BYTES
+from rmq_formats.timer import TIMER_UNIT_BYTES
+from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock, eventually
 from tests.timers.test_delivery import SECOND_MS
 from tests.timers.test_slices import timers_of
@@ -15,7 +16,7 @@ from tests.timers.test_slices import timers_of
 COUNT = 8000
 WARM = 1000
 SLOTS = 2000  # seconds in which they are due
-BYTES_EACH = 16  # what may remain of each: an object would have more, and so would a place in a list
+BYTES_EACH = 24  # what may remain of each: the smallest object has more
 
 
 def wait_for(asker: Asker, clock: Clock, begin: int, end: int) -> None:

@@ -11,7 +11,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.pending import PENDING, pending_timers
 from rmq_formats.spark import pending as spark_view
-from rmq_formats.timer import TIMER_TOPIC
+from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock
 from tests.timers.test_delivery import SECOND_MS, pulled, taken_in
 from tests.timers.test_recall import recall, sent

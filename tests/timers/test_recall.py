@@ -6,7 +6,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.timers_recall import RecallHandle
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
-from rmq_formats.timer import TIMER_TOPIC
+from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock, messages
 from tests.timers.test_delivery import DAY_MS, SECOND_MS, pulled, taken_in
 
