@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.kernels import dispatch as kernel
-from rmq_formats.kernels.scan import CODE, SIZE, SOUND
 from rmq_formats.scan import FrameBatch
 
 _FIRST_QUEUES = 256
 _FIRST_POOL_BYTES = 8192
 _FIRST_ROWS = 1 << 16
+_USUAL_RECORD_BYTES = 512
 
 
 class QueueTable:
@@ -49,29 +49,46 @@ class QueueTable:
 
 
 class Dispatcher(QueueTable):
-    """Turns frames into units and keys, and keeps the table of the queues that it met.
+    """Turns frames into units and keys, and keeps the table of the queues that it met."""
 
-    Attributes:
-        message_count: sound records seen, those included that give neither unit nor key.
-        record_bytes: their bytes.
-    """
+    def __init__(self, delay_levels_ms: Sequence[int], log_bytes: int = 0) -> None:
+        """Begin with empty tables.
 
-    def __init__(self, delay_levels_ms: Sequence[int]) -> None:
+        Args:
+            delay_levels_ms: ``messageDelayLevel``.
+            log_bytes: of the log that will come, if that is known: tables of the right size from the start are
+                not copied when they grow, and what they do not use costs nothing.
+        """
         super().__init__()
-        self.message_count = 0
-        self.record_bytes = 0
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
-        self._units = np.empty((_FIRST_ROWS, kernel.UNIT_COLUMNS), dtype=np.int64)
-        self._keys = np.empty((_FIRST_ROWS, kernel.KEY_COLUMNS), dtype=np.int64)
-        self._result = np.zeros(3, dtype=np.int64)  # next frame, units, keys
+        rows = max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES)
+        self._units = np.empty((rows, kernel.UNIT_COLUMNS), dtype=np.int64)
+        self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
+        self._result = np.zeros(kernel.RESULT_COLUMNS, dtype=np.int64)
+        self._result[kernel.LAST_OFFSET] = -1
+
+    @property
+    def message_count(self) -> int:
+        """Sound records seen, those included that give neither unit nor key."""
+        return int(self._result[kernel.MESSAGE_COUNT])
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of these records."""
+        return int(self._result[kernel.MESSAGE_BYTES])
+
+    @property
+    def last_physical_offset(self) -> int:
+        """Of the last of these records; -1 if there is none."""
+        return int(self._result[kernel.LAST_OFFSET])
 
     def dispatch(self, batch: FrameBatch) -> None:
         """Append the units and keys of the sound frames in a batch."""
-        frames, result = batch.frames, self._result
-        result[0] = 0
+        result = self._result
+        result[kernel.NEXT_FRAME] = 0
         while True:
             status = kernel.dispatch_frames(
-                batch.data, batch.physical_offset, frames, int(result[0]), self._delay_levels_ms,
+                batch.data, batch.physical_offset, batch.frames, int(result[kernel.NEXT_FRAME]), self._delay_levels_ms,
                 self._queues, self._slots, self._pool, self._used, self._units, self._keys, result,
             )  # fmt: skip
             if status == kernel.DONE:
@@ -82,9 +99,6 @@ class Dispatcher(QueueTable):
                 self._units = _grown(self._units)
             else:
                 self._keys = _grown(self._keys)
-        sound = frames[:, CODE] == SOUND
-        self.message_count += int(np.count_nonzero(sound))
-        self.record_bytes += int(frames[:, SIZE].sum(where=sound))
 
     def take(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What has been appended since the last call, in log order.
@@ -93,9 +107,9 @@ class Dispatcher(QueueTable):
             Units, int64[n, UNIT_COLUMNS], where UNIT_QUEUE is a row of ``queue_names``; and keys,
             int64[m, KEY_COLUMNS]. Both are valid until the next ``dispatch``.
         """
-        _, unit_count, key_count = self._result.tolist()
-        self._result[:] = 0
-        return self._units[:unit_count], self._keys[:key_count]
+        taken = self._units[: self._result[kernel.UNIT_COUNT]], self._keys[: self._result[kernel.KEY_COUNT]]
+        self._result[[kernel.UNIT_COUNT, kernel.KEY_COUNT]] = 0
+        return taken
 
 
 def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:

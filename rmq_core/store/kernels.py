@@ -40,6 +40,8 @@ from rmq_formats.damage import DamageCode
 from rmq_formats.kernels.bytes import read_i32
 from rmq_formats.kernels.dispatch import (
     DONE,
+    KEY_COUNT,
+    UNIT_COUNT,
     UNIT_PHYSICAL_OFFSET,
     UNIT_QUEUE,
     UNIT_QUEUE_OFFSET,
@@ -142,7 +144,7 @@ def dispatch_log(
         used: of the queue table.
         units: the units found.
         keys: the keys found.
-        result: int64[3], scratch.
+        result: int64[RESULT_COLUMNS], scratch.
         targets: see ``place_units``.
         image: uint8[m], the newest IndexFile, mapped; not touched where RUN_INDEX_LIMIT is -1.
 
@@ -165,7 +167,7 @@ def dispatch_log(
     )
     if lacking != DONE:
         return lacking
-    unit_count, key_count = result[1], result[2]
+    unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
     numbers[RUN_POSITION], numbers[RUN_WALK_STATUS] = end, status
     numbers[RUN_UNITS], numbers[RUN_KEYS] = unit_count, key_count
     if unit_count > 0:

@@ -55,8 +55,17 @@ QUEUE_ID: Final = 2
 QUEUE_TOPIC_HASH: Final = 3
 QUEUE_COLUMNS: Final = 4
 
+# What a run says, int64[RESULT_COLUMNS].
+NEXT_FRAME: Final = 0  # the row to go on at
+UNIT_COUNT: Final = 1
+KEY_COUNT: Final = 2
+MESSAGE_COUNT: Final = 3  # sound records, those included that give neither unit nor key
+MESSAGE_BYTES: Final = 4  # of these records
+LAST_OFFSET: Final = 5  # physical offset of the last of them
+RESULT_COLUMNS: Final = 6
+
 DONE: Final = 0
-QUEUES_FULL: Final = 1  # enlarge the queue table or its pool and go on at the frame in result[0]
+QUEUES_FULL: Final = 1  # enlarge the queue table or its pool and go on at the frame in NEXT_FRAME
 UNITS_FULL: Final = 2
 KEYS_FULL: Final = 3
 
@@ -143,6 +152,13 @@ def index_hash(hashed: int) -> int:
     return -signed if signed < 0 else signed
 
 
+@njit("void(int64[:, ::1], int64, int64, int64[::1])", cache=True, nogil=True, forceinline=True)
+def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
+    result[MESSAGE_COUNT] += 1
+    result[MESSAGE_BYTES] += frames[row, SIZE]
+    result[LAST_OFFSET] = physical_offset + frames[row, POSITION]
+
+
 @njit(
     "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64[:, ::1], int32[::1], uint8[::1],"
     " int64[::1], int64[:, ::1], int64[:, ::1], int64[::1])",
@@ -175,23 +191,24 @@ def dispatch_frames(
         slots: of the queue table.
         pool: of the queue table.
         used: of the queue table.
-        units: int64[capacity, UNIT_COLUMNS], rows from result[1] on are written.
-        keys: int64[capacity, KEY_COLUMNS], rows from result[2] on are written.
-        result: int64[3]: next frame row, unit count, key count; updated.
+        units: int64[capacity, UNIT_COLUMNS], rows from UNIT_COUNT on are written.
+        keys: int64[capacity, KEY_COLUMNS], rows from KEY_COUNT on are written.
+        result: int64[RESULT_COLUMNS], updated.
 
     Returns:
         DONE, QUEUES_FULL, UNITS_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
     """
-    unit_count, key_count = result[1], result[2]
+    unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
     found = np.empty((4, 2), dtype=np.int64)
     for row in range(start, len(frames)):
-        result[0], result[1], result[2] = row, unit_count, key_count
+        result[NEXT_FRAME], result[UNIT_COUNT], result[KEY_COUNT] = row, unit_count, key_count
         if frames[row, CODE] != SOUND:
             continue
         position = frames[row, POSITION]
         sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
         transaction = sys_flag & FLAG_TRANSACTION_MASK
         if transaction == FLAG_TRANSACTION_ROLLBACK:
+            _count(frames, row, physical_offset, result)
             continue
         timestamp = store_timestamp(data, position, sys_flag)
         topic_at, topic_bytes = frames[row, TOPIC_AT], frames[row, TOPIC_BYTES]
@@ -207,6 +224,7 @@ def dispatch_frames(
         queue = find_queue(data, topic_at, topic_bytes, topic_hash, queue_id, queues, slots, pool, used)
         if queue < 0:
             return QUEUES_FULL
+        _count(frames, row, physical_offset, result)
         if transaction == 0 or transaction == FLAG_TRANSACTION_COMMIT:
             tags_at, tags_bytes = found[TAGS, 0], found[TAGS, 1]
             code = np.int64(0)
@@ -249,5 +267,5 @@ def dispatch_frames(
                 keys[key_count, KEY_QUEUE] = queue
                 key_count += 1
             at = part_end + 1
-    result[0], result[1], result[2] = len(frames), unit_count, key_count
+    result[NEXT_FRAME], result[UNIT_COUNT], result[KEY_COUNT] = len(frames), unit_count, key_count
     return DONE

@@ -23,7 +23,6 @@ from rmq_formats.damage import Damage, DamageCode
 from rmq_formats.dispatch import Dispatcher
 from rmq_formats.findings import Finding
 from rmq_formats.kernels import dispatch as dispatch_kernel
-from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.layout import index_file_bytes
 from rmq_formats.offline import spill
@@ -211,9 +210,9 @@ def scan_split(
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
         return ScanResult.from_json(area.read_text(done))
-    dispatcher = Dispatcher(options.delay_levels_ms)
+    dispatcher = Dispatcher(options.delay_levels_ms, split.size_bytes)
     damages: list[Damage] = []
-    first, end, last = -1, -1, -1
+    first, end = -1, -1
     storage, path = open_storage(split.path)
     with opened(storage, path) as file:
         for batch in split_frames(file, split, begin=begin):
@@ -221,9 +220,6 @@ def scan_split(
             end = batch.next_physical_offset
             damages += batch.all_damages()
             dispatcher.dispatch(batch)
-            sound = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
-            if len(sound):
-                last = batch.physical_offset + int(sound[-1, scan_kernel.POSITION])
     units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names = f"{split.number:06d}.arrow"
     if options.consumequeue:
@@ -233,7 +229,7 @@ def scan_split(
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
     result = ScanResult(
         split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
-        last if options.live_topics is None else -1, len(keys), reported, len(damages),
+        dispatcher.last_physical_offset if options.live_topics is None else -1, len(keys), reported, len(damages),
     )  # fmt: skip
     write_text(area, done, result.to_json())
     return result
