@@ -7,6 +7,8 @@ Source: ``BloomFilter``, ``BitsArray``; Guava's ``Hashing#murmur3_128``.
 """
 
 import math
+from collections.abc import Iterable
+from functools import lru_cache
 from struct import unpack_from
 from typing import Final
 
@@ -77,15 +79,14 @@ class BloomFilter:
             found.append((combined if combined < 1 << 31 else combined ^ 0xFFFFFFFF) % self.bit_count)
         return found
 
-    def bit_map(self, positions: list[int]) -> bytes:
+    def bit_map(self, positions: Iterable[int]) -> bytes:
         """A map with these bits."""
-        bits = bytearray(self.bit_count // 8)
-        for position in positions:
-            bits[position // 8] |= 1 << position % 8
-        return bytes(bits)
+        return _bit_map(self.bit_count, tuple(positions))
 
-    @staticmethod
-    def may_hold(bit_map: bytes, bits: bytes) -> bool:
-        """Whether all bits of a map, as ``bit_map`` makes it, are in another one of the same size."""
-        wanted = int.from_bytes(bits)
-        return int.from_bytes(bit_map) & wanted == wanted
+
+@lru_cache(maxsize=1024)  # a topic's messages have few different ones
+def _bit_map(bit_count: int, positions: tuple[int, ...]) -> bytes:
+    bits = bytearray(bit_count // 8)
+    for position in positions:
+        bits[position // 8] |= 1 << position % 8
+    return bytes(bits)

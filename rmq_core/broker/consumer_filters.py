@@ -16,7 +16,6 @@ from rmq_core.broker.tables import Run, load_table, log, run_now, save_table
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.bodies.filters import BloomBits, FilterTable, GroupFilter, TopicFilters
 from rmq_formats.bloom import BloomFilter
-from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.frame import record_properties
 from rmq_formats.properties import raw_property
 from rmq_formats.sql92 import SqlError
@@ -90,11 +89,12 @@ class ConsumerFilters:
             )
             return None
         bits, born_ms = self.bloom.bit_map(data.bloom_filter_data.bit_pos), data.born_time
+        size, wanted = len(bits), int.from_bytes(bits)
 
-        def may_match(unit: ExtUnit) -> bool:
-            if unit.store_timestamp_ms <= born_ms or len(unit.bit_map) != len(bits):
+        def may_match(store_timestamp_ms: int, bit_map: bytes) -> bool:
+            if store_timestamp_ms <= born_ms or len(bit_map) != size:
                 return True  # nobody looked for this group when it was dispatched
-            return BloomFilter.may_hold(unit.bit_map, bits)
+            return int.from_bytes(bit_map) & wanted == wanted
 
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 

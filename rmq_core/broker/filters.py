@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Final
 
 from rmq_core.remoting.bodies import SubscriptionData
-from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.frame import record_properties
 from rmq_formats.hashing import java_string_hash
 from rmq_formats.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -20,7 +19,7 @@ ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 Matches = Callable[[memoryview], bool]
-MayMatchUnit = Callable[[ExtUnit], bool]
+MayMatchUnit = Callable[[int, bytes], bool]
 _END: Final = bytes([PROPERTY_SEPARATOR])
 _NAME_END: Final = bytes([NAME_VALUE_SEPARATOR])
 _MEMO_ENTRIES: Final = 1024
@@ -34,7 +33,8 @@ class Filter:
     Attributes:
         tags_codes: messages with one of these; None lets all through.
         matches: asked with the record; None lets all through.
-        may_match_unit: asked before with what ConsumeQueueExt has; None lets all through.
+        may_match_unit: asked before with the store timestamp (ms) and the bit map that ConsumeQueueExt has; None
+            lets all through.
     """
 
     tags_codes: frozenset[int] | None = None

@@ -106,8 +106,7 @@ class Collector(Dispatcher):
             begin = int(kernels.place_units(units, begin, len(units), writer.targets, numbers))
             writer.note_written(int(numbers[tables.RUN_WRITTEN]))
             if begin < len(units):
-                writer.put(*units[begin].tolist())
-                begin += 1
+                begin += writer.put(units[begin : begin + writer.most_at_once].tolist())
 
     def collect_sound(self, batch: FrameBatch) -> tuple[Table, Table, int]:
         """Units and keys of a batch's sound frames, and the physical offset of the last of these; -1 without any."""

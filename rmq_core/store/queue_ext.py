@@ -3,15 +3,20 @@
 Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
 """
 
+from collections.abc import Iterable
+from struct import Struct
 from typing import Final
 
 from rmq_core.store.queue_files import FileSequence, OpenFiles
 from rmq_formats.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address, is_ext_address
 from rmq_formats.errors import FormatError
-from rmq_formats.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES
+from rmq_formats.layout import EXT_END_BYTES, EXT_MAX_ADDRESS, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES
 
 _END_MARK: Final = b"\xff\xff"
-_USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more; each of a pull is read
+_USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more
+_BLOCK_BYTES: Final = 4096
+_UNIT: Final = Struct(">h8xqh")  # size, store timestamp, size of the bit map
+_MIN_LONG: Final = -(1 << 63)
 
 
 class QueueExt:
@@ -45,17 +50,23 @@ class QueueExt:
         if self.files.has_data(self.end):
             self.files.trim(self.end)
 
-    def append(self, tags_code: int, store_timestamp_ms: int, bit_map: bytes = b"") -> int:
-        """Put a unit; its address."""
-        unit = ExtUnit(tags_code, store_timestamp_ms, bit_map).encode()
-        left = self.files.file_bytes - self.end % self.files.file_bytes
-        if len(unit) > left - EXT_END_BYTES:
-            self.files.write(_END_MARK, self.end)
-            self.end += left
-        address = encode_ext_address(self.end)
-        self.files.write(unit, self.end)
-        self.end += len(unit)
-        return address
+    def append(self, units: Iterable[ExtUnit]) -> list[int]:
+        """Put units; their addresses."""
+        addresses = []
+        data = bytearray()
+        for unit in units:
+            left = self.files.file_bytes - (self.end + len(data)) % self.files.file_bytes
+            if unit.size > left - EXT_END_BYTES:
+                self._write(data + _END_MARK, len(data) + left)
+                data.clear()
+            addresses.append(encode_ext_address(self.end + len(data)))
+            data += unit.encode()
+        self._write(data, len(data))
+        return addresses
+
+    def _write(self, data: bytearray, step: int) -> None:
+        self.files.write(bytes(data), self.end)
+        self.end += step
 
     def _unit(self, offset: int) -> ExtUnit | None:
         try:
@@ -82,3 +93,29 @@ class QueueExt:
             offset = decode_ext_address(tags_code)
             while len(self.files.files) > 1 and self.files.start + self.files.file_bytes <= offset:
                 self.files.remove(self.files.files[0])
+
+
+class ExtReader:
+    """Reads the units that one pull meets, which follow each other: a block at a time, and no object for each."""
+
+    def __init__(self, ext: QueueExt) -> None:
+        """Read from these, while nothing is written."""
+        self._ext = ext
+        self._block: bytes | memoryview = b""
+        self._start = 0
+
+    def at(self, tags_code: int) -> tuple[int, bytes] | None:
+        """Store timestamp (ms) and bit map of the unit that a tags code is the address of; None if it is none."""
+        if tags_code > EXT_MAX_ADDRESS:
+            return None
+        position = tags_code - _MIN_LONG - self._start
+        if not 0 <= position <= len(self._block) - _USUAL_BYTES:
+            self._start += position
+            self._block, position = self._ext.files.read(self._start, _BLOCK_BYTES), 0
+        bits_at = position + EXT_UNIT_MIN_BYTES
+        if bits_at <= len(self._block):
+            size, store_timestamp_ms, bit_map_bytes = _UNIT.unpack_from(self._block, position)
+            if 0 <= bit_map_bytes == size - EXT_UNIT_MIN_BYTES <= len(self._block) - bits_at:
+                return store_timestamp_ms, bytes(self._block[bits_at : position + size])
+        unit = self._ext.at(tags_code)  # it is large, at a file's end, or none
+        return None if unit is None else (unit.store_timestamp_ms, unit.bit_map)

@@ -14,11 +14,10 @@ from rmq_core.store.config import StoreConfig
 from rmq_core.store.index import Index
 from rmq_core.store.log import CommitLog
 from rmq_core.store.queue import ConsumeQueue
-from rmq_core.store.queue_ext import QueueExt
+from rmq_core.store.queue_ext import ExtReader
 from rmq_core.store.queue_units import UNIT, StoredUnit
 from rmq_core.store.queues import QueueTable
 from rmq_core.store.values import Boundary, GetResult, GetStatus, QueryResult
-from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.errors import FormatError
 from rmq_formats.index import MAX_LONG
 from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, RECORD_FIXED_BYTES_V1, UNIT_BYTES
@@ -26,7 +25,7 @@ from rmq_formats.message import StoredMessage, decode_record
 from rmq_formats.message_id import decode_message_id
 
 Matches = Callable[[memoryview], bool]
-MayMatchUnit = Callable[[ExtUnit], bool]
+MayMatchUnit = Callable[[int, bytes], bool]
 
 _PLACE: Final = Struct(">ii20xq")  # size, magic, physical offset of a record
 _LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
@@ -81,7 +80,7 @@ class Reader:
             max_bytes: at most so many bytes.
             tags_codes: only messages with one of these tags codes; None takes all.
             matches: only messages whose record this function accepts.
-            may_match_unit: asked before that, where ConsumeQueueExt has a unit of the message.
+            may_match_unit: asked before that with store timestamp (ms) and bit map, where ConsumeQueueExt has them.
 
         Source: ``DefaultMessageStore#getMessage``.
         """
@@ -129,7 +128,7 @@ class Reader:
         first = last = -1  # the stretch that the next slice will be
         count = total = removed = 0
         following, scanned = queue_offset, log.max_offset
-        ext = queue.ext if may_match_unit is not None else None
+        ext = None if queue.ext is None or may_match_unit is None else ExtReader(queue.ext)
         for physical_offset, size, tags_code in UNIT.iter_unpack(units):
             if total:
                 if physical_offset >= near_from:
@@ -142,8 +141,10 @@ class Reader:
             scanned = physical_offset
             if tags_codes is not None and tags_code not in tags_codes and not _is_tagged(queue, tags_code, tags_codes):
                 continue
-            if ext is not None and not _may_match(ext, tags_code, may_match_unit):
-                continue
+            if ext is not None and may_match_unit is not None:
+                unit = ext.at(tags_code)
+                if unit is not None and not may_match_unit(*unit):
+                    continue
             if not start <= physical_offset < end:
                 file = log.file_at(physical_offset)
                 if file is None or first >= 0:
@@ -283,11 +284,6 @@ def _take(slices: list[memoryview], view: memoryview, first: int, last: int, pos
     if first >= 0:
         slices.append(view[first:last])
     return position
-
-
-def _may_match(ext: QueueExt, tags_code: int, may_match_unit: MayMatchUnit | None) -> bool:
-    unit = ext.at(tags_code)
-    return unit is None or may_match_unit is None or may_match_unit(unit)
 
 
 def _is_tagged(queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:

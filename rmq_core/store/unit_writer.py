@@ -20,12 +20,15 @@ from rmq_core.store.queue_files import QueueFile
 from rmq_core.store.queue_map import QueueMap
 from rmq_core.store.queue_units import UNIT
 from rmq_core.store.queues import QueueTable
+from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.errors import FormatError
+from rmq_formats.kernels.dispatch import UNIT_PHYSICAL_OFFSET, UNIT_QUEUE_OFFSET, UNIT_SIZE, UNIT_TAGS_CODE
 from rmq_formats.layout import UNIT_BYTES
 
 Table = NDArray[np.int64]
 _FIRST_ROWS: Final = 256
 _MOST_MAPPED: Final = 8192
+_MOST_AT_ONCE: Final = 64
 
 
 class UnitWriter:
@@ -66,29 +69,60 @@ class UnitWriter:
         """The kernel has written so many units."""
         self._queues.unit_total += count
 
-    def put(
-        self, row: int, queue_offset: int, physical_offset: int, size: int, tags_code: int, timestamp_ms: int
-    ) -> None:
-        """Write one unit that the kernel cannot, and see that it can write those after it.
+    @property
+    def most_at_once(self) -> int:
+        """How many units ``put`` may take at once."""
+        return _MOST_AT_ONCE if self._queues.is_ext else 1
+
+    def put(self, units: list[list[int]]) -> int:
+        """Write what the kernel cannot: the first of some units, and with ConsumeQueueExt those after it of its queue.
+
+        Args:
+            units: one or more rows of a unit table, at most ``most_at_once``.
+
+        Returns:
+            How many are done with. The kernel may be able to write those after them.
 
         Raises:
-            OSError: the disk is full, or broken. It may be given again.
+            OSError: the disk is full, or broken. They may be given again.
         """
+        row, queue_offset, physical_offset, *_ = units[0]
         if self._dropped_topics and physical_offset < self._dropped_topics.get(self.names[row][0], 0):
-            return
+            return 1
         queue = self._queue(row)
         if queue is None:
-            return
+            return 1
         before = queue.max_offset
         if self._restarted is not None and row not in self._restarted:
             self._restarted.add(row)
             queue.restart(queue_offset)
-        if queue.ext is not None and self._queues.is_ext and queue_offset >= queue.max_offset:
-            bit_map = b"" if self.bit_map_of is None else self.bit_map_of(queue.topic, physical_offset)
-            tags_code = queue.ext.append(tags_code, timestamp_ms, bit_map)
-        self.displaced += queue.append(queue_offset, UNIT.pack(physical_offset, size, tags_code))
+        count = 1
+        while count < len(units) and units[count][:2] == [row, queue_offset + count]:
+            count += 1
+        self._write(queue, units[:count])
         self._queues.unit_total += queue.max_offset - before
         self._aim(row, queue)
+        return count
+
+    def _write(self, queue: ConsumeQueue, units: list[list[int]]) -> None:
+        """Write units that follow each other."""
+        queue_offset = units[0][UNIT_QUEUE_OFFSET]
+        tags_codes = [unit[UNIT_TAGS_CODE] for unit in units]
+        if queue.ext is not None and self._queues.is_ext and queue_offset >= queue.max_offset:
+            tags_codes = queue.ext.append(self._ext_unit(queue.topic, *unit) for unit in units)
+        self.displaced += queue.append(
+            queue_offset,
+            b"".join(
+                UNIT.pack(unit[UNIT_PHYSICAL_OFFSET], unit[UNIT_SIZE], tags_code)
+                for unit, tags_code in zip(units, tags_codes, strict=True)
+            ),
+        )
+
+    def _ext_unit(
+        self, topic: str, _row: int, _queue_offset: int, physical_offset: int, _size: int, tags_code: int, time_ms: int
+    ) -> ExtUnit:
+        bit_map = b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
+        return ExtUnit(tags_code, time_ms, bit_map)
 
     def _queue(self, row: int) -> ConsumeQueue | None:
         """The queue of a row; None for one that gets no unit."""
