@@ -6,17 +6,34 @@ them, instead of most of a second spent on imports in each. ``session()`` sets i
 """
 
 import gc
+import socket
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 import rmq_formats.access.read
 import rmq_formats.offline.rebuild
 import rmq_formats.offline.write_derived
 import rmq_formats.offline.write_piece  # noqa: F401 # these load every kernel
 
+_worker = daemon.worker
+
+
+def worker(sock: socket.socket, authenticated: bool) -> int:
+    """Serve one task, as Spark's own does, and end quietly where the other side is gone.
+
+    A planner closes its socket as soon as it has what it asked for. Over TCP nobody noticed; over a Unix socket
+    the worker's last flush fails, which would write a traceback for each query.
+    """
+    try:
+        return int(_worker(sock, authenticated))
+    except BrokenPipeError:
+        return 1
+
+
 if __name__ == "__main__":
+    daemon.worker = worker
     # A worker collects garbage after each task. What is loaded here is none: looking at it cost 70 ms a
     # task, and a copy of each page that the collector's counts stand on.
     gc.collect()
     gc.freeze()
-    manager()
+    daemon.manager()
