@@ -1,14 +1,18 @@
 """Runs the real Apache RocketMQ for tests: jars from Maven Central, built once a machine."""
 
+import base64
 import json
 import os
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, Final
 
 SCRIPT = Path(__file__).parent / "peer" / "peer.sh"
+QUICK_START: Final = "-XX:TieredStopAtLevel=1"  # of Java, for processes that live for seconds
 _TIMEOUT_S = 300
+_ONE_COMMAND = Lock()
 
 
 @cache
@@ -26,6 +30,30 @@ def run(*arguments: str, java_options: str = "") -> str:
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
+
+
+@cache
+def _commands() -> subprocess.Popen[bytes]:
+    """Runs commands of mqadmin; it ends with this process, at the end of its input."""
+    build()
+    environment = {**os.environ, "PEER_JAVA_OPTS": QUICK_START}
+    return subprocess.Popen(
+        ["bash", SCRIPT, "commands"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+    )  # fmt: skip
+
+
+def mqadmin(*arguments: str) -> str:
+    """Run a command of the original's admin tool and give all that it printed."""
+    with _ONE_COMMAND:
+        process = _commands()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(base64.b64encode("\0".join(arguments).encode()) + b"\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    assert answer, f"mqadmin {' '.join(arguments)}: it ended with code {process.wait()}"
+    return base64.b64decode(answer).decode()
 
 
 def rebuild(store: Path, **settings: object) -> dict[str, Any]:

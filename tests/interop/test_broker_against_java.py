@@ -21,7 +21,6 @@ from tests.transactions.conftest import HALF, OP
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("broker_against_java")]
 
-QUICK_START = "-XX:TieredStopAtLevel=1"
 SIZES = {
     "mappedFileSizeCommitLog": 1048576,
     "mappedFileSizeConsumeQueue": 2000,
@@ -55,7 +54,7 @@ class Written:
 
     def mqadmin(self, command: str, *arguments: str) -> str:
         """Run a command at our name server."""
-        done = peer.run("mqadmin", command, "-n", self.running.namesrv, *arguments, java_options=QUICK_START)
+        done = peer.mqadmin(command, "-n", self.running.namesrv, *arguments)
         assert "SubCommandException" not in done, done[-3000:]
         return done
 
@@ -67,7 +66,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     (directory / "broker.conf").write_text(SETTINGS)
     arguments = "-c", str(directory / "broker.conf")
     with standalone(directory / "store", *arguments, log=directory / "log") as running:
-        options = f"{QUICK_START} -Dgolden.settle.ms={SETTLE_MS}"
+        options = f"{peer.QUICK_START} -Dgolden.settle.ms={SETTLE_MS}"
         output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=options)
         exit_code = running.stop()
     shutil.copytree(directory / "store", directory / "stopped")
@@ -210,8 +209,8 @@ def test_mqadmin_sees_who_is_connected(written: Written) -> None:
 def test_mqadmin_shows_statistics(written: Written) -> None:
     assert "Orders" in written.mqadmin("statsAll", "-t", "Orders")
     assert "golden_cg" in written.mqadmin("brokerConsumeStats", "-b", written.running.broker)
-    changed = written.mqadmin("updateBrokerConfig", "-b", written.running.broker, "-k", "traceOn", "-v", "false")
-    assert "success" not in changed
+    changed = peer.mqadmin("updateBrokerConfig", "-b", written.running.broker, "-k", "traceOn", "-v", "false")
+    assert "traceOn cannot be changed while it runs" in changed
     exported = written.mqadmin("exportMetadata", "-c", "DefaultCluster", "-f", str(written.stopped.parent))
     assert "export" in exported
 

@@ -17,7 +17,6 @@ from tests.client.scenarios import *  # noqa: F403 # the tests themselves
 from tests.client.scenarios import BROKER, FIRST, SETTINGS, Seen, bodies_of, fresh, known, replaced, send_all
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import (
-    QUICK_START,
     SMALL_FILES,
     ask,
     brokers,
@@ -43,7 +42,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         conf.write_text(
             f"{SMALL_FILES}{SETTINGS}namesrvAddr={address}\nlistenPort={free_port()}\nhaListenPort={free_port()}\n"
         )
-        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=QUICK_START))
+        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=peer.QUICK_START))
         wait_for(lambda: brokers(address) == {BROKER})
         wait_for(lambda: ask(address, 105, {"topic": "TBW102"}).code == 0)
         yield address
@@ -91,7 +90,7 @@ def test_mqadmin_sees_our_consumer_at_work(namesrv: str) -> None:
 
 
 async def mqadmin(*arguments: str) -> str:
-    return await asyncio.to_thread(peer.run, "mqadmin", *arguments, java_options=QUICK_START)
+    return await asyncio.to_thread(peer.mqadmin, *arguments)
 
 
 def test_java_shows_what_we_sent(namesrv: str) -> None:
@@ -114,7 +113,7 @@ def java_member(*arguments: str) -> Iterator[list[str]]:
     home = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer")
     source = Path(__file__).parents[1] / "client" / "JavaMember.java"
     process = subprocess.Popen(
-        ["java", QUICK_START, "-cp", f"{home}/lib/*", str(source), *arguments],
+        ["java", peer.QUICK_START, "-cp", f"{home}/lib/*", str(source), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     lines: list[str] = []

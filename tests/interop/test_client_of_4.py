@@ -11,7 +11,6 @@ from tests.interop import peer
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("client_of_4")]
 
-QUICK_START = "-XX:TieredStopAtLevel=1"
 BATCH = 32
 TOPIC = "Old"
 WAIT_S = "120"
@@ -27,7 +26,7 @@ def test_it_sends_and_consumes(tmp_path: Path) -> None:
 
         def load(mode: str) -> int:
             arguments = "client4", "Load", running.namesrv, mode, TOPIC, "2", "0.1"
-            report = json.loads(peer.run(*arguments, java_options=QUICK_START).splitlines()[-1])
+            report = json.loads(peer.run(*arguments, java_options=peer.QUICK_START).splitlines()[-1])
             assert report["failed"] == 0
             return len(stored())
 
@@ -35,7 +34,7 @@ def test_it_sends_and_consumes(tmp_path: Path) -> None:
         assert single > BATCH
         assert (load("batch") - single) % BATCH == 1  # it begins with a single one
         arguments = "client4", "Consume", running.namesrv, TOPIC, str(len(stored())), WAIT_S
-        lines = peer.run(*arguments, java_options=QUICK_START).splitlines()
+        lines = peer.run(*arguments, java_options=peer.QUICK_START).splitlines()
         given = [json.loads(line) for line in lines if line.startswith("{")]
         assert {(one["queue_id"], one["queue_offset"]) for one in given} == stored().keys()
         assert cluster.rows("consumerProgress")[0]["diff"] == 0

@@ -41,7 +41,6 @@ maxIndexNum=2000
 diskMaxUsedSpaceRatio=99
 """
 NAMESPACE = "rmq_interop_test"
-QUICK_START = "-XX:TieredStopAtLevel=1"  # these processes live for seconds
 # The second broker has binary headers, and asks for data versions before it registers.
 BROKERS = {
     "interop-a": ("", ""),
@@ -87,7 +86,7 @@ def free_port() -> int:
 @contextmanager
 def java(log: IO[bytes], *arguments: str, options: str = "") -> Iterator["subprocess.Popen[bytes]"]:
     """A process of the original; killed at the end."""
-    environment = {**os.environ, "PEER_HEAP": "512m", "PEER_JAVA_OPTS": f"{QUICK_START} {options}"}
+    environment = {**os.environ, "PEER_HEAP": "512m", "PEER_JAVA_OPTS": f"{peer.QUICK_START} {options}"}
     process = subprocess.Popen(["bash", peer.SCRIPT, *arguments], stdout=log, stderr=subprocess.STDOUT, env=environment)
     try:
         yield process
@@ -115,7 +114,7 @@ class Cluster:
     def mqadmin(self, *arguments: str, namesrv: str | None = None) -> str:
         """Run a command, at both of ours."""
         where = namesrv or ";".join(self.ours)
-        return peer.run("mqadmin", arguments[0], "-n", where, *arguments[1:], java_options=QUICK_START)
+        return peer.mqadmin(arguments[0], "-n", where, *arguments[1:])
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("requests_against_java")
 
 COUNT = 5
 PATIENCE_S = 120  # a machine may be busy
-QUICK_START = "-XX:TieredStopAtLevel=1"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,7 @@ async def java(namesrv: str, mode: str, topic: str) -> list[dict[str, Any]]:
     """What the program tells, see ``RequestReply.java``."""
     options = str(COUNT), str(PATIENCE_S * 1000)
     output = await asyncio.to_thread(
-        peer.run, "requests", namesrv, mode, topic, *options, java_options=QUICK_START
+        peer.run, "requests", namesrv, mode, topic, *options, java_options=peer.QUICK_START
     )  # fmt: skip
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 

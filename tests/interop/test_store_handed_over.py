@@ -18,7 +18,7 @@ from rmq_formats.message import StoredMessage
 from tests.broker.processes import Standalone, standalone
 from tests.broker.test_kill import Ledger, load_and_kill
 from tests.interop import peer
-from tests.interop.test_broker_against_java import QUICK_START, SETTINGS
+from tests.interop.test_broker_against_java import SETTINGS
 from tests.interop.test_namesrv_against_java import ask, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running as running_namesrv
 from tests.store.checking import check_derived, records
@@ -93,7 +93,7 @@ class HandedOver:
         waiting = sum(message.topic == DELAYED for message in left) - delivered
         count = len(self._expected) + max(waiting, 0)
         output = peer.run(
-            "consume", running.namesrv, ",".join(TOPICS), str(count), str(WAIT_S), java_options=QUICK_START
+            "consume", running.namesrv, ",".join(TOPICS), str(count), str(WAIT_S), java_options=peer.QUICK_START
         )
         given = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         got = {

@@ -10,7 +10,7 @@ import pytest
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
 from tests.interop import peer
-from tests.interop.test_namesrv_against_java import QUICK_START, SMALL_FILES, free_port, java, wait_for
+from tests.interop.test_namesrv_against_java import SMALL_FILES, free_port, java, wait_for
 from tests.jobs.replaying import Messages, expected_messages, make_topics, replay_store, sent_messages
 from tests.live.scenarios import *  # noqa: F403 # the tests themselves
 
@@ -31,8 +31,8 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with ExitStack() as stack:
         log = stack.enter_context((directory / "java.log").open("wb"))
-        stack.enter_context(java(log, "namesrv", str(port), options=QUICK_START))
-        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=QUICK_START))
+        stack.enter_context(java(log, "namesrv", str(port), options=peer.QUICK_START))
+        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=peer.QUICK_START))
         run(_until_there(address))
         yield address
 

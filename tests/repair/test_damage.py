@@ -20,7 +20,7 @@ from tests.offline.crashing import run_and_die
 from tests.repair.repairing import remove_claims, sound_records
 from tests.stores import tree
 from tests.torture import rounds
-from tests.verify.verifying import FILE_BYTES, SIZES, codes, copied, flip_at, patch, sound_store, verify
+from tests.verify.verifying import FILE_BYTES, SIZES, codes, copied, flip_at, patch, verify
 
 Golden = Callable[[str], Path]
 Damage = Callable[[Path], None]
@@ -37,17 +37,6 @@ def log_files(store: Path) -> list[Path]:
 
 def parts(store: Path) -> dict[str, bytes]:
     return {name: data for name, data in tree(store).items() if name.partition("/")[0] in KEPT}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Five log files and what belongs to them."""
-    root = tmp_path / "store"
-    sound_store(root, 120)
-    (root / "config").mkdir()
-    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"Orders":{},"Clicks":{}}}')
-    assert len(log_files(root)) >= 5
-    return root
 
 
 def flip(store: Path) -> None:

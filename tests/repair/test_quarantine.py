@@ -11,18 +11,9 @@ from rmq_formats.errors import StoreError
 from rmq_formats.offline import repair_journal
 from tests.repair.test_damage import flip, foreign, junk, log_files, long, repair, torn_tail
 from tests.stores import tree
-from tests.verify.verifying import FILE_BYTES, patch, sound_store
+from tests.verify.verifying import FILE_BYTES, patch
 
 _MOVED = {"commitlog/notes.txt": b"mine\n", "consumequeue/Orders/notes.txt": b"mine too\n"}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    root = tmp_path / "store"
-    sound_store(root, 120)
-    (root / "config").mkdir()
-    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"Orders":{},"Clicks":{}}}')
-    return root
 
 
 def stop_before(store: Path, name: str) -> None:

@@ -29,7 +29,7 @@ from rmq_formats.timer import (
 from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock, eventually, messages
 from tests.interop import peer
-from tests.interop.test_namesrv_against_java import QUICK_START, SMALL_FILES, free_port, java
+from tests.interop.test_namesrv_against_java import SMALL_FILES, free_port, java
 from tests.timers.test_delivery import SECOND_MS, taken_in
 from tests.timers.test_recall import recall, sent
 
@@ -124,7 +124,7 @@ async def test_a_store_goes_to_the_original_and_back(
     conf.write_text(f"{SETTINGS}listenPort={port}\nhaListenPort={free_port()}\n")
     with (
         (tmp_path / "java.log").open("wb") as log,
-        java(log, "broker", store_config.root, str(conf), options=QUICK_START) as process,
+        java(log, "broker", store_config.root, str(conf), options=peer.QUICK_START) as process,
     ):
         async with RemotingClient({}) as client:
             original = JavaAsker(f"127.0.0.1:{port}", client)

@@ -17,7 +17,6 @@ from tests.trace.test_clients import traces_of
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("trace")]
 SOURCE = Path(__file__).parent / "Traced.java"
-QUICK_START = "-XX:TieredStopAtLevel=1"
 
 
 def test_mqadmin_shows_what_our_clients_trace(running: Standalone) -> None:
@@ -33,7 +32,7 @@ def test_mqadmin_shows_what_our_clients_trace(running: Standalone) -> None:
         return sent.msg_id
 
     msg_id = run(main())
-    shown = peer.run("mqadmin", "queryMsgTraceById", "-n", running.namesrv, "-i", msg_id, java_options=QUICK_START)
+    shown = peer.mqadmin("queryMsgTraceById", "-n", running.namesrv, "-i", msg_id)
     lines = [line.split() for line in shown.splitlines() if line.startswith(("Pub ", "Sub "))]
     assert [(line[0], line[1], line[-1]) for line in lines] == [
         ("Pub", "our_pg", "success"), ("Sub", "our_cg", "success"),
@@ -45,7 +44,7 @@ def test_what_the_original_traces_is_read_and_written_the_same(running: Standalo
     peer.build()
     jars = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer") / "lib/*"
     done = subprocess.run(
-        ["java", QUICK_START, "-cp", str(jars), str(SOURCE), running.namesrv, "FromJava"],
+        ["java", peer.QUICK_START, "-cp", str(jars), str(SOURCE), running.namesrv, "FromJava"],
         capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     ids = [line.removeprefix("SENT ") for line in done.stdout.splitlines() if line.startswith("SENT ")]
