@@ -22,7 +22,6 @@ from rmq_core.store.queue_units import UNIT
 from rmq_core.store.queues import QueueTable
 from rmq_formats.consumequeue_ext import ExtUnit
 from rmq_formats.errors import FormatError
-from rmq_formats.kernels.dispatch import UNIT_PHYSICAL_OFFSET, UNIT_QUEUE_OFFSET, UNIT_SIZE, UNIT_TAGS_CODE
 from rmq_formats.layout import UNIT_BYTES
 
 Table = NDArray[np.int64]
@@ -78,7 +77,8 @@ class UnitWriter:
         """Write what the kernel cannot: the first of some units, and with ConsumeQueueExt those after it of its queue.
 
         Args:
-            units: one or more rows of a unit table, at most ``most_at_once``.
+            units: one or more rows of a unit table, at most ``most_at_once``: row of the queue, queue offset,
+                physical offset, size, tags code, store timestamp (ms).
 
         Returns:
             How many are done with. The kernel may be able to write those after them.
@@ -106,23 +106,19 @@ class UnitWriter:
 
     def _write(self, queue: ConsumeQueue, units: list[list[int]]) -> None:
         """Write units that follow each other."""
-        queue_offset = units[0][UNIT_QUEUE_OFFSET]
-        tags_codes = [unit[UNIT_TAGS_CODE] for unit in units]
+        queue_offset = units[0][1]
+        tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
         if queue.ext is not None and self._queues.is_ext and queue_offset >= queue.max_offset:
-            tags_codes = queue.ext.append(self._ext_unit(queue.topic, *unit) for unit in units)
-        self.displaced += queue.append(
-            queue_offset,
-            b"".join(
-                UNIT.pack(unit[UNIT_PHYSICAL_OFFSET], unit[UNIT_SIZE], tags_code)
-                for unit, tags_code in zip(units, tags_codes, strict=True)
-            ),
-        )
+            tags_codes = queue.ext.append(
+                ExtUnit(tags_code, timestamp_ms, self._bit_map(queue.topic, physical_offset))
+                for _, _, physical_offset, _, tags_code, timestamp_ms in units
+            )
+        places = zip(units, tags_codes, strict=True)
+        packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in places]
+        self.displaced += queue.append(queue_offset, b"".join(packed))
 
-    def _ext_unit(
-        self, topic: str, _row: int, _queue_offset: int, physical_offset: int, _size: int, tags_code: int, time_ms: int
-    ) -> ExtUnit:
-        bit_map = b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
-        return ExtUnit(tags_code, time_ms, bit_map)
+    def _bit_map(self, topic: str, physical_offset: int) -> bytes:
+        return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
 
     def _queue(self, row: int) -> ConsumeQueue | None:
         """The queue of a row; None for one that gets no unit."""
