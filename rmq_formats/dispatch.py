@@ -14,6 +14,7 @@ from rmq_formats.scan import FrameBatch
 _FIRST_QUEUES = 256
 _FIRST_POOL_BYTES = 8192
 _FIRST_ROWS = 1 << 16
+_MOST_FIRST_ROWS = 1 << 19
 _USUAL_RECORD_BYTES = 512
 
 
@@ -61,7 +62,7 @@ class Dispatcher(QueueTable):
         """
         super().__init__()
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
-        rows = max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES)
+        rows = min(max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES), _MOST_FIRST_ROWS)
         self._units = np.empty((rows, kernel.UNIT_COLUMNS), dtype=np.int64)
         self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
         self._result = np.zeros(kernel.RESULT_COLUMNS, dtype=np.int64)

@@ -171,4 +171,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: instead of those of the process.
     """
+    # numpy's BLAS, which nothing here uses, starts a thread a processor that waits for work busily.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app(arguments, prog_name="rmq")

@@ -21,12 +21,12 @@ _worker = daemon.worker
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Serve one task, as Spark's own does, and end quietly where the other side is gone.
 
-    A planner closes its socket as soon as it has what it asked for. Over TCP nobody noticed; over a Unix socket
-    the worker's last flush fails, which would write a traceback for each query.
+    A planner closes its socket as soon as it has what it asked for, and a driver that ends closes all. Over TCP it
+    was seldom noticed; over a Unix socket a flush fails at once, which would write a traceback for each query.
     """
     try:
         return int(_worker(sock, authenticated))
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError, EOFError):
         return 1
 
 

@@ -1,7 +1,9 @@
 """A Spark session with Delta configured and the project's sources and functions registered."""
 
+import atexit
 import os
 import sys
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -91,9 +93,16 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register_all(spark)
+    atexit.register(_stop, spark)
     if str(spark.sparkContext.master).startswith("local"):
         _start_workers(spark)
     return spark
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session at the exit of a program that did not: its sockets would stay, and workers print how they end."""
+    with suppress(Exception):  # it may have been stopped, or be gone
+        spark.stop()
 
 
 def _start_workers(spark: SparkSession) -> None:
