@@ -83,6 +83,12 @@ class BloomFilter:
         """A map with these bits."""
         return _bit_map(self.bit_count, tuple(positions))
 
+    @staticmethod
+    def may_hold(bit_map: bytes, bits: bytes) -> bool:
+        """Whether all bits of a map, as ``bit_map`` makes it, are in another one of the same size."""
+        wanted = int.from_bytes(bits)
+        return int.from_bytes(bit_map) & wanted == wanted
+
 
 @lru_cache(maxsize=1024)  # a topic's messages have few different ones
 def _bit_map(bit_count: int, positions: tuple[int, ...]) -> bytes:

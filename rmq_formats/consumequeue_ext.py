@@ -19,8 +19,8 @@ from rmq_formats.layout import (
 from rmq_formats.packing import pack_fields
 
 _SIZE = Struct(">h")
-_UNIT = Struct(">hqqh")  # size, tags code, store timestamp, size of the bit map
-assert _UNIT.size == EXT_UNIT_MIN_BYTES
+UNIT = Struct(">hqqh")  # size, tags code, store timestamp, size of the bit map
+assert UNIT.size == EXT_UNIT_MIN_BYTES
 
 _END_MARK = _SIZE.pack(-1)
 _MIN_LONG = -(1 << 63)
@@ -57,7 +57,7 @@ class ExtUnit:
         """
         if self.size > EXT_UNIT_MAX_BYTES:
             raise LengthError("ConsumeQueueExt unit too large", expected=EXT_UNIT_MAX_BYTES, actual=self.size)
-        head = pack_fields(_UNIT, self.size, self.tags_code, self.store_timestamp_ms, len(self.bit_map))
+        head = pack_fields(UNIT, self.size, self.tags_code, self.store_timestamp_ms, len(self.bit_map))
         return head + self.bit_map
 
     @classmethod
@@ -78,7 +78,7 @@ class ExtUnit:
             return None
         if left < max(size, EXT_UNIT_MIN_BYTES):
             raise TruncatedError("the bytes end within a ConsumeQueueExt unit", physical_offset=position)
-        _, tags_code, store_timestamp_ms, bit_map_bytes = _UNIT.unpack_from(buffer, position)
+        _, tags_code, store_timestamp_ms, bit_map_bytes = UNIT.unpack_from(buffer, position)
         if max(bit_map_bytes, 0) != size - EXT_UNIT_MIN_BYTES:
             raise LengthError(
                 "size of a ConsumeQueueExt unit",

@@ -89,12 +89,11 @@ class ConsumerFilters:
             )
             return None
         bits, born_ms = self.bloom.bit_map(data.bloom_filter_data.bit_pos), data.born_time
-        size, wanted = len(bits), int.from_bytes(bits)
 
         def may_match(store_timestamp_ms: int, bit_map: bytes) -> bool:
-            if store_timestamp_ms <= born_ms or len(bit_map) != size:
+            if store_timestamp_ms <= born_ms or len(bit_map) != len(bits):
                 return True  # nobody looked for this group when it was dispatched
-            return int.from_bytes(bit_map) & wanted == wanted
+            return BloomFilter.may_hold(bit_map, bits)
 
         return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
 

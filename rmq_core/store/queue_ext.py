@@ -4,19 +4,16 @@ Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
 """
 
 from collections.abc import Iterable
-from struct import Struct
 from typing import Final
 
 from rmq_core.store.queue_files import FileSequence, OpenFiles
-from rmq_formats.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address, is_ext_address
+from rmq_formats.consumequeue_ext import UNIT, ExtUnit, decode_ext_address, encode_ext_address, is_ext_address
 from rmq_formats.errors import FormatError
-from rmq_formats.layout import EXT_END_BYTES, EXT_MAX_ADDRESS, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES
+from rmq_formats.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES
 
 _END_MARK: Final = b"\xff\xff"
 _USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more
 _BLOCK_BYTES: Final = 4096
-_UNIT: Final = Struct(">h8xqh")  # size, store timestamp, size of the bit map
-_MIN_LONG: Final = -(1 << 63)
 
 
 class QueueExt:
@@ -106,15 +103,15 @@ class ExtReader:
 
     def at(self, tags_code: int) -> tuple[int, bytes] | None:
         """Store timestamp (ms) and bit map of the unit that a tags code is the address of; None if it is none."""
-        if tags_code > EXT_MAX_ADDRESS:
+        if not is_ext_address(tags_code):
             return None
-        position = tags_code - _MIN_LONG - self._start
+        position = decode_ext_address(tags_code) - self._start
         if not 0 <= position <= len(self._block) - _USUAL_BYTES:
             self._start += position
             self._block, position = self._ext.files.read(self._start, _BLOCK_BYTES), 0
         bits_at = position + EXT_UNIT_MIN_BYTES
         if bits_at <= len(self._block):
-            size, store_timestamp_ms, bit_map_bytes = _UNIT.unpack_from(self._block, position)
+            size, _, store_timestamp_ms, bit_map_bytes = UNIT.unpack_from(self._block, position)
             if 0 <= bit_map_bytes == size - EXT_UNIT_MIN_BYTES <= len(self._block) - bits_at:
                 return store_timestamp_ms, bytes(self._block[bits_at : position + size])
         unit = self._ext.at(tags_code)  # it is large, at a file's end, or none

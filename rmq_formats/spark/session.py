@@ -46,7 +46,7 @@ _LOCAL: Final = {
     # VACUUM lists a table's files in so many tasks, however few they are; its default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.ui.showConsoleProgress": "false",
-    # To its Python worker a task talks some 20 ms longer over TCP: each side waits for the other's acknowledgements.
+    # Over TCP a task and its Python worker take some 20 ms longer, whatever they do (docs/performance.md).
     "spark.python.unix.domain.socket.enabled": "true",
 }
 # Rows of Arrow vectors, one by one, are what the JVM spends its time on: with a throughput collector, and
@@ -93,6 +93,7 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register_all(spark)
+    atexit.unregister(_stop)  # of an earlier call
     atexit.register(_stop, spark)
     if str(spark.sparkContext.master).startswith("local"):
         _start_workers(spark)

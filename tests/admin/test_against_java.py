@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         conf.write_text(
             f"{SMALL_FILES}brokerName={BROKER}\nnamesrvAddr={address}\nlistenPort={port}\nhaListenPort={free_port()}\n"
         )
-        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=peer.QUICK_START))
+        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf)))
         wait_for(lambda: brokers(address) == {BROKER})
         wait_for(lambda: ask(address, 105, {"topic": "TBW102"}).code == 0)
         yield Cluster(address, f"127.0.0.1:{port}")

@@ -22,7 +22,9 @@ def test_bits_are_the_original_s(group: str, topic: str, positions: list[int]) -
     assert BloomFilter().positions(group, topic) == positions
 
 
-def test_a_map_has_the_bits_that_were_put_into_it() -> None:
+def test_a_map_holds_what_was_put_into_it() -> None:
     bloom = BloomFilter()
     bits = bloom.bit_map([0, 9, 111])
     assert bits == b"\x01\x02" + bytes(11) + b"\x80"
+    assert bloom.may_hold(bits, bloom.bit_map([111, 0]))
+    assert not bloom.may_hold(bits, bloom.bit_map([0, 1]))

@@ -6,7 +6,7 @@ import os
 import subprocess
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 from typing import Any, Final
 
 SCRIPT = Path(__file__).parent / "peer" / "peer.sh"
@@ -46,12 +46,17 @@ def _commands() -> subprocess.Popen[bytes]:
 def mqadmin(*arguments: str) -> str:
     """Run a command of the original's admin tool and give all that it printed."""
     with _ONE_COMMAND:
+        if _commands().poll() is not None:  # an earlier command was its last
+            _commands.cache_clear()
         process = _commands()
         assert process.stdin is not None
         assert process.stdout is not None
+        patience = Timer(_TIMEOUT_S, process.kill)
+        patience.start()
         process.stdin.write(base64.b64encode("\0".join(arguments).encode()) + b"\n")
         process.stdin.flush()
         answer = process.stdout.readline()
+        patience.cancel()
     assert answer, f"mqadmin {' '.join(arguments)}: it ended with code {process.wait()}"
     return base64.b64decode(answer).decode()
 

@@ -42,7 +42,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         conf.write_text(
             f"{SMALL_FILES}{SETTINGS}namesrvAddr={address}\nlistenPort={free_port()}\nhaListenPort={free_port()}\n"
         )
-        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=peer.QUICK_START))
+        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf)))
         wait_for(lambda: brokers(address) == {BROKER})
         wait_for(lambda: ask(address, 105, {"topic": "TBW102"}).code == 0)
         yield address

@@ -31,8 +31,8 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with ExitStack() as stack:
         log = stack.enter_context((directory / "java.log").open("wb"))
-        stack.enter_context(java(log, "namesrv", str(port), options=peer.QUICK_START))
-        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=peer.QUICK_START))
+        stack.enter_context(java(log, "namesrv", str(port)))
+        stack.enter_context(java(log, "broker", str(directory / "store"), str(conf)))
         run(_until_there(address))
         yield address
 

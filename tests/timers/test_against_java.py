@@ -124,7 +124,7 @@ async def test_a_store_goes_to_the_original_and_back(
     conf.write_text(f"{SETTINGS}listenPort={port}\nhaListenPort={free_port()}\n")
     with (
         (tmp_path / "java.log").open("wb") as log,
-        java(log, "broker", store_config.root, str(conf), options=peer.QUICK_START) as process,
+        java(log, "broker", store_config.root, str(conf)) as process,
     ):
         async with RemotingClient({}) as client:
             original = JavaAsker(f"127.0.0.1:{port}", client)
