@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import uvloop
 
+from benchmarks.client import consume
 from benchmarks.measure import Figure
+from rmq_core.client import Message, Producer
 from tools.standalone import standalone
 
 PEER = Path(__file__).parents[1] / "tests/interop/peer/peer.sh"
@@ -23,6 +26,7 @@ SINGLE_THREADS = (16, 64)
 BATCH_THREADS = 16
 CONSUMED = 300_000
 START_TIMEOUT_S = 60
+_FIRST = "First"
 _CONF = """brokerClusterName=DefaultCluster
 brokerName=broker-a
 brokerIP1=127.0.0.1
@@ -41,8 +45,8 @@ class Running:
     Attributes:
         namesrv: ``host:port`` of the name server.
         broker: likewise of the broker.
-        start_s: seconds from the start to the first connection that it takes.
-        idle_bytes: private memory right after that.
+        start_s: seconds from the start to the answer to the first send; of the original, until it listens.
+        idle_bytes: private memory when that has been consumed.
     """
 
     namesrv: str
@@ -73,7 +77,12 @@ def figures(work: Path) -> list[Figure]:
     start_s, idle = ours["start"], ours["idle"]
     made.append(
         Figure(
-            "start of `rmq standalone` to its first connection", f"{start_s:.2f} s", "", None, "1.5 s", start_s <= 1.5
+            "start of `rmq standalone` to the answer to a first send",
+            f"{start_s:.2f} s",
+            "",
+            None,
+            "1.5 s",
+            start_s <= 1.5,
         )
     )
     made.append(Figure("its memory when idle", f"{idle:,.0f} MiB", "", None, "120 MiB", idle <= 120))
@@ -110,8 +119,9 @@ def our_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
     """``rmq standalone`` on a new store, with more settings."""
     begin = time.perf_counter()
     with standalone(store, f"flushDiskType={flush}\n{more}") as broker:
-        _wait_for(broker.broker)
+        uvloop.run(_send_first(broker.namesrv))
         start_s = time.perf_counter() - begin
+        uvloop.run(consume(broker.namesrv, _FIRST, 1))  # all is loaded then
         yield Running(broker.namesrv, broker.broker, start_s, psutil.Process(broker.pid).memory_full_info().uss)
 
 
@@ -156,6 +166,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+async def _send_first(namesrv: str) -> None:
+    async with Producer(namesrv, "first") as producer:
+        await producer.send(Message(_FIRST, b"first"))
 
 
 def _wait_for(address: str) -> None:

@@ -17,6 +17,7 @@ from rmq_core.broker.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.group_admin import GroupAdmin
 from rmq_core.broker.groups import Groups
 from rmq_core.broker.held_pulls import HeldPulls
+from rmq_core.broker.kernel_watch import KernelWatch
 from rmq_core.broker.lookups import Lookups
 from rmq_core.broker.memberships import Memberships
 from rmq_core.broker.progress_admin import ProgressAdmin
@@ -52,13 +53,12 @@ from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.uniq_key import local_ip
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
-from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.errors import DecodeError
 from rmq_formats.hosts import Host
 
 _EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
 _PULL_EXPIRY_S: Final = 0.5  # likewise pulls that wait for messages, of which there are more
 _HOUSEKEEPING_S: Final = 10.0
-_PATIENCE_S: Final = 3.0  # how long a start lasts without a word
 _MAKE_TOPICS: Final = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
@@ -96,14 +96,23 @@ class Broker:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def __aenter__(self) -> "Broker":
-        await self.start()
+        try:
+            await self.start()
+        except asyncio.CancelledError:
+            self._kernels.tell()
+            raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close()
+        if kind is asyncio.CancelledError:
+            self._kernels.tell()
 
     async def start(self) -> None:
         """Open the store, listen, register.
+
+        A new store takes messages before its kernels are loaded. If these cannot be had then, the task that started the
+        broker is cancelled; ``async with`` raises StoreError instead.
 
         Raises:
             ListenError: an address cannot be had.
@@ -118,11 +127,15 @@ class Broker:
         except DecodeError as error:
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
         async with AsyncExitStack() as ending:
-            self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host)
+            self._kernels = KernelWatch(self._dispatch)
+            ending.callback(self._kernels.end)
+            self.store = MessageStore.open(
+                self._store_config, self._clock_ms(), store_host=host, on_kernels=self._kernels.loaded
+            )
             _tell_recovery(self.store)
             ending.callback(self._let_go)
-            await _kernels(self.store)
             self._build(host)
+            self._kernels.begin(self.store)
             ending.callback(self._save)
             ending.push_async_callback(self.state.replication.close)
             ending.push_async_callback(self._server.close)
@@ -286,20 +299,6 @@ class Broker:
             self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
-
-
-async def _kernels(store: MessageStore) -> None:
-    """Wait for the store's kernels: clients would not, where numba has to compile them first.
-
-    Raises:
-        StoreError: they cannot be had.
-    """
-    loading = asyncio.ensure_future(asyncio.to_thread(store.wait_for_kernels))
-    done, _ = await asyncio.wait([loading], timeout=_PATIENCE_S)
-    if not done:
-        log.info("still loading the kernels: after an installation they are compiled, once")
-    if not await loading:
-        raise StoreError(store.refusals["kernels"])
 
 
 def _tell_recovery(store: MessageStore) -> None:

@@ -6,6 +6,7 @@ nothing to read and can be open without; the first dispatch waits for them.
 
 import sys
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -32,10 +33,16 @@ def load_kernels() -> None:
 
 
 class KernelLoading:
-    """A thread that loads the kernels."""
+    """A thread that loads the kernels.
 
-    def __init__(self) -> None:
-        """Begin."""
+    Attributes:
+        is_over: whether they are there, or cannot be had.
+    """
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        """Begin; a function is called in the thread at its end."""
+        self.is_over = False
+        self._on_end = on_end
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="rmq-store-kernels", daemon=True)
         self._thread.start()
@@ -45,6 +52,8 @@ class KernelLoading:
             load_kernels()
         except Exception as error:
             self._error = error
+        self.is_over = True
+        self._on_end()
 
     def wait(self) -> None:
         """Wait until they are there.

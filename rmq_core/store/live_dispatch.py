@@ -40,10 +40,22 @@ class LiveDispatch:
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC
         self._on_arrival: list[ArrivalListener] = []
         self._loading: KernelLoading | None = None
+        self._waits = True
 
-    def load_kernels_beside(self) -> None:
-        """Have a thread load the kernels; the first run that needs them waits."""
-        self._loading = KernelLoading()
+    def load_kernels_beside(self, on_end: Callable[[], None] | None) -> None:
+        """Have a thread load the kernels.
+
+        Args:
+            on_end: is called in that thread when they are there, or cannot be had, and until then ``run`` leaves
+                messages for later; None has the first run that needs the kernels wait for them.
+        """
+        self._waits = on_end is None
+        self._loading = KernelLoading(on_end or (lambda: None))
+
+    @property
+    def is_loading_kernels(self) -> bool:
+        """Whether the kernels are being loaded."""
+        return self._loading is not None and not self._loading.is_over
 
     def wait_for_kernels(self) -> bool:
         """Wait for the kernels; False if they cannot be had."""
@@ -64,8 +76,8 @@ class LiveDispatch:
         """Make what has been appended readable, and have it forced. Call it once for each batch of appends.
 
         With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
-        it again when ``MessageStore.on_flushed`` tells of more. The first messages of a new store wait here until
-        the kernels are loaded.
+        it again when ``MessageStore.on_flushed`` tells of more. The first messages of a new store wait here, or
+        become readable in a later call, until the kernels are loaded; see ``load_kernels_beside``.
 
         Returns:
             False if the disk did not take it: it is tried again at the next call, and until then no message is
@@ -80,8 +92,11 @@ class LiveDispatch:
         limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
         if self._dispatch.offset >= limit:
             return True
-        if self._loading is not None and not self.wait_for_kernels():
-            return False
+        if self._loading is not None:
+            if self.is_loading_kernels and not self._waits:
+                return True
+            if not self.wait_for_kernels():
+                return False
         rows: dict[int, list[int]] | None = {} if self._on_arrival else None
         try:
             self._dispatch.run(limit, rows)

@@ -124,6 +124,7 @@ class MessageStore:
         *,
         store_host: Host | None = None,
         disk: Disk | None = None,
+        on_kernels: Callable[[], None] | None = None,
     ) -> "MessageStore":
         """Open a store, or make one, and recover it.
 
@@ -132,6 +133,8 @@ class MessageStore:
             now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system.
+            on_kernels: has ``dispatch`` of a new store leave messages for later until its kernels are loaded, and is
+                called then, in a thread of its own; see ``LiveDispatch.load_kernels_beside``.
 
         Raises:
             StoreLockedError: another process, or this one, has it open.
@@ -145,7 +148,7 @@ class MessageStore:
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
             try:
-                store._open(now_ms)
+                store._open(now_ms, on_kernels)
             except BaseException:
                 store._live.wait_for_kernels()  # no thread may be left that imports
                 raise
@@ -159,11 +162,11 @@ class MessageStore:
     def _dropped_path(self) -> str:
         return f"{paths.config_dir(self.config.root)}/{_DROPPED_TOPICS}"
 
-    def _open(self, now_ms: int) -> None:
+    def _open(self, now_ms: int, on_kernels: Callable[[], None] | None) -> None:
         if list_log_files(self.config.commitlog_path):
             load_kernels()
         else:
-            self._live.load_kernels_beside()
+            self._live.load_kernels_beside(on_kernels)
         recovery = Recovery(
             self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, self._dropped,
             now_ms,
@@ -190,6 +193,11 @@ class MessageStore:
             return False
         self._lacks_file = False
         return True
+
+    @property
+    def is_loading_kernels(self) -> bool:
+        """Whether what is appended becomes readable only when the kernels are loaded."""
+        return self._live.is_loading_kernels
 
     # --- the disk -----------------------------------------------------------------------
     @property

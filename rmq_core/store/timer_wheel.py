@@ -31,7 +31,8 @@ class TimerWheel:
 
     def __init__(self, precision_ms: int) -> None:
         self.precision_ms = precision_ms
-        self._memory = mmap.mmap(-1, WHEEL_FILE_BYTES)
+        # Shared, as is the default, a page that is only read would be there all the same.
+        self._memory = mmap.mmap(-1, WHEEL_FILE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._slots = np.frombuffer(self._memory, dtype=_DTYPE)
         self._dirty: set[int] = set()
 

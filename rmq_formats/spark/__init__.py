@@ -6,10 +6,13 @@
 from typing import TYPE_CHECKING
 
 from rmq_formats.spark.session import session as session  # a part of this package's interface
+from rmq_formats.spark.worker_exit import quiet_planner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
+
+quiet_planner()
 
 
 def data_sources() -> "tuple[type[DataSource], ...]":

@@ -15,6 +15,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import FlushDiskType, StoreConfig
+from rmq_core.store.kernel_loading import load_kernels
 from rmq_formats.message import StoredMessage, decode_record
 from rmq_formats.properties import encode_properties
 
@@ -136,6 +137,7 @@ def small_store(path: Path, flush: FlushDiskType = FlushDiskType.ASYNC) -> Store
 @pytest.fixture
 async def asker(config: BrokerConfig, store_config: StoreConfig, clock: Clock) -> AsyncIterator[Asker]:
     """A running broker with its client."""
+    load_kernels()  # else a message would be readable some time after it is stored
     handlers: dict[int, Handler] = {}
     async with Broker(config, store_config, clock) as broker, RemotingClient(handlers) as client:
         yield Asker(broker, client, handlers)

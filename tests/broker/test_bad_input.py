@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.server import Broker
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import request
-from rmq_core.store import kernel_loading
-from rmq_formats.errors import StoreError
 from rmq_formats.layout import MAX_BODY_BYTES
-from tests.broker.conftest import Asker, messages, small_store
+from tests.broker.conftest import Asker, messages
 
 
 async def test_an_unknown_code_is_told_so(asker: Asker) -> None:
@@ -195,19 +192,6 @@ class TestFullDisk:
         assert messages(await asker.pull("T"))[0].body == b"x" * 900_000
         no_room.clear()
         assert (await asker.send("T", b"z")).code == 0
-
-
-async def test_a_broker_without_kernels_does_not_begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail() -> None:
-        raise ImportError("no numba")
-
-    monkeypatch.setattr(kernel_loading, "load_kernels", fail)
-    config = small_store(tmp_path / "store")
-    with pytest.raises(StoreError, match="no numba"):
-        await Broker(BrokerConfig(listen_port=0), config).__aenter__()
-    monkeypatch.undo()
-    async with Broker(BrokerConfig(listen_port=0), config) as broker:  # it has let go of the store
-        assert broker.address
 
 
 ALL_CODES = sorted(

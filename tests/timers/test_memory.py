@@ -4,10 +4,12 @@ import gc
 import tracemalloc
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
+from rmq_core.store.timer_wheel import TimerWheel
 from rmq_formats.properties import encode_properties
-from rmq_formats.timer import TIMER_UNIT_BYTES
+from rmq_formats.timer import TIMER_UNIT_BYTES, WHEEL_FILE_BYTES
 from rmq_formats.topics import TIMER_TOPIC
 from tests.broker.conftest import Asker, Clock, eventually
 from tests.timers.test_delivery import SECOND_MS
@@ -77,3 +79,16 @@ async def test_messages_that_wait_are_not_in_memory(asker: Asker, clock: Clock) 
         return asker.broker.store.max_offset("T", 0) >= 2
 
     await eventually(came, 60)
+
+
+def test_a_wheel_that_is_only_looked_at_takes_no_memory() -> None:
+    process = psutil.Process()
+    kept, taken = [], []
+    for _ in range(2):  # the first one brings what all share
+        before = process.memory_full_info().uss
+        wheel = TimerWheel(SECOND_MS)
+        kept.append(wheel)
+        assert wheel.count_from(0) == 0
+        wheel.clear_before(1 << 40)
+        taken.append(process.memory_full_info().uss - before)
+    assert taken[1] < WHEEL_FILE_BYTES // 8

@@ -1,0 +1,76 @@
+"""A broker that listens before the kernels of its new store are loaded: messages are taken, and dispatched then."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.broker.tables import log
+from rmq_core.store.store import MessageStore
+from rmq_formats.errors import StoreError
+
+_PATIENCE_S: Final = 3.0  # how long it lasts without a word
+
+
+class KernelWatch:
+    """Waits for the kernels beside the event loop. A broker that cannot have them ends.
+
+    Attributes:
+        failure: why they cannot be had; None while that is not known, and where they can.
+    """
+
+    def __init__(self, dispatch: Callable[[], None]) -> None:
+        """Watch for the broker that the running task starts.
+
+        Args:
+            dispatch: is called on the loop when the kernels are there.
+        """
+        self.failure: StoreError | None = None
+        self._dispatch = dispatch
+        self._loop = asyncio.get_running_loop()
+        self._broker = asyncio.current_task()
+        self._hint: asyncio.TimerHandle | None = None
+        self._store: MessageStore | None = None
+
+    def loaded(self) -> None:
+        """Tell, in any thread, that loading has ended."""
+        self._loop.call_soon_threadsafe(self._loaded)
+
+    def begin(self, store: MessageStore) -> None:
+        """Watch a store that has been opened."""
+        self._store = store
+        if store.is_loading_kernels:
+            self._hint = self._loop.call_later(_PATIENCE_S, _tell)
+
+    def end(self) -> None:
+        """Watch no more."""
+        self._store = None
+        if self._hint is not None:
+            self._hint.cancel()
+
+    def tell(self) -> None:
+        """Say so, in the task that was cancelled, if that was for want of kernels.
+
+        Raises:
+            StoreError: they cannot be had.
+        """
+        if self.failure is not None:
+            if self._broker is not None:
+                self._broker.uncancel()
+            raise self.failure
+
+    def _loaded(self) -> None:
+        store = self._store
+        if store is None:
+            return
+        self.end()
+        if store.wait_for_kernels():
+            self._dispatch()
+            return
+        self.failure = StoreError(store.refusals["kernels"])
+        log.error("no messages are taken: %(error)s", {"error": self.failure})
+        if self._broker is not None:
+            self._broker.cancel()  # it leaves the broker, which says why
+
+
+def _tell() -> None:
+    log.info("still loading the kernels, consumers wait: after an installation they are compiled, once")

@@ -1,0 +1,35 @@
+"""Python workers that end quietly where the other side is gone.
+
+A driver that stops its session closes the sockets of its workers. One that waits for its next task then
+has an end of file to report, to a socket that nobody reads. Over TCP that write succeeds; over a Unix
+socket it fails at once, and Spark's daemon prints a traceback to the driver's terminal.
+"""
+
+import socket
+import sys
+from collections.abc import Callable
+
+Worker = Callable[[socket.socket, bool], int]
+
+
+def quiet(worker: Worker) -> Worker:
+    """A daemon's function that serves a task, which ends with code 1 where its socket has been closed."""
+
+    def serve(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return int(worker(sock, authenticated))
+        except (BrokenPipeError, ConnectionResetError, EOFError):
+            return 1
+
+    return serve
+
+
+def quiet_planner() -> None:
+    """Have this process's next tasks end quietly, if it is one in which Spark plans with a source's Python.
+
+    For planning Spark takes its own daemon whatever ``spark.python.daemon.module`` says, so this is done
+    when a planner loads a source.
+    """
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", None) == "pyspark.daemon":
+        main.worker = quiet(main.worker)  # type: ignore[attr-defined] # it looks the name up for each task
