@@ -20,7 +20,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
     Source: ``MessageDecoder#messageProperties2String``.
     """
-    text = "".join(f"{name}{_NAME_END}{value}{_VALUE_END}" for name, value in properties.items())
+    text = "".join([f"{name}{_NAME_END}{value}{_VALUE_END}" for name, value in properties.items()])
     return text.encode("utf-8", "replace")
 
 

@@ -128,15 +128,14 @@ def _topics(state: BrokerState) -> Iterator[Family]:
 def _rates(state: BrokerState, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
     """A counter's rates of the last minute; its keys are a topic, or ``topic@group``."""
     place = state.config.broker_cluster_name, state.config.broker_name
-    for one, key in list(state.stats.sums):
-        if one == name:
-            yield (*place, *key.split("@", 1)), state.stats.rate(name, key)
+    for key in state.stats.keys(name):
+        yield (*place, *key.split("@", 1)), state.stats.rate(name, key)
 
 
 def _sent_back(state: BrokerState) -> Iterator[tuple[tuple[str, ...], float]]:
     place = state.config.broker_cluster_name, state.config.broker_name
-    for one, key in list(state.stats.sums):
-        counted = state.stats.body(one, key) if one == stats.SNDBCK_PUT_NUMS else None
+    for key in state.stats.keys(stats.SNDBCK_PUT_NUMS):
+        counted = state.stats.body(stats.SNDBCK_PUT_NUMS, key)
         if counted is not None:
             yield (*place, *key.split("@", 1)), counted.stats_minute.sum
 

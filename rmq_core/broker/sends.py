@@ -12,7 +12,7 @@ from rmq_core.broker.storing import Stored, Storing
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Answer, Connection, Handler
 from rmq_core.remoting.fields import read_fields
-from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.header import RemotingCommand, encode_json
 from rmq_core.remoting.requests import SendMessage, SendMessageV2
 from rmq_core.store.values import PutStatus
 
@@ -25,7 +25,8 @@ class Sends:
         self._storing = storing
         self._waiters = waiters
         self._must_wait = waiters.is_sync or state.replication.needs_slaves
-        self._id_prefix = state.store_host.to_bytes().hex().upper()
+        self._id_prefix = state.store_host.to_bytes().hex().upper().encode()
+        self._marks = encode_json(storing.marks)[1:-1]
 
     def handlers(self) -> dict[int, Handler]:
         """The table of handlers."""
@@ -93,18 +94,17 @@ class Sends:
         return future
 
     def _answer(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
+        """The answer to a send that went well, its fields made as JSON: a dictionary took three times as long."""
         result = stored.result
         is_batch = bool(result.physical_offsets)
-        fields = {
-            "msgId": result.msg_id if is_batch else f"{self._id_prefix}{result.physical_offset:016X}",
-            "queueId": str(stored.queue_id),
-            "queueOffset": str(result.queue_offset),
-            **self._storing.marks,
-        }
-        if stored.uniq_key:
-            fields["transactionId"] = stored.uniq_key
-        if stored.recall_handle:
-            fields["recallHandle"] = stored.recall_handle
+        fields = b'{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b%b%b}' % (
+            result.msg_id.encode() if is_batch else b"%b%016X" % (self._id_prefix, result.physical_offset),
+            stored.queue_id,
+            result.queue_offset,
+            self._marks,
+            b',"transactionId":' + encode_json(stored.uniq_key) if stored.uniq_key else b"",
+            b',"recallHandle":' + encode_json(stored.recall_handle) if stored.recall_handle else b"",
+        )
         return request.response(ext_fields=fields)
 
     def _unforced(self, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:

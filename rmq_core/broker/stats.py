@@ -3,7 +3,7 @@
 Source: ``BrokerStatsManager``, ``StatsItem``.
 """
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -18,16 +18,20 @@ SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 SAMPLE_S: Final = 10
 _SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two kept ones; kept ones
 Key = tuple[str, str]
-_Sample = tuple[int, dict[Key, int], dict[Key, int]]
+_Sample = tuple[int, dict[Key, tuple[int, int]]]
+
+
+class _Tally:
+    """A counter: its sum, and how often it was added to."""
+
+    __slots__ = ("sum", "times")
+
+    def __init__(self) -> None:
+        self.sum = self.times = 0
 
 
 class Stats:
-    """The counters.
-
-    Attributes:
-        sums: messages or bytes, by name and key.
-        times: how often they were counted.
-    """
+    """The counters."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         """Begin at nothing.
@@ -36,20 +40,24 @@ class Stats:
             clock_ms: the time, ms since 1970.
         """
         self._clock_ms = clock_ms
-        self.sums: Counter[Key] = Counter()
-        self.times: Counter[Key] = Counter()
+        self._tallies: defaultdict[Key, _Tally] = defaultdict(_Tally)
         self._kept: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
         self._count = 0
         self.sample()
 
     def count(self, name: str, key: str, number: int) -> None:
         """Add to a counter."""
-        self.sums[name, key] += number
-        self.times[name, key] += 1
+        tally = self._tallies[name, key]
+        tally.sum += number
+        tally.times += 1
+
+    def keys(self, name: str) -> list[str]:
+        """The keys under which a counter was added to."""
+        return [key for one, key in self._tallies if one == name]
 
     def sample(self) -> None:
         """Keep what the counters are now; call it every ``SAMPLE_S``."""
-        taken = self._clock_ms(), dict(self.sums), dict(self.times)
+        taken = self._clock_ms(), {key: (tally.sum, tally.times) for key, tally in self._tallies.items()}
         for name, (every, _) in _SAMPLES.items():
             if self._count % every == 0:
                 self._kept[name].append(taken)
@@ -57,18 +65,23 @@ class Stats:
 
     def body(self, name: str, key: str) -> BrokerStats | None:
         """A counter's sums and rates; None if nothing was counted."""
-        if (name, key) not in self.sums:
+        if (name, key) not in self._tallies:
             return None
         minute, hour, day = (self._item(period, (name, key)) for period in _SAMPLES)
         return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
 
     def _item(self, period: str, key: Key) -> BrokerStatsItem:
-        first_ms, sums, times = self._kept[period][0]
-        total, count = self.sums[key] - sums.get(key, 0), self.times[key] - times.get(key, 0)
+        first_ms, tallies = self._kept[period][0]
+        (total, count), (total_before, count_before) = self._now(key), tallies.get(key, (0, 0))
+        total, count = total - total_before, count - count_before
         seconds = (self._clock_ms() - first_ms) / 1000
         return BrokerStatsItem(
             sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / count if count else 0.0
         )
+
+    def _now(self, key: Key) -> tuple[int, int]:
+        tally = self._tallies.get(key)
+        return (0, 0) if tally is None else (tally.sum, tally.times)
 
     def rate(self, name: str, key: str) -> float:
         """How many a second, over the last minute."""
@@ -76,8 +89,8 @@ class Stats:
 
     def total(self, name: str) -> int:
         """The sum of a counter over all keys."""
-        return sum(number for (one, _), number in self.sums.items() if one == name)
+        return sum(tally.sum for (one, _), tally in self._tallies.items() if one == name)
 
     def total_rate(self, name: str) -> float:
         """How many a second over all keys, over the last minute."""
-        return sum(self.rate(name, key) for one, key in self.sums if one == name)
+        return sum(self.rate(name, key) for key in self.keys(name))

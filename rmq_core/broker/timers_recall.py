@@ -99,7 +99,6 @@ class Recalls:
         state = self._state
         asked = read_fields(request, RecallMessage)
         handle = self._checked(asked)
-        assert connection.remote_host is not None  # it has sent something
         now_ms = state.clock_ms()
         properties = {
             PROPERTY_TAGS: _TAG,
@@ -112,7 +111,7 @@ class Recalls:
         topic, queue_id = state.timers.redirect(handle.topic, 0, properties)
         result = state.store.put(
             topic, queue_id, _BODY, encode_properties({name: text for name, text in properties.items() if text}),
-            now_ms, connection.remote_host.to_bytes(), now_ms,
+            now_ms, connection.remote_host, now_ms,
         )  # fmt: skip
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")

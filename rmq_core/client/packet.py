@@ -15,7 +15,7 @@ from rmq_core.client.errors import MessageError
 from rmq_core.client.message import PROPERTY_MAX_RECONSUME_TIMES, PROPERTY_RECONSUME_TIME, RETRY_TOPIC_PREFIX, Message
 from rmq_core.client.options import ProducerOptions
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.header import RemotingCommand, encode_json, request
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.compression import compress
 from rmq_formats.layout import MAX_PROPERTIES_BYTES, PROPERTY_UNIQ_KEY
@@ -28,6 +28,7 @@ REPLY: Final = "reply"
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _BATCH_HEAD = Struct(">iiiii")  # size, magic 0, CRC 0, flag, body length
 _SHORT = Struct(">h")
+_NO_RETRIES: Final = b'"j":"0"'
 
 
 class Packet(msgspec.Struct, gc=False):
@@ -36,21 +37,24 @@ class Packet(msgspec.Struct, gc=False):
     Attributes:
         topic: where to.
         code: of the request.
-        fields: all extension fields; that of the queue's number is set by each attempt.
+        head: the extension fields of ``SendMessageV2`` as JSON, up to the queue's number.
+        tail: what follows it.
+        properties: the message's, or the batch's own; they are in ``tail``.
         body: as it is sent.
         msg_id: the unique key, or several.
     """
 
     topic: str
     code: int
-    fields: dict[str, str]
+    head: bytes
+    tail: bytes
+    properties: bytes
     body: bytes
     msg_id: str
 
     def request(self, queue_id: int) -> RemotingCommand:
-        """The command for an attempt; it is encoded before the next attempt is made."""
-        self.fields["e"] = str(queue_id)
-        return request(self.code, self.fields, self.body)
+        """The command for an attempt."""
+        return request(self.code, b"%b%d%b" % (self.head, queue_id, self.tail), self.body)
 
 
 def check_name(what: str, name: str, max_characters: int) -> None:
@@ -72,8 +76,7 @@ class Packer:
         self._group = group
         self._options = options
         self._keys = UniqKeys()
-        self._queue_nums = str(options.default_topic_queue_nums)
-        self._known_topics: set[str] = set()
+        self._heads: dict[str, bytes] = {}  # by topic
 
     def single(self, message: Message) -> Packet:
         """The request for a message.
@@ -82,19 +85,22 @@ class Packer:
             MessageError: a broker would refuse it.
         """
         body, options = message.body, self._options
-        self._check(message)
+        head = self._check(message)
+        now_ms = time.time_ns() // 1_000_000
         properties = message.all_properties()
         msg_id = properties.get(PROPERTY_UNIQ_KEY)
         if msg_id is None:
-            msg_id = properties[PROPERTY_UNIQ_KEY] = self._keys.next()
+            msg_id = properties[PROPERTY_UNIQ_KEY] = self._keys.next(now_ms)
         sys_flag = 0
         if len(body) >= options.compress_above_bytes:
             body = compress(body, options.compression, options.compression_level)
             sys_flag = options.compression.sys_flag
-        fields = self._fields(message.topic, properties, message.flag, sys_flag, batch=False)
+        retries = _retries(properties) if message.topic.startswith(RETRY_TOPIC_PREFIX) else _NO_RETRIES
+        encoded = _checked(encode_properties(properties))
+        tail = _tail(sys_flag, now_ms, message.flag, encoded, retries, b"false")
         is_reply = properties.get(PROPERTY_MESSAGE_TYPE) == REPLY
         code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
-        return Packet(message.topic, code, fields, body, msg_id)
+        return Packet(message.topic, code, head, tail, encoded, body, msg_id)
 
     def batch(self, messages: Sequence[Message]) -> Packet:
         """The request for several messages of one topic.
@@ -104,54 +110,63 @@ class Packer:
         """
         _check_batch(messages)
         first = messages[0]
+        head, now_ms = self._check(first), time.time_ns() // 1_000_000
         msg_ids, pieces = [], []
         for message in messages:
             self._check(message)
             properties = message.all_properties()
-            msg_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._keys.next()))
+            msg_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._keys.next(now_ms)))
             pieces.append(_encode_inner(message, _checked(encode_properties(properties))))
         body = b"".join(pieces)
         if len(body) > self._options.max_body_bytes:
             raise MessageError(f"a batch of {len(body)} bytes: more than {self._options.max_body_bytes}")
         # Its own key comes back in place of those of its messages: properties of a batch stand behind theirs.
-        properties = {"WAIT": "true" if first.wait_store else "false", PROPERTY_UNIQ_KEY: self._keys.next()}
-        fields = self._fields(first.topic, properties, 0, 0, batch=True)
-        return Packet(first.topic, RequestCode.SEND_BATCH_MESSAGE, fields, body, ",".join(msg_ids))
+        properties = {"WAIT": "true" if first.wait_store else "false", PROPERTY_UNIQ_KEY: self._keys.next(now_ms)}
+        encoded = encode_properties(properties)
+        tail = _tail(0, now_ms, 0, encoded, _NO_RETRIES, b"true")
+        return Packet(first.topic, RequestCode.SEND_BATCH_MESSAGE, head, tail, encoded, body, ",".join(msg_ids))
 
-    def _check(self, message: Message) -> None:
-        if message.topic not in self._known_topics:
+    def _check(self, message: Message) -> bytes:
+        """Refuse what no broker would take; the head of the message's request."""
+        head = self._heads.get(message.topic)
+        if head is None:
             check_name("topic", message.topic, MAX_TOPIC_CHARACTERS)
-            if len(self._known_topics) < 1 << 16:
-                self._known_topics.add(message.topic)
+            head = self._head(message.topic)
+            if len(self._heads) < 1 << 16:
+                self._heads[message.topic] = head
         if not message.body:
             raise MessageError("a message without a body: brokers refuse it")
         if len(message.body) > self._options.max_body_bytes:
             raise MessageError(f"a body of {len(message.body)} bytes: more than {self._options.max_body_bytes}")
+        return head
 
-    def _fields(
-        self, topic: str, properties: dict[str, str], flag: int, sys_flag: int, *, batch: bool
-    ) -> dict[str, str]:
-        """The fields of ``SendMessageV2``, made directly: this runs for each message."""
-        reconsume_times = max_reconsume_times = None
-        if topic.startswith(RETRY_TOPIC_PREFIX):  # Java tells these two in fields of their own
-            reconsume_times = properties.pop(PROPERTY_RECONSUME_TIME, None)
-            max_reconsume_times = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None)
-        fields = {
-            "a": self._group,
-            "b": topic,
-            "c": self._options.create_topic_key,
-            "d": self._queue_nums,
-            "f": str(sys_flag),
-            "g": str(time.time_ns() // 1_000_000),
-            "h": str(flag),
-            "i": _checked(encode_properties(properties)).decode(),
-            "j": reconsume_times or "0",
-            "k": "false",
-            "m": "true" if batch else "false",
-        }
-        if max_reconsume_times is not None:
-            fields["l"] = max_reconsume_times
-        return fields
+    def _head(self, topic: str) -> bytes:
+        """The fields of ``SendMessageV2``, made directly, of which those that all messages of a topic share."""
+        options = self._options
+        shared = {
+            "a": self._group, "b": topic, "c": options.create_topic_key, "d": str(options.default_topic_queue_nums),
+        }  # fmt: skip
+        return encode_json(shared)[:-1] + b',"e":"'
+
+
+def _tail(sys_flag: int, born_ms: int, flag: int, properties: bytes, retries: bytes, batch: bytes) -> bytes:
+    """The fields behind the queue's number."""
+    return b'","f":"%d","g":"%d","h":"%d","i":%b,%b,"k":"false","m":"%b"}' % (
+        sys_flag,
+        born_ms,
+        flag,
+        encode_json(properties.decode()),
+        retries,
+        batch,
+    )
+
+
+def _retries(properties: dict[str, str]) -> bytes:
+    """Two properties of a message in a retry topic that Java tells in fields of their own."""
+    reconsume_times = properties.pop(PROPERTY_RECONSUME_TIME, "0")
+    max_reconsume_times = properties.pop(PROPERTY_MAX_RECONSUME_TIMES, None)
+    fields = {"j": reconsume_times} | ({} if max_reconsume_times is None else {"l": max_reconsume_times})
+    return encode_json(fields)[1:-1]
 
 
 def _checked(properties: bytes) -> bytes:

@@ -46,7 +46,7 @@ def trace_sent(
     """
     if answer.get(_SWITCH) == "false":
         return
-    properties = decode_properties(packet.fields["i"].encode())
+    properties = decode_properties(packet.properties)
     tracer.put(
         TraceRecord(
             trace_type=TraceType.PUB, timestamp_ms=now_ms() - cost_ms, region_id=answer.get(_REGION) or DEFAULT_REGION,

@@ -35,7 +35,7 @@ from rmq_formats import config_json
 from rmq_formats.errors import DecodeError, LengthError
 
 if TYPE_CHECKING:
-    Fields = dict[str, str] | msgspec.Raw
+    Fields = dict[str, str] | msgspec.Raw | bytes
     Body = bytes | memoryview
 else:
     Fields, Body = msgspec.Raw, Any  # what the JSON decoder is to make of them
@@ -67,7 +67,8 @@ class RemotingCommand(
         opaque: the request's number; its answer has the same.
         version: of the sender, an ordinal (see ``codes.Version``).
         remark: text for people, mostly what went wrong.
-        fields: the extension fields, perhaps still as JSON; ``ext_fields`` has them as a dictionary.
+        fields: the extension fields; as they came still in JSON, and as JSON in bytes where they were made so.
+            ``ext_fields`` has them as a dictionary.
         body: bytes behind the header; a view into what was received, or into a mapped file.
         serialize_type: ``JSON`` or ``ROCKETMQ``; an answer's is its request's.
     """
@@ -110,7 +111,11 @@ class RemotingCommand(
         return self.flag & ONEWAY_FLAG != 0
 
     def response(
-        self, code: int = 0, remark: str | None = None, ext_fields: dict[str, str] | None = None, body: Body = b""
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        ext_fields: dict[str, str] | bytes | None = None,
+        body: Body = b"",
     ) -> "RemotingCommand":
         """An answer to this request, in the form that the request came in."""
         return RemotingCommand(
@@ -120,7 +125,7 @@ class RemotingCommand(
 
 
 def request(
-    code: int, ext_fields: dict[str, str] | None = None, body: Body = b"", *, serialize_type: int = JSON
+    code: int, ext_fields: dict[str, str] | bytes | None = None, body: Body = b"", *, serialize_type: int = JSON
 ) -> RemotingCommand:
     """A request of ours; the connection gives it its number, and the one-way bit if it is sent so."""
     return RemotingCommand(
@@ -131,7 +136,8 @@ def request(
 _decode_command = msgspec.json.Decoder(RemotingCommand).decode
 _decode_strings = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+encode_json = msgspec.json.Encoder().encode
+_NONE: Final = b"{}"
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -192,7 +198,7 @@ def _integer(members: dict[str, object], name: str) -> int:
     return value
 
 
-def _decode_fields(fields: msgspec.Raw) -> dict[str, str]:
+def _decode_fields(fields: msgspec.Raw | bytes) -> dict[str, str]:
     if not fields:
         return {}
     try:
@@ -265,15 +271,17 @@ def encode_json_header(command: RemotingCommand) -> bytes:
     Raises:
         DecodeError: the command's fields came from a peer and are no JSON object.
     """
-    fields = command.fields if type(command.fields) is dict else command.ext_fields
+    fields = command.fields
+    if type(fields) is not bytes:
+        fields = encode_json(fields if type(fields) is dict else command.ext_fields)
     remark, language = command.remark, command.language
     return b'{"code":%d%b,"flag":%d%b,"opaque":%d%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
         command.code,
-        b',"extFields":' + _encode(fields) if fields else b"",
+        b',"extFields":' + fields if fields != _NONE else b"",
         command.flag,
         b"" if language is None else _LANGUAGES_JSON[language],
         command.opaque,
-        b"" if remark is None else b',"remark":' + _encode(remark),
+        b"" if remark is None else b',"remark":' + encode_json(remark),
         command.version,
     )
 

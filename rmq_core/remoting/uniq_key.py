@@ -21,7 +21,6 @@ from struct import Struct
 from typing import Final
 
 _HEAD = Struct(">4sH4s")
-_TAIL_FORMAT: Final = "%08X%04X"
 _ANY_OUTSIDE: Final = ("192.0.2.1", 9)  # never sent to: connecting a datagram socket only looks up the route
 
 
@@ -54,6 +53,8 @@ class UniqKeys:
         self._head = _HEAD.pack(address, number, secrets.token_bytes(4) if instance is None else instance).hex().upper()
         self._numbers = count()
         self._begin_ms = self._end_ms = 0
+        self._now_ms = -1
+        self._to_now = ""  # a key's characters before its number
 
     def next(self, now_ms: int | None = None) -> str:
         """A key that no other message has.
@@ -62,9 +63,11 @@ class UniqKeys:
             now_ms: the time; the clock's if it is not given.
         """
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        if not self._begin_ms <= now < self._end_ms:
-            self._begin_ms, self._end_ms = _month(now)
-        return self._head + _TAIL_FORMAT % ((now - self._begin_ms) & 0xFFFFFFFF, next(self._numbers) & 0xFFFF)
+        if now != self._now_ms:
+            if not self._begin_ms <= now < self._end_ms:
+                self._begin_ms, self._end_ms = _month(now)
+            self._now_ms, self._to_now = now, f"{self._head}{(now - self._begin_ms) & 0xFFFFFFFF:08X}"
+        return f"{self._to_now}{next(self._numbers) & 0xFFFF:04X}"
 
 
 def _month(now_ms: int) -> tuple[int, int]:
