@@ -1,14 +1,20 @@
-"""A broker that listens before the kernels of its new store are loaded: messages are taken, and dispatched then."""
+"""A broker that listens before the kernels of its new store are loaded: messages are taken, and dispatched then.
+
+Requests that look for messages wait meanwhile: what a producer was told is stored is found by who asks next.
+"""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from rmq_core.broker.tables import log
+from rmq_core.remoting.connection import Answer, Connection, Handler
+from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.store import MessageStore
 from rmq_formats.errors import StoreError
 
 _PATIENCE_S: Final = 3.0  # how long it lasts without a word
+_READ_PATIENCE_S: Final = 2.0  # clients wait for 3 s or more
 
 
 class KernelWatch:
@@ -28,12 +34,19 @@ class KernelWatch:
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
         self._broker = asyncio.current_task()
+        self._over: asyncio.Future[None] = self._loop.create_future()
         self._hint: asyncio.TimerHandle | None = None
         self._store: MessageStore | None = None
 
     def loaded(self) -> None:
         """Tell, in any thread, that loading has ended."""
         self._loop.call_soon_threadsafe(self._loaded)
+
+    def first(self, store: MessageStore, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """Handlers of requests that look for messages; they wait for the kernels, for some time."""
+        if not store.is_loading_kernels:
+            return handlers
+        return {code: self._waiting(handler) for code, handler in handlers.items()}
 
     def begin(self, store: MessageStore) -> None:
         """Watch a store that has been opened."""
@@ -44,6 +57,8 @@ class KernelWatch:
     def end(self) -> None:
         """Watch no more."""
         self._store = None
+        if not self._over.done():
+            self._over.set_result(None)
         if self._hint is not None:
             self._hint.cancel()
 
@@ -58,14 +73,26 @@ class KernelWatch:
                 self._broker.uncancel()
             raise self.failure
 
+    def _waiting(self, handler: Handler) -> Handler:
+        async def later(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
+            await asyncio.wait([self._over], timeout=_READ_PATIENCE_S)
+            answer = handler(request, connection)
+            return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
+
+        def handle(request: RemotingCommand, connection: Connection) -> Answer:
+            return handler(request, connection) if self._over.done() else later(request, connection)
+
+        return handle
+
     def _loaded(self) -> None:
         store = self._store
         if store is None:
             return
-        self.end()
         if store.wait_for_kernels():
             self._dispatch()
+            self.end()
             return
+        self.end()
         self.failure = StoreError(store.refusals["kernels"])
         log.error("no messages are taken: %(error)s", {"error": self.failure})
         if self._broker is not None:

@@ -207,17 +207,20 @@ class Broker:
         state = self.state
         storing = Storing(state, levels)
         timed = TimerAdmin(state, self._timed)
+        reading = {
+            **Pulls(state, self._held).handlers(),
+            **Lookups(state).handlers(),
+            **QueuePlaces(state).handlers(),
+            **TopicAdmin(state).handlers(),
+            **ProgressAdmin(state, self._held, self._schedule).handlers(),
+        }
         return {
             **Sends(state, storing, self._waiters).handlers(),
             **Replies(state, storing).handlers(),
             **SendBacks(state, levels).handlers(),
-            **Pulls(state, self._held).handlers(),
-            **Lookups(state).handlers(),
-            **QueuePlaces(state).handlers(),
+            **self._kernels.first(state.store, reading),
             **self._memberships.handlers(),
-            **TopicAdmin(state).handlers(),
             **GroupAdmin(state).handlers(),
-            **ProgressAdmin(state, self._held, self._schedule).handlers(),
             **BrokerAdmin(state, self._schedule, timed).handlers(),
             **timed.handlers(),
             **Recalls(state, self._waiters).handlers(),

@@ -11,7 +11,7 @@ from rmq_core.broker import kernel_watch
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.server import Broker
 from rmq_core.remoting.client import RemotingClient
-from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store import kernel_loading
 from rmq_core.store.config import FlushDiskType
 from rmq_formats.errors import StoreError
@@ -43,13 +43,29 @@ async def test_messages_are_taken_before_and_come_after(
     async with Broker(CONFIG, small_store(tmp_path / "store", flush)) as broker, RemotingClient({}) as client:
         asker = Asker(broker, client, {})
         assert [(await asker.send("T", body)).code for body in (b"1", b"2")] == [0, 0]
-        waiting = asyncio.ensure_future(asker.pull("T", sysFlag=6, suspendTimeoutMillis=int(TIMEOUT_S * 1000)))
-        assert (await asker.pull("T")).code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
-        assert not waiting.done()
+        held = asyncio.ensure_future(asker.pull("T", sysFlag=6, suspendTimeoutMillis=int(TIMEOUT_S * 1000)))
+        pulled = asyncio.ensure_future(asker.pull("T"))
+        asked = asyncio.ensure_future(asker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}))
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in (held, pulled, asked))
         gate.set()
-        assert [message.body for message in messages(await waiting)] == [b"1", b"2"]
+        for answer in (await held, await pulled):
+            assert [message.body for message in messages(answer)] == [b"1", b"2"]
+        assert (await asked).ext_fields["offset"] == "2"
         assert (await asker.send("T", b"3")).code == 0
         assert [message.body for message in messages(await asker.pull("T", 2))] == [b"3"]
+
+
+async def test_who_looks_for_messages_waits_for_some_time_only(
+    gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_watch, "_READ_PATIENCE_S", 0.05)
+    async with Broker(CONFIG, small_store(tmp_path / "store")) as broker, RemotingClient({}) as client:
+        asker = Asker(broker, client, {})
+        assert (await asker.send("T", b"1")).code == 0
+        assert (await asker.pull("T")).code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+        assert (await asker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})).ext_fields["offset"] == "0"
+        gate.set()
 
 
 async def test_a_long_wait_is_told(
