@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 from rmq_formats.spark import session
 for _ in range(2):  # the second is the first
-    spark = session(spark_python_unix_domain_socket_dir=sys.argv[2])
+    spark = session(delta=False, spark_python_unix_domain_socket_dir=sys.argv[2])
 print(spark.read.format("rmq_commitlog").load(sys.argv[1]).count())
 """
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.disk import Disk
+from rmq_core.store.kernel_loading import load_kernels
 from rmq_core.store.store import MessageStore
 from tests.store.making import NOW_MS, opened, put_any
 
@@ -82,6 +83,7 @@ def write_until_killed(config: StoreConfig, seed: int, *, after_s: float | None 
     Returns:
         Physical offset below which it had acknowledged all; 0 if it got to none.
     """
+    load_kernels()  # no thread may import them while this forks
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
