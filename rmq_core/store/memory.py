@@ -3,12 +3,16 @@
 import ctypes
 import gc
 import mmap
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 _COMPILER: Final = "libllvmlite"
+_MAPPING: Final = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+ *(.*)\n(?:[A-Z].*\n)*?Private_Dirty: +(\d+) kB", re.MULTILINE
+)
 
 
 @contextmanager
@@ -29,16 +33,24 @@ def lasting() -> Iterator[None]:
 
 
 def release_compiler() -> None:
-    """Drop the pages of numba's compiler: fifty megabytes of code that no one runs once the kernels are there.
+    """Drop the pages of numba's compiler: sixty megabytes of code and tables that no one needs with the kernels there.
 
-    They are clean pages of a file, mapped to be executed, and come back when they are touched. Nothing is
-    done where that cannot be (no Linux).
+    They are clean pages of a file, and come back when they are touched. Nothing is done where that cannot be (no
+    Linux, no glibc).
     """
     with suppress(OSError, AttributeError, ValueError):
-        madvise = ctypes.CDLL(None, use_errno=True).madvise
-        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-            addresses, access, *_ = line.split(maxsplit=2)
-            if access == "r-xp" and _COMPILER in line:
-                begin, end = (int(address, 16) for address in addresses.split("-"))
-                madvise(begin, end - begin, mmap.MADV_DONTNEED)
+        c = ctypes.CDLL(None, use_errno=True)
+        c.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for begin, end in _clean_ranges():
+            c.madvise(begin, end - begin, mmap.MADV_DONTNEED)
+        c.malloc_trim(0)
+
+
+def _clean_ranges() -> list[tuple[int, int]]:
+    """Addresses of the compiler's file in memory, where no page has been written to: those would be lost."""
+    ranges: list[tuple[int, int]] = []
+    for mapping in _MAPPING.finditer(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")):
+        begin, end, access, path, dirty_kib = mapping.groups()
+        if _COMPILER in path and access in ("r-xp", "r--p") and dirty_kib == "0":
+            ranges.append((int(begin, 16), int(end, 16)))
+    return ranges
