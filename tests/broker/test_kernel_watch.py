@@ -68,6 +68,19 @@ async def test_who_looks_for_messages_waits_for_some_time_only(
         gate.set()
 
 
+async def test_a_broker_that_is_stopped_meanwhile_leaves_a_complete_store(
+    gate: threading.Event, tmp_path: Path
+) -> None:
+    config = small_store(tmp_path / "store")
+    async with Broker(CONFIG, config) as broker, RemotingClient({}) as client:
+        assert (await Asker(broker, client, {}).send("T", b"1")).code == 0
+        threading.Timer(0.1, gate.set).start()
+    assert not (tmp_path / "store" / "abort").exists()
+    async with Broker(CONFIG, config) as broker:
+        assert broker.store.recovery.is_clean
+        assert broker.store.max_offset("T", 0) == 1
+
+
 async def test_a_long_wait_is_told(
     gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
