@@ -88,11 +88,16 @@ class KernelWatch:
         store = self._store
         if store is None:
             return
-        if store.wait_for_kernels():
-            self._dispatch()
+        are_there = store.wait_for_kernels()
+        try:
+            if are_there:
+                self._dispatch()
+        finally:
             self.end()
-            return
-        self.end()
+        if not are_there:
+            self._fail(store)
+
+    def _fail(self, store: MessageStore) -> None:
         self.failure = StoreError(store.refusals["kernels"])
         log.error("no messages are taken: %(error)s", {"error": self.failure})
         if self._broker is not None:
