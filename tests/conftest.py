@@ -123,3 +123,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     spark.sparkContext.setLogLevel("OFF")  # tests provoke errors, and read them
     yield spark
     spark.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell why tests were tried again: a reason that comes seldom is lost otherwise."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.write_sep("_", f"tried again: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
