@@ -14,7 +14,7 @@ from rmq_formats.scan import FrameBatch
 _FIRST_QUEUES = 256
 _FIRST_POOL_BYTES = 8192
 _FIRST_ROWS = 1 << 16
-_MOST_FIRST_ROWS = 1 << 19
+_MOST_FIRST_ROWS = 1 << 19  # a damaged file may claim any size
 _USUAL_RECORD_BYTES = 512
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ARCHIVES = Path(__file__).parent / "golden"
+GATE_TIMEOUT_S = 60.0
 MIXED_DELAY_LEVELS = " ".join(f"{second}s" for second in range(1, 19))
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -123,6 +125,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     spark.sparkContext.setLogLevel("OFF")  # tests provoke errors, and read them
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def kernel_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set, it has the kernels of a new store load: as if that took so long."""
+    from rmq_core.store import kernel_loading  # most tests have no store
+
+    event = threading.Event()
+    load = kernel_loading.load_kernels
+
+    def load_later() -> None:
+        assert event.wait(GATE_TIMEOUT_S)
+        load()
+
+    monkeypatch.setattr(kernel_loading, "load_kernels", load_later)
+    yield event
+    event.set()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

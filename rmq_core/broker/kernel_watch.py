@@ -18,11 +18,7 @@ _READ_PATIENCE_S: Final = 2.0  # clients wait for 3 s or more
 
 
 class KernelWatch:
-    """Waits for the kernels beside the event loop. A broker that cannot have them ends.
-
-    Attributes:
-        failure: why they cannot be had; None while that is not known, and where they can.
-    """
+    """Waits for the kernels beside the event loop. A broker that cannot have them ends."""
 
     def __init__(self, dispatch: Callable[[], None]) -> None:
         """Watch for the broker that the running task starts.
@@ -30,10 +26,10 @@ class KernelWatch:
         Args:
             dispatch: is called on the loop when the kernels are there.
         """
-        self.failure: StoreError | None = None
+        self._failure: StoreError | None = None
         self._dispatch = dispatch
         self._loop = asyncio.get_running_loop()
-        self._broker = asyncio.current_task()
+        self._starter = asyncio.current_task()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._hint: asyncio.TimerHandle | None = None
         self._store: MessageStore | None = None
@@ -42,17 +38,17 @@ class KernelWatch:
         """Tell, in any thread, that loading has ended."""
         self._loop.call_soon_threadsafe(self._loaded)
 
-    def first(self, store: MessageStore, handlers: dict[int, Handler]) -> dict[int, Handler]:
-        """Handlers of requests that look for messages; they wait for the kernels, for some time."""
-        if not store.is_loading_kernels:
-            return handlers
-        return {code: self._waiting(handler) for code, handler in handlers.items()}
-
     def begin(self, store: MessageStore) -> None:
         """Watch a store that has been opened."""
         self._store = store
         if store.is_loading_kernels:
-            self._hint = self._loop.call_later(_PATIENCE_S, _tell)
+            self._hint = self._loop.call_later(_PATIENCE_S, _log_wait)
+
+    def waiting(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        """Handlers of requests that look for messages; they wait for the kernels, for some time."""
+        if self._hint is None:  # they are there
+            return handlers
+        return {code: self._waiting(handler) for code, handler in handlers.items()}
 
     def end(self) -> None:
         """Watch no more."""
@@ -62,16 +58,16 @@ class KernelWatch:
         if self._hint is not None:
             self._hint.cancel()
 
-    def tell(self) -> None:
+    def check(self) -> None:
         """Say so, in the task that was cancelled, if that was for want of kernels.
 
         Raises:
             StoreError: they cannot be had.
         """
-        if self.failure is not None:
-            if self._broker is not None:
-                self._broker.uncancel()
-            raise self.failure
+        if self._failure is not None:
+            if self._starter is not None:
+                self._starter.uncancel()
+            raise self._failure
 
     def _waiting(self, handler: Handler) -> Handler:
         async def later(request: RemotingCommand, connection: Connection) -> RemotingCommand | None:
@@ -98,11 +94,11 @@ class KernelWatch:
             self._fail(store)
 
     def _fail(self, store: MessageStore) -> None:
-        self.failure = StoreError(store.refusals["kernels"])
-        log.error("no messages are taken: %(error)s", {"error": self.failure})
-        if self._broker is not None:
-            self._broker.cancel()  # it leaves the broker, which says why
+        self._failure = StoreError(store.refusals["kernels"])
+        log.error("no messages are taken: %(error)s", {"error": self._failure})
+        if self._starter is not None:
+            self._starter.cancel()  # it leaves the broker, which says why
 
 
-def _tell() -> None:
+def _log_wait() -> None:
     log.info("still loading the kernels, consumers wait: after an installation they are compiled, once")

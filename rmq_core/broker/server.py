@@ -99,14 +99,14 @@ class Broker:
         try:
             await self.start()
         except asyncio.CancelledError:
-            self._kernels.tell()
+            self._kernels.check()
             raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close()
         if kind is asyncio.CancelledError:
-            self._kernels.tell()
+            self._kernels.check()
 
     async def start(self) -> None:
         """Open the store, listen, register.
@@ -134,8 +134,8 @@ class Broker:
             )
             _tell_recovery(self.store)
             ending.callback(self._let_go)
-            self._build(host)
             self._kernels.begin(self.store)
+            self._build(host)
             ending.callback(self._save)
             ending.push_async_callback(self.state.replication.close)
             ending.push_async_callback(self._server.close)
@@ -218,7 +218,7 @@ class Broker:
             **Sends(state, storing, self._waiters).handlers(),
             **Replies(state, storing).handlers(),
             **SendBacks(state, levels).handlers(),
-            **self._kernels.first(state.store, reading),
+            **self._kernels.waiting(reading),
             **self._memberships.handlers(),
             **GroupAdmin(state).handlers(),
             **BrokerAdmin(state, self._schedule, timed).handlers(),

@@ -110,10 +110,10 @@ class Packer:
         """
         _check_batch(messages)
         first = messages[0]
-        head, now_ms = self._check(first), time.time_ns() // 1_000_000
+        now_ms = time.time_ns() // 1_000_000
         msg_ids, pieces = [], []
         for message in messages:
-            self._check(message)
+            head = self._check(message)  # one for all: they have one topic
             properties = message.all_properties()
             msg_ids.append(properties.setdefault(PROPERTY_UNIQ_KEY, self._keys.next(now_ms)))
             pieces.append(_encode_inner(message, _checked(encode_properties(properties))))

@@ -113,10 +113,7 @@ class Connection(asyncio.Protocol):
         if self.is_closing:
             return
         self._put(command)
-        if self._out_bytes > FLUSH_BYTES:
-            self._flush()
-        else:
-            self._flush_soon()
+        self._flush_soon()
 
     def start(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
         """Send a request; the future of its answer, whatever its code.
@@ -302,7 +299,9 @@ class Connection(asyncio.Protocol):
                 self._out_large = True
 
     def _flush_soon(self) -> None:
-        if not self._flush_due:
+        if self._out_bytes > FLUSH_BYTES:
+            self._flush()
+        elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 

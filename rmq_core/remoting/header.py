@@ -137,7 +137,7 @@ _decode_command = msgspec.json.Decoder(RemotingCommand).decode
 _decode_strings = msgspec.json.Decoder(dict[str, str]).decode
 _decode_any = msgspec.json.Decoder().decode
 encode_json = msgspec.json.Encoder().encode
-_NONE: Final = b"{}"
+_NO_FIELDS: Final = b"{}"
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -277,7 +277,7 @@ def encode_json_header(command: RemotingCommand) -> bytes:
     remark, language = command.remark, command.language
     return b'{"code":%d%b,"flag":%d%b,"opaque":%d%b,"serializeTypeCurrentRPC":"JSON","version":%d}' % (
         command.code,
-        b',"extFields":' + fields if fields != _NONE else b"",
+        b',"extFields":' + fields if fields != _NO_FIELDS else b"",
         command.flag,
         b"" if language is None else _LANGUAGES_JSON[language],
         command.opaque,

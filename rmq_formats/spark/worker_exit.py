@@ -31,5 +31,5 @@ def quiet_planner() -> None:
     when a planner loads a source.
     """
     main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", None) == "pyspark.daemon":
+    if getattr(getattr(main, "__spec__", None), "name", None) == "pyspark.daemon":
         main.worker = quiet(main.worker)  # type: ignore[attr-defined] # it looks the name up for each task

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,24 +20,9 @@ TIMEOUT_S = 60.0
 CONFIG = BrokerConfig(listen_port=0)
 
 
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set, it has kernels load: as if that took so long."""
-    event = threading.Event()
-    load = kernel_loading.load_kernels
-
-    def load_later() -> None:
-        assert event.wait(TIMEOUT_S)
-        load()
-
-    monkeypatch.setattr(kernel_loading, "load_kernels", load_later)
-    yield event
-    event.set()
-
-
 @pytest.mark.parametrize("flush", FlushDiskType)
 async def test_messages_are_taken_before_and_come_after(
-    gate: threading.Event, tmp_path: Path, flush: FlushDiskType
+    kernel_gate: threading.Event, tmp_path: Path, flush: FlushDiskType
 ) -> None:
     async with Broker(CONFIG, small_store(tmp_path / "store", flush)) as broker, RemotingClient({}) as client:
         asker = Asker(broker, client, {})
@@ -48,7 +32,7 @@ async def test_messages_are_taken_before_and_come_after(
         asked = asyncio.ensure_future(asker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0}))
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in (held, pulled, asked))
-        gate.set()
+        kernel_gate.set()
         for answer in (await held, await pulled):
             assert [message.body for message in messages(answer)] == [b"1", b"2"]
         assert (await asked).ext_fields["offset"] == "2"
@@ -57,7 +41,7 @@ async def test_messages_are_taken_before_and_come_after(
 
 
 async def test_who_looks_for_messages_waits_for_some_time_only(
-    gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel_gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel_watch, "_READ_PATIENCE_S", 0.05)
     async with Broker(CONFIG, small_store(tmp_path / "store")) as broker, RemotingClient({}) as client:
@@ -65,16 +49,16 @@ async def test_who_looks_for_messages_waits_for_some_time_only(
         assert (await asker.send("T", b"1")).code == 0
         assert (await asker.pull("T")).code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
         assert (await asker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})).ext_fields["offset"] == "0"
-        gate.set()
+        kernel_gate.set()
 
 
 async def test_a_broker_that_is_stopped_meanwhile_leaves_a_complete_store(
-    gate: threading.Event, tmp_path: Path
+    kernel_gate: threading.Event, tmp_path: Path
 ) -> None:
     config = small_store(tmp_path / "store")
     async with Broker(CONFIG, config) as broker, RemotingClient({}) as client:
         assert (await Asker(broker, client, {}).send("T", b"1")).code == 0
-        threading.Timer(0.1, gate.set).start()
+        threading.Timer(0.1, kernel_gate.set).start()
     assert not (tmp_path / "store" / "abort").exists()
     async with Broker(CONFIG, config) as broker:
         assert broker.store.recovery.is_clean
@@ -82,13 +66,13 @@ async def test_a_broker_that_is_stopped_meanwhile_leaves_a_complete_store(
 
 
 async def test_a_long_wait_is_told(
-    gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kernel_gate: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kernel_watch, "_PATIENCE_S", 0.0)
     caplog.set_level("INFO")
     async with Broker(CONFIG, small_store(tmp_path / "store")):
         await asyncio.sleep(0.05)
-        gate.set()
+        kernel_gate.set()
     assert caplog.text.count("still loading the kernels") == 1
 
 
@@ -107,16 +91,16 @@ async def test_a_broker_without_kernels_ends(monkeypatch: pytest.MonkeyPatch, tm
 
 
 async def test_a_message_of_a_broker_that_ends_so_is_in_the_log(
-    gate: threading.Event, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kernel_gate: threading.Event, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail() -> None:
-        assert gate.wait(TIMEOUT_S)
+        assert kernel_gate.wait(TIMEOUT_S)
         raise ImportError("no numba")
 
     async def serve() -> None:
         async with Broker(CONFIG, store) as broker, RemotingClient({}) as client:
             assert (await Asker(broker, client, {}).send("T", b"kept")).code == 0
-            gate.set()
+            kernel_gate.set()
             await asyncio.sleep(TIMEOUT_S)
 
     store = small_store(tmp_path / "store")

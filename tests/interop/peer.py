@@ -53,10 +53,12 @@ def mqadmin(*arguments: str) -> str:
         assert process.stdout is not None
         patience = Timer(_TIMEOUT_S, process.kill)
         patience.start()
-        process.stdin.write(base64.b64encode("\0".join(arguments).encode()) + b"\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-        patience.cancel()
+        try:
+            process.stdin.write(base64.b64encode("\0".join(arguments).encode()) + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        finally:
+            patience.cancel()
     assert answer, f"mqadmin {' '.join(arguments)}: it ended with code {process.wait()}"
     return base64.b64decode(answer).decode()
 

@@ -1,7 +1,6 @@
 """A new store is open, and takes messages, while the kernels are loaded that dispatch these."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,45 +11,28 @@ from rmq_formats.message import decode_record
 from tests.store.checking import check_derived
 from tests.store.making import config_of, opened, put, read_all
 
-TIMEOUT_S = 60.0
 
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set, it has kernels load: as if that took so long."""
-    event = threading.Event()
-    load = kernel_loading.load_kernels
-
-    def load_later() -> None:
-        assert event.wait(TIMEOUT_S)
-        load()
-
-    monkeypatch.setattr(kernel_loading, "load_kernels", load_later)
-    yield event
-    event.set()
-
-
-def test_the_first_dispatch_waits_for_the_kernels(gate: threading.Event, tmp_path: Path) -> None:
+def test_the_first_dispatch_waits_for_the_kernels(kernel_gate: threading.Event, tmp_path: Path) -> None:
     config = config_of(tmp_path / "store")
     store = opened(config)
     assert store.dispatch(), "nothing to wait for"
     assert put(store, body=b"early").status is PutStatus.PUT_OK
     assert (store.max_offset("T", 0), store.next_offset("T", 0)) == (0, 1)
-    threading.Timer(0.05, gate.set).start()
+    threading.Timer(0.05, kernel_gate.set).start()
     assert store.dispatch()
-    assert gate.is_set()
+    assert kernel_gate.is_set()
     assert [decode_record(record).body for record in read_all(store)] == [b"early"]
     assert store.shutdown()
     check_derived(config)
 
 
-def test_a_store_that_is_shut_down_at_once_is_complete(gate: threading.Event, tmp_path: Path) -> None:
+def test_a_store_that_is_shut_down_at_once_is_complete(kernel_gate: threading.Event, tmp_path: Path) -> None:
     config = config_of(tmp_path / "store")
     store = opened(config)
     put(store)
-    threading.Timer(0.05, gate.set).start()
+    threading.Timer(0.05, kernel_gate.set).start()
     assert store.shutdown()
-    assert gate.is_set()
+    assert kernel_gate.is_set()
     check_derived(config)
 
 
