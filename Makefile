@@ -5,9 +5,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3 # of two processors: one has the Spark session, the others wait for Java half of their time
 
-.PHONY: help install demo test torture torture-jobs lint bench format clean
+# Commands that tests start load what was compiled before them.
+export PYTHONDONTWRITEBYTECODE =
+
+# Tests keep their stores in memory where there is room: what they force to a disk takes most of their time. A kill is the
+# same there, and losses of power are simulated. On the disk: make test TEST_DIR=/tmp
+TEST_DIR ?= $(shell test "$$(df -BG --output=avail /dev/shm 2>/dev/null | tr -dc '0-9\n' | tail -n 1)" -ge 12 2>/dev/null && echo /dev/shm)
+PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
+
+.PHONY: help install demo test check test-one torture lab lint bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,13 +23,15 @@ help: ## list the commands
 install: $(STAMP) ## make .venv with everything in it
 
 $(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[spark,dev]'
+	@test -x $(BIN)/python || { echo "making $(VENV)" >&2; $(PYTHON) -m venv $(VENV); }
+	@echo "installing Spark, numba and the tools into $(VENV): a minute or two" >&2
+	@set -o pipefail; $(BIN)/pip install --disable-pip-version-check --progress-bar off -c constraints.txt -e '.[spark,dev]' \
+	  | sed -un -E 's/^ +//; /^(Downloading|Using cached|Building wheel|Installing coll)/s/^(.{0,100}).*/  \1/p' >&2
 	$(MAKE) --no-print-directory delta-jars
 	@echo "compiling the kernels, half a minute: the first broker and the first job start as fast as the others" >&2
-	$(BIN)/python -m compileall -q rmq_formats rmq_core spark_udfs jobs
-	$(BIN)/python -m tools.compile_kernels
-	touch $@
+	@$(BIN)/python -m compileall -q rmq_formats rmq_core spark_udfs jobs
+	@$(BIN)/python -m tools.compile_kernels
+	@touch $@
 
 # Delta's two jars beside Spark's own: a session starts at once, and without resolving packages.
 .PHONY: delta-jars
@@ -36,22 +46,36 @@ demo: install ## a broker, then the main job on its store, or on yours: make dem
 	@$(BIN)/python -m tools.demo $(if $(STORE),--store "$(STORE)")
 
 test: install ## all tests, against the real Apache RocketMQ too
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup
 
-# What CI runs short (RMQ_TORTURE=1). A JDK is not needed.
-torture-jobs: install ## kills, damage and flips at random, RMQ_TORTURE=20 times as many as in the tests
-	RMQ_TORTURE=$(or $(RMQ_TORTURE),20) $(BIN)/pytest -n $(PYTEST_WORKERS) --timeout 0 \
-	  tests/offline/test_resume.py tests/offline/test_random_damage.py tests/repair tests/verify/test_hostile_stores.py \
-	  tests/verify/test_every_byte_of_derived_files.py tests/verify/test_header_coverage.py
+check: install ## in three minutes or little more: lint, types, and the tests that need no JVM, but for the long ones
+	@$(MAKE) --no-print-directory -j2 types imports compiled-tests
+	$(PYTEST) -n 4 --dist loadgroup -m "not spark and not peer and not long and not torture"
 
-torture: install ## a thousand kills of a broker and of a store under load, and of slaves, timers, transactions, RMQ_TORTURE=50 times as many as in the tests
-	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(BIN)/pytest -n $(PYTEST_WORKERS) --timeout 0 tests/broker/test_kill.py tests/store/test_kill.py \
-	  tests/timers/test_kill.py tests/ha/test_slave_kill.py tests/transactions/test_kill.py
+# pytest compiles each module of tests anew, in every worker, where nobody has before: 14 s of processor time.
+.PHONY: compiled-tests
+compiled-tests: install
+	@$(BIN)/pytest --collect-only -q >/dev/null
 
-lint: install ## ruff, mypy --strict, import-linter
+test-one: install ## the tests of one folder, file or name: make test-one K=tests/store, K=test_power
+	$(PYTEST) $(if $(wildcard $(K)),"$(K)",-k "$(or $(K),$(error K names a folder, a file or a part of a test's name))")
+
+torture: install ## kills, losses of power, damage and flips at random, RMQ_TORTURE=50 times as many as in the tests (new ones: make lab)
+	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --timeout 0 -m torture
+
+lab: install ## break things at new seeds: make lab ROUNDS=100, at one: SEED=7 PARTS=power ROUNDS=1, sums of all runs: TOTAL=1
+	@$(BIN)/python -m tests.lab $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(PARTS),--parts $(PARTS)) $(if $(TOTAL),--total)
+
+lint: types imports ## ruff, mypy --strict, import-linter
+
+.PHONY: types imports
+types: install
+	$(BIN)/mypy
+
+imports: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: install ## let ruff format the code

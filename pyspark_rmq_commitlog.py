@@ -1,5 +1,5 @@
 """Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
 
-from rmq_formats.spark.commitlog import CommitLogSource as DefaultSource
+from rmq_formats.spark.commitlog.source import CommitLogSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,5 +1,5 @@
 """Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
 
-from rmq_formats.spark.consumequeue import ConsumeQueueSource as DefaultSource
+from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,5 +1,5 @@
 """Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
 
-from rmq_formats.spark.index import IndexSource as DefaultSource
+from rmq_formats.spark.derived.index import IndexSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -26,7 +26,7 @@ from benchmarks.measure import Figure
 
 
 def table(figures: list[Figure]) -> str:
-    """The figures as a Markdown table."""
+    """Format the figures as a Markdown table."""
     lines = [
         "| what | measured | Apache RocketMQ (Java) | ratio | target | met |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -39,7 +39,7 @@ def table(figures: list[Figure]) -> str:
 
 
 def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
-    """What makes each part of the table."""
+    """Return the functions that measure each part of the table."""
     return {
         "offline": lambda: offline.figures(work, messages),
         "lakehouse": lambda: lakehouse.figures(work, messages),
@@ -57,7 +57,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
 
 
 def main() -> int:
-    """Make a store, measure on it, print."""
+    """Make a store, measure on it, print the table."""
     parser = argparse.ArgumentParser(description="Benchmarks beside the real Apache RocketMQ.")
     parser.add_argument("--messages", type=int, default=4_400_000, help="records of the store")
     names = list(parts(Path(), 0))

@@ -1,4 +1,4 @@
-"""The running broker: the official Java producer and consumer against ours and against the original, in turn."""
+"""Benchmarks the running broker: the official Java producer and consumer against ours and Apache's, in turn."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import uvloop
 from benchmarks.client import consume
 from benchmarks.measure import Figure
 from rmq_core.client import Message, Producer
-from tools.standalone import standalone
+from tools.processes import free_ports, standalone
 
 PEER = Path(__file__).parents[1] / "tests/interop/peer/peer.sh"
 SECONDS = 8
@@ -56,8 +56,8 @@ class Running:
 
 
 def figures(work: Path) -> list[Figure]:
-    """Sends, batches and consumption, both brokers in turn, on stores under ``work``."""
-    subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
+    """Measure sends, batch sends and consumption at both brokers in turn, on stores under ``work``."""
+    build_peer()
     ours, theirs = {}, {}
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         with our_broker(work / f"ours-{flush}", flush) as broker:
@@ -66,32 +66,40 @@ def figures(work: Path) -> list[Figure]:
             ours.setdefault("idle", broker.idle_bytes / (1 << 20))
         with java_broker(work / f"java-{flush}", flush) as broker:
             theirs.update(_measure(broker, flush))
-    made = [
-        _rate(f"single sends, {threads} threads", ours, theirs, f"send {threads}", 1.3) for threads in SINGLE_THREADS
+    rates = [(f"single sends, {threads} threads", f"send {threads}", 1.3) for threads in SINGLE_THREADS]
+    rates += [
+        ("sends in batches of 32, messages", "batch", 1.0),
+        ("consumption by Java's push consumer", "consume", 1.0),
+        ("SYNC_FLUSH, single sends, 64 threads", "sync 64", 1.0),
     ]
-    made += [
-        _rate("sends in batches of 32, messages", ours, theirs, "batch", 1.0),
-        _rate("consumption by Java's push consumer", ours, theirs, "consume", 1.0),
-        _rate("SYNC_FLUSH, single sends, 64 threads", ours, theirs, "sync 64", 1.0),
-    ]
+    made = [beside_java(name, ours[key], theirs[key], target) for name, key, target in rates]
     start_s, idle = ours["start"], ours["idle"]
     made.append(
-        Figure(
-            "start of `rmq standalone` to the answer to a first send",
-            f"{start_s:.2f} s",
-            "",
-            None,
-            "1.5 s",
-            start_s <= 1.5,
-        )
+        Figure("start of `rmq standalone` to the answer to a first send", f"{start_s:.2f} s", "1.5 s", start_s <= 1.5)
     )
-    made.append(Figure("its resident memory when idle", f"{idle:,.0f} MiB", "", None, "120 MiB", idle <= 120))
+    made.append(Figure("its resident memory when idle", f"{idle:,.0f} MiB", "120 MiB", idle <= 120))
     return made
 
 
-def _rate(name: str, ours: dict[str, float], theirs: dict[str, float], key: str, target: float) -> Figure:
-    ratio = ours[key] / theirs[key]
-    return Figure(name, f"{ours[key]:,.0f}/s", f"{theirs[key]:,.0f}/s", ratio, f"{target:.1f} × Java", ratio >= target)
+def build_peer() -> None:
+    """Build the programs that run Apache RocketMQ."""
+    subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
+
+
+def beside_java(name: str, ours: float, theirs: float, target: float = 1.0) -> Figure:
+    """Make the figure of a rate, a second, that has to be ``target`` times Apache's."""
+    ratio = ours / theirs
+    return Figure(name, f"{ours:,.0f}/s", f"{target:.1f} × Java", ratio >= target, f"{theirs:,.0f}/s", ratio)
+
+
+def load_both(work: Path, mode: str, topic: str, amount: int, more: str = "") -> tuple[float, float]:
+    """Run the official client's load at our broker and at Apache's, with more settings, on new stores."""
+    work.mkdir(parents=True, exist_ok=True)
+    rates = []
+    for kind, broker_of in (("ours", our_broker), ("java", java_broker)):
+        with broker_of(work / f"{kind}-{topic}", "ASYNC_FLUSH", more) as broker:
+            rates.append(load(broker.namesrv, mode, topic, amount))
+    return rates[0], rates[1]
 
 
 def _measure(broker: Running, flush: str) -> dict[str, float]:
@@ -104,7 +112,7 @@ def _measure(broker: Running, flush: str) -> dict[str, float]:
 
 
 def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
-    """What the official client reaches, a second; see ``Load.java``."""
+    """Run the official client's load; return what it reaches a second; see ``Load.java``."""
     seconds = 60 if mode in ("consume", "filter") else SECONDS
     command = ["bash", str(PEER), "load", namesrv, mode, topic, str(amount), str(seconds)]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
@@ -116,7 +124,7 @@ def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
 
 @contextmanager
 def our_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
-    """``rmq standalone`` on a new store, with more settings."""
+    """Run ``rmq standalone`` on a new store, with more settings."""
     begin = time.perf_counter()
     with standalone(store, f"flushDiskType={flush}\n{more}") as broker:
         uvloop.run(_send_first(broker.namesrv))
@@ -127,8 +135,8 @@ def our_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
 
 @contextmanager
 def java_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
-    """The original's name server and broker on a new store, with more settings."""
-    namesrv_port, port = free_port(), free_port()
+    """Run Apache's name server and broker on a new store, with more settings."""
+    namesrv_port, port = free_ports(2)
     namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{port}"
     begin = time.perf_counter()
     with _java(["namesrv", str(namesrv_port)], namesrv), java_process(store, flush, namesrv, port, more):
@@ -138,7 +146,7 @@ def java_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
 
 @contextmanager
 def java_process(store: Path, flush: str, namesrv: str, port: int, more: str = "") -> Iterator[None]:
-    """The original's broker alone."""
+    """Run Apache's broker alone."""
     store.mkdir(parents=True)
     conf = store.with_suffix(".conf")
     conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv, more=more), encoding="utf-8")
@@ -148,7 +156,7 @@ def java_process(store: Path, flush: str, namesrv: str, port: int, more: str = "
 
 @contextmanager
 def _java(command: list[str], address: str) -> Iterator[None]:
-    """A process of the original, from when it listens on; ended by SIGTERM."""
+    """Run a Java process of RocketMQ, from when it listens on; ended by SIGTERM."""
     process = subprocess.Popen(
         ["bash", str(PEER), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env={**os.environ, "PEER_HEAP": "4g"},
@@ -159,13 +167,6 @@ def _java(command: list[str], address: str) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def _send_first(namesrv: str) -> None:

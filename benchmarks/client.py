@@ -1,4 +1,4 @@
-"""Our own producer and push consumer at our broker, each a process of its own."""
+"""Benchmarks our own producer and push consumer at our broker, each in a process of its own."""
 
 import asyncio
 import time
@@ -8,34 +8,32 @@ from typing import Final
 import uvloop
 
 from benchmarks.measure import Figure
-from rmq_core.client import Message, Producer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
-from tools.standalone import standalone
+from rmq_core.client import Message, Producer, ReceivedMessage
+from tools.consuming import consume_until
+from tools.processes import standalone
 
 TOPIC: Final = "ClientLoad"
 SECONDS: Final = 5.0
 BODY: Final = b"x" * 1024
 CONCURRENT: Final = 256
-_PATIENCE_S: Final = 120
 
 
 def figures(work: Path) -> list[Figure]:
-    """Sends one by one, many under way at once, and their consumption."""
+    """Measure sends one by one, sends with many in flight, and their consumption."""
     with standalone(work / "client", "") as broker:
         sent, per_second = uvloop.run(_send(broker.namesrv))
         consumed_per_second = uvloop.run(consume(broker.namesrv, TOPIC, sent))
     return [
-        Figure(f"our producer, single sends, {CONCURRENT} under way", f"{per_second:,.0f}/s", "", None, "30,000/s",
+        Figure(f"our producer, single sends, {CONCURRENT} under way", f"{per_second:,.0f}/s", "30,000/s",
                per_second >= 30_000),
-        Figure("our push consumer", f"{consumed_per_second:,.0f}/s", "", None, "60,000/s",
-               consumed_per_second >= 60_000),
+        Figure("our push consumer", f"{consumed_per_second:,.0f}/s", "60,000/s", consumed_per_second >= 60_000),
     ]  # fmt: skip
 
 
 async def _send(namesrv: str) -> tuple[int, float]:
-    """Send for some seconds; how many, and how many a second."""
+    """Send for some seconds; return how many, and how many a second."""
     async with Producer(namesrv, "client-load") as producer:
         await producer.send(Message(TOPIC, BODY))
-        await consume(namesrv, TOPIC, 1, "client-first")  # the broker has loaded its kernels then
         begin = time.perf_counter()
         counts = await asyncio.gather(*(_send_until(producer, begin + SECONDS) for _ in range(CONCURRENT)))
         took = time.perf_counter() - begin
@@ -50,21 +48,18 @@ async def _send_until(producer: Producer, end: float) -> int:
     return count
 
 
-async def consume(namesrv: str, topic: str, count: int, group: str = "client-load") -> float:
+async def consume(namesrv: str, topic: str, count: int) -> float:
     """Consume so many with a new group; messages a second from the first to the last."""
-    seen, first = 0, 0.0
-    complete = asyncio.Event()
+    seen, first, last = 0, 0.0, 0.0
 
-    def on_messages(received: list[ReceivedMessage]) -> None:
-        nonlocal seen, first
+    def take(received: list[ReceivedMessage]) -> bool:
+        nonlocal seen, first, last
         first = first or time.perf_counter()
         seen += len(received)
-        if seen >= count:
-            complete.set()
+        if seen < count:
+            return False
+        last = time.perf_counter()
+        return True
 
-    options = PushOptions(start=StartPosition.FIRST, consume_batch_size=32)
-    consumer = PushConsumer(namesrv, group, on_messages, options)
-    consumer.subscribe(topic)
-    async with consumer, asyncio.timeout(_PATIENCE_S):
-        await complete.wait()
-        return seen / (time.perf_counter() - first)
+    await consume_until(namesrv, "client-load", [topic], take, batch_size=32)
+    return seen / (last - first)

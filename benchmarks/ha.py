@@ -1,23 +1,20 @@
-"""Replication: the official Java producer at a SYNC_MASTER whose slave has each message, ours and the original's."""
+"""Benchmarks replication: the official Java producer at a SYNC_MASTER with one slave, ours and Apache's."""
 
 import asyncio
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.broker import PEER, START_TIMEOUT_S, Running, free_port, java_broker, java_process, load
+from benchmarks.broker import START_TIMEOUT_S, beside_java, build_peer, java_broker, java_process, load
 from benchmarks.measure import Figure
 from rmq_core.remoting.bodies import HaStatus, decode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.header import request
-from tools.standalone import standalone
+from tools.processes import broker, free_ports, standalone
 
 THREADS: Final = 64
 _MASTER: Final = "brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=10000\n"
@@ -25,48 +22,35 @@ _SLAVE: Final = "brokerRole=SLAVE\nbrokerId=1\n"
 
 
 def figures(work: Path) -> list[Figure]:
-    """Sends that wait for a slave, both kinds in turn, on stores under ``work``."""
-    subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
-    with our_pair(work) as (namesrv, _):
+    """Measure sends that wait for a slave, with both kinds of broker in turn, on stores under ``work``."""
+    build_peer()
+    with our_pair(work) as namesrv:
         ours = load(namesrv, "send", "Replicated", THREADS)
-    with java_pair(work) as (namesrv, _):
+    with java_pair(work) as namesrv:
         theirs = load(namesrv, "send", "Replicated", THREADS)
-    ratio = ours / theirs
-    name = f"SYNC_MASTER with one slave, single sends, {THREADS} threads"
-    return [Figure(name, f"{ours:,.0f}/s", f"{theirs:,.0f}/s", ratio, "1.0 × Java", ratio >= 1)]
+    return [beside_java(f"SYNC_MASTER with one slave, single sends, {THREADS} threads", ours, theirs)]
 
 
 @contextmanager
-def our_pair(work: Path) -> Iterator[tuple[str, str]]:
-    """A master of ours, with its name server, and its slave; both addresses."""
-    conf = work / "our-slave.conf"
-    with standalone(work / "our-master", _MASTER) as master:
-        conf.write_text(f"{_SLAVE}registerNameServerPeriod=1000\n", encoding="utf-8")
-        command = [
-            str(Path(sys.executable).parent / "rmq"), "broker", "--store", str(work / "our-slave"),
-            "--namesrv", master.namesrv, "--listen", "127.0.0.1:0", "-c", str(conf),
-        ]  # fmt: skip
-        slave = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            _wait_for_slave(master.broker)
-            yield master.namesrv, master.broker
-        finally:
-            slave.send_signal(signal.SIGTERM)
-            slave.wait(60)
-
-
-@contextmanager
-def java_pair(work: Path) -> Iterator[tuple[str, str]]:
-    """The original's, likewise."""
-    with ExitStack() as stack:
-        master: Running = stack.enter_context(
-            java_broker(work / "java-master", "ASYNC_FLUSH", f"{_MASTER}haListenPort={free_port()}\n")
-        )
-        store = work / "java-slave"
-        ports = f"haListenPort={free_port()}\n"
-        stack.enter_context(java_process(store, "ASYNC_FLUSH", master.namesrv, free_port(), _SLAVE + ports))
+def our_pair(work: Path) -> Iterator[str]:
+    """A name server, a master and its slave, all ours; the address of the first."""
+    settings = f"{_SLAVE}registerNameServerPeriod=1000\n"
+    with standalone(work / "our-master", _MASTER) as master, broker(work / "our-slave", settings, master.namesrv):
         _wait_for_slave(master.broker)
-        yield master.namesrv, master.broker
+        yield master.namesrv
+
+
+@contextmanager
+def java_pair(work: Path) -> Iterator[str]:
+    """Run Apache's name server, master and slave likewise."""
+    ha_port, slave_ha_port, slave_port = free_ports(3)
+    settings = f"{_SLAVE}haListenPort={slave_ha_port}\n"
+    with (
+        java_broker(work / "java-master", "ASYNC_FLUSH", f"{_MASTER}haListenPort={ha_port}\n") as master,
+        java_process(work / "java-slave", "ASYNC_FLUSH", master.namesrv, slave_port, settings),
+    ):
+        _wait_for_slave(master.broker)
+        yield master.namesrv
 
 
 def _wait_for_slave(master: str) -> None:

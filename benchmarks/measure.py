@@ -1,4 +1,4 @@
-"""What the benchmarks measure with."""
+"""Measuring tools of the benchmarks: figures, timers, memory, page cache."""
 
 import subprocess
 import sys
@@ -14,28 +14,28 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row of the table.
+    """One row of the table.
 
     Attributes:
         name: what was done.
         value: the figure with its unit.
-        peer: the peer's figure with its unit, from the same run; empty if there is none.
-        ratio: ours by the peer's; None if there is no peer.
         target: what it has to be.
         met: whether it is.
+        peer: the peer's figure with its unit, from the same run; empty if there is none.
+        ratio: ours by the peer's; None if there is no peer.
     """
 
     name: str
     value: str
-    peer: str
-    ratio: float | None
     target: str
     met: bool
+    peer: str = ""
+    ratio: float | None = None
 
 
 @contextmanager
 def peak_worker_memory(result: list[int]) -> Iterator[None]:
-    """Append the largest resident size, in bytes, of any Python process below this one meanwhile."""
+    """Append the peak resident size, in bytes, of any Python process below this one meanwhile."""
     stop = threading.Event()
     peak = [0]
 
@@ -60,7 +60,7 @@ def peak_worker_memory(result: list[int]) -> Iterator[None]:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """How long an action takes."""
+    """Return how long an action takes."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin
@@ -75,11 +75,11 @@ def warm_page_cache(directory: Path) -> None:
 
 
 def run(*command: str) -> str:
-    """Run a command of the project; its stdout."""
+    """Run a command of the project; return its stdout."""
     return subprocess.run([sys.executable, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def run_rmq(*arguments: str) -> str:
-    """Run the command line; its stdout."""
+    """Run the command line; return its stdout."""
     rmq = Path(sys.executable).parent / "rmq"
     return subprocess.run([str(rmq), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,4 +1,4 @@
-"""How many requests a second the remoting layer takes: an echo server in a process of its own, one thread.
+"""Benchmarks the remoting layer in requests a second: an echo server in a process of its own, one thread.
 
 The load is what a Java producer sends with 1 KiB bodies (code 310, 13 fields); the handler reads the fields as
 a broker does and answers as a broker does. Two clients: one that only writes prepared bytes and counts bytes that
@@ -90,7 +90,7 @@ def _request(serialize_type: int) -> RemotingCommand:
 
 
 async def pump(port: int, serialize_type: int, connections: int, depth: int, count: int) -> float:
-    """Requests a second that the server takes."""
+    """Return the requests a second that the server takes."""
     command = _request(serialize_type)
     answer_bytes = len(encode_frame(send_message(command, None)))  # type: ignore[arg-type] # it is not looked at
     loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ async def pump(port: int, serialize_type: int, connections: int, depth: int, cou
 
 
 async def invoke(port: int, serialize_type: int, depth: int, count: int) -> float:
-    """Requests a second that ``RemotingClient`` sends and gets answered, ``depth`` at a time."""
+    """Return the requests a second that ``RemotingClient`` sends and gets answered, ``depth`` at a time."""
     async with RemotingClient() as client:
         left = count
 
@@ -140,7 +140,7 @@ LOADS = (
 
 
 def figures(count: int = 100_000) -> list[Figure]:
-    """Requests a second of server and client; the server's also by its processor time, which neighbours do not take."""
+    """Measure requests a second of server and client; the server's also by its processor time alone."""
     command = [sys.executable, "-m", "benchmarks.remoting", "serve"]
     found = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
@@ -154,10 +154,10 @@ def figures(count: int = 100_000) -> list[Figure]:
             after = process.cpu_times()
             busy_s = after.user + after.system - before.user - before.system
             value = f"{rate:,.0f} requests/s ({count / busy_s:,.0f} a processor second)"
-            found.append(Figure(load.name, value, "", None, f"{load.target:,}", rate >= load.target))
+            found.append(Figure(load.name, value, f"{load.target:,}", rate >= load.target))
         rate = run(invoke(port, JSON, 64, count // 2))
         name = "`RemotingClient`, JSON headers, 64 in flight"
-        found.append(Figure(name, f"{rate:,.0f} requests/s", "", None, "30,000", rate >= 30_000))
+        found.append(Figure(name, f"{rate:,.0f} requests/s", "30,000", rate >= 30_000))
         server.stdin.close()
         server.wait()
     return found

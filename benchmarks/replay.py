@@ -1,21 +1,20 @@
-"""A replay of messages of 1 KiB to our broker, and to the original."""
+"""Benchmarks a replay of messages of 1 KiB to our broker, and to Apache's."""
 
 import asyncio
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
 
-from benchmarks.broker import PEER, java_broker, our_broker
+from benchmarks.broker import build_peer, java_broker, our_broker
 from benchmarks.measure import Figure
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
 from rmq_core.replay.choice import chosen
 from rmq_core.replay.run import Replay, count, send
-from rmq_formats.access.query import Query
 from rmq_formats.generate import generate_store
+from rmq_formats.read.query import Query
 
 MESSAGES = 400_000
 TARGET = 50_000
@@ -24,8 +23,8 @@ _QUEUES = 8
 
 
 def figures(work: Path) -> list[Figure]:
-    """One replay to each broker, on stores under ``work``."""
-    subprocess.run(["bash", str(PEER), "build"], check=True, stdout=sys.stderr)
+    """Measure one replay to each broker, on stores under ``work``."""
+    build_peer()
     store = work / "replayed"
     generate_store(
         str(store), messages=MESSAGES, body_bytes=1024, topics=[_TOPIC], queues=_QUEUES, keys=True, tags=True
@@ -34,16 +33,12 @@ def figures(work: Path) -> list[Figure]:
         ours = per_second(store, broker.namesrv)
     with java_broker(work / "replay-java", "ASYNC_FLUSH") as broker:
         theirs = per_second(store, broker.namesrv)
-    return [
-        Figure(
-            "replay to our broker, messages of 1 KiB", f"{ours:,.0f}/s", f"{theirs:,.0f}/s", ours / theirs,
-            f"{TARGET:,}/s", ours >= TARGET,
-        )
-    ]  # fmt: skip
+    name, ratio = "replay to our broker, messages of 1 KiB", ours / theirs
+    return [Figure(name, f"{ours:,.0f}/s", f"{TARGET:,}/s", ours >= TARGET, f"{theirs:,.0f}/s", ratio)]
 
 
 def per_second(store: Path, namesrv: str) -> float:
-    """Messages a second of one replay, the pass that counts included."""
+    """Return messages a second of one replay, the pass that counts included."""
 
     async def make_topic() -> None:
         async with Admin(namesrv) as admin:

@@ -1,4 +1,4 @@
-"""Times the ``rmq_commitlog`` source in a session of its own; prints one JSON object.
+"""Times scans of the ``rmq_commitlog`` source in a session of its own; prints one JSON object.
 
 Each scan runs three times, and the mean of the last two counts: during the first, the JVM compiles what Spark
 generated for it, which costs five to ten seconds of processor time however long the log is.
@@ -10,8 +10,8 @@ import sys
 from pyspark.sql import DataFrame
 
 from benchmarks.measure import seconds
-from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import session
+from rmq_formats.storage.segments import commitlog_segments, open_storage
 
 
 def main(store: str, dispatch_columns: str) -> None:
@@ -26,7 +26,7 @@ def main(store: str, dispatch_columns: str) -> None:
 
 
 def scans_s(frame: DataFrame) -> list[float]:
-    """Seconds of three scans: the first, then the others."""
+    """Return the seconds of three scans: the first, then the others."""
     return [seconds(lambda: frame.write.format("noop").mode("overwrite").save()) for _ in range(3)]
 
 

@@ -1,4 +1,4 @@
-"""Timer messages at our broker: many that are all due in the same second, and a million that wait."""
+"""Benchmarks timer messages at our broker: many that are due in the same second, and a million that wait."""
 
 import asyncio
 import time
@@ -10,19 +10,19 @@ import uvloop
 
 from benchmarks.client import consume
 from benchmarks.measure import Figure
-from rmq_core.broker.appending import REAL_QUEUE_ID, REAL_TOPIC
+from rmq_core.broker.tables.waiters import REAL_QUEUE_ID, REAL_TOPIC
 from rmq_core.client import Message, Producer
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import request
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
-from rmq_formats.layout import PROPERTY_UNIQ_KEY
-from rmq_formats.properties import encode_properties
+from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.timer import PROPERTY_OUT_MS
+from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.store import Store
-from rmq_formats.timer import PROPERTY_OUT_MS
-from rmq_formats.topics import TIMER_TOPIC
-from tools.standalone import Standalone, standalone
+from tools.processes import Standalone, standalone
 
 TOPIC: Final = "TimerLoad"
 COUNT: Final = 30_000
@@ -37,12 +37,12 @@ _HOST: Final = bytes([127, 0, 0, 1, 0, 0, 0, 0])
 
 
 def figures(work: Path) -> list[Figure]:
-    """Deliveries a second, as a push consumer of ours sees them; memory, start and punctuality with many that wait."""
+    """Measure deliveries a second to our push consumer; memory, start and punctuality with many that wait."""
     with standalone(work / "timers", "") as broker:
         uvloop.run(_send(broker.namesrv))
         per_second = uvloop.run(consume(broker.namesrv, TOPIC, COUNT))
     name = f"{COUNT:,} timer messages of one second, delivered and consumed"
-    delivered = Figure(name, f"{per_second:,.0f}/s", "", None, "10,000/s", per_second >= 10_000)
+    delivered = Figure(name, f"{per_second:,.0f}/s", "10,000/s", per_second >= 10_000)
     return [delivered, *pending(work / "pending", PENDING, DUE)]
 
 
@@ -62,7 +62,7 @@ async def _send(namesrv: str) -> None:
 
 # --- many that wait -----------------------------------------------------------------
 def pending(store: Path, count: int, due_count: int) -> list[Figure]:
-    """What messages that wait cost.
+    """Measure the cost of waiting timer messages.
 
     Args:
         store: directory of a new store.
@@ -87,11 +87,11 @@ def pending(store: Path, count: int, due_count: int) -> list[Figure]:
     first_ms, last_ms = min(late_ms), max(late_ms)
     memory = f"{waiting_bytes / (1 << 20):.1f} MiB, {again_bytes / (1 << 20):.1f} after a start"
     return [
-        Figure(f"memory of {count:,} timer messages that wait", memory, "", None, "50 MiB",
+        Figure(f"memory of {count:,} timer messages that wait", memory, "50 MiB",
                max(waiting_bytes, again_bytes) <= 50 << 20),
-        Figure("start of a broker with them", f"{start_s:.1f} s", "", None, "5 s", start_s <= 5),
-        Figure(f"{due_count:,} of one second among them, first and last after it", f"{first_ms}, {last_ms:,} ms", "",
-               None, "0 to 3,000 ms", first_ms >= 0 and last_ms <= 3000 and len(late_ms) == due_count),
+        Figure("start of a broker with them", f"{start_s:.1f} s", "5 s", start_s <= 5),
+        Figure(f"{due_count:,} of one second among them, first and last after it", f"{first_ms}, {last_ms:,} ms",
+               "0 to 3,000 ms", first_ms >= 0 and last_ms <= 3000 and len(late_ms) == due_count),
     ]  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _put(store: Path, due_s: Iterable[int]) -> None:
             PROPERTY_UNIQ_KEY: f"7F00000100002A139A14{number:012X}", "WAIT": "true", REAL_TOPIC: TOPIC,
             REAL_QUEUE_ID: "0", PROPERTY_OUT_MS: str(due * 1000),
         }  # fmt: skip
-        opened.put(TIMER_TOPIC, 0, b"x" * 100, encode_properties(properties), now_ms, _HOST, now_ms)
+        opened.appender.put(TIMER_TOPIC, 0, b"x" * 100, encode_properties(properties), now_ms, _HOST, now_ms)
         if not number % 1024:
             opened.dispatch()
     opened.dispatch()
@@ -115,7 +115,7 @@ def _put(store: Path, due_s: Iterable[int]) -> None:
 
 
 def _own_bytes(pid: int) -> int:
-    """Memory of a process that is not of files, whose pages the system may take back."""
+    """Return the memory of a process that is not of files, whose pages the system may take back."""
     with Path(f"/proc/{pid}/smaps_rollup").open(encoding="ascii") as lines:
         numbers = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value}
     return (int(numbers["Pss_Anon"]) + int(numbers["Pss_Shmem"])) << 10

@@ -1,4 +1,4 @@
-"""Verification of a whole store, what checksums cost of it, and how a rebuild grows with its log."""
+"""Benchmarks the verification of a whole store, the cost of its checksums, and how a rebuild grows with its log."""
 
 import json
 import shutil
@@ -8,14 +8,14 @@ from typing import Final
 
 from benchmarks import offline
 from benchmarks.measure import Figure, run_rmq, seconds
-from rmq_formats.offline.plan import plan_splits, split_frames
-from rmq_formats.segment import commitlog_segments, open_storage, opened
+from rmq_formats.scan.splits import plan_splits, split_frames
+from rmq_formats.storage.segments import commitlog_segments, open_storage, opened
 
 QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """All figures, on the store of the offline part, which is made where it is not there.
+    """Measure on the store of the offline part, which is made where it is not there.
 
     Args:
         work: directory of the benchmarks' stores.
@@ -32,15 +32,13 @@ def _verify(store: Path) -> list[Figure]:
     phases = ", ".join(f"{phase} {taken:.2f} s" for phase, taken in report["phases"].items())
     share = checksum_seconds(store) / (report["phases"]["scan"] + report["phases"]["compare"])
     return [
-        Figure(
-            f"`rmq verify` of everything ({phases})", f"{rate / 1e6:,.0f} MB/s", "", None, "1,000 MB/s", rate >= 1e9
-        ),
-        Figure("share of checksums in it", f"{share:.0%}", "", None, "15 %", share < 0.15),
+        Figure(f"`rmq verify` of everything ({phases})", f"{rate / 1e6:,.0f} MB/s", "1,000 MB/s", rate >= 1e9),
+        Figure("share of checksums in it", f"{share:.0%}", "15 %", share < 0.15),
     ]
 
 
 def checksum_seconds(store: Path) -> float:
-    """What the sums of one scan cost on two processors: a scan with them less one without, on one, halved."""
+    """Measure the cost of checksums on two processors: a scan with them less one without, on one, halved."""
     storage, root = open_storage(str(store))
     splits = plan_splits(storage, commitlog_segments(storage, root))
 
@@ -57,7 +55,7 @@ def checksum_seconds(store: Path) -> float:
 
 
 def _growth(store: Path, work: Path) -> Figure:
-    """Seconds a byte of a whole log, by those of its first quarter; the better of two runs each."""
+    """Compare the seconds a byte of a whole log with those of its first quarter; the better of two runs each."""
     files = sorted((store / "commitlog").iterdir())
     small = work / "quarter"
     (small / "commitlog").mkdir(parents=True)
@@ -69,11 +67,11 @@ def _growth(store: Path, work: Path) -> Figure:
     shutil.rmtree(small)
     growth = whole_cost / small_cost - 1
     name = f"`rmq rebuild`, time a byte, from {small_bytes / 1e9:.1f} to {whole_bytes / 1e9:.1f} GB"
-    return Figure(name, f"{growth:+.0%}", "", None, "at most +10 %", growth <= 0.10)
+    return Figure(name, f"{growth:+.0%}", "at most +10 %", growth <= 0.10)
 
 
 def _rebuild(store: Path, work: Path) -> tuple[int, float]:
-    """Bytes of the log, and seconds that a byte took."""
+    """Rebuild a log; return its bytes, and the seconds that a byte took."""
     out = work / "growth"
     report = json.loads(run_rmq("rebuild", str(store), "--out", str(out), "--json").splitlines()[-1])
     shutil.rmtree(out)

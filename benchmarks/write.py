@@ -1,4 +1,4 @@
-"""The sink ``rmq_commitlog``: rows with bodies of 1 KiB become a store, beside Spark's ``noop`` of the same rows."""
+"""Benchmarks the sink ``rmq_commitlog``: writes rows with bodies of 1 KiB, beside Spark's ``noop`` of the same rows."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ MAX_MESSAGES = 2_000_000  # a store of two files and more says it all
 
 
 def figures(work: Path, messages: int) -> list[Figure]:
-    """Write a store of that many messages, in a session of its own."""
+    """Measure the write of that many messages, in a session of its own."""
     count = min(messages, MAX_MESSAGES)
     measured = json.loads(run("-m", "benchmarks.write", str(work / "written"), str(count)).splitlines()[-1])
     shutil.rmtree(work / "written", ignore_errors=True)
@@ -27,8 +27,6 @@ def figures(work: Path, messages: int) -> list[Figure]:
         Figure(
             "write with `rmq_commitlog`, bodies of 1 KiB, local[2]",
             f"{rate / 1e6:,.0f} MB/s (the same rows to `noop`: {without / 1e6:,.0f})",
-            "",
-            None,
             f"{TARGET_BYTES_PER_S / 1e6:.0f} MB/s",
             rate >= TARGET_BYTES_PER_S,
         )
@@ -36,7 +34,7 @@ def figures(work: Path, messages: int) -> list[Figure]:
 
 
 def rows(spark: SparkSession, count: int) -> DataFrame:
-    """Messages of two topics with four queues each, a tag and a key each.
+    """Build messages of two topics with four queues each, a tag and a key each.
 
     What makes the rows is a small part of what is measured: bodies are cast, for ``encode`` looks at each byte.
     """
@@ -60,7 +58,7 @@ def main(store: str, count: int) -> None:
 
 
 def second_write_s(frame: DataFrame, kind: str, store: str) -> float:
-    """Seconds of a write that is done for the second time."""
+    """Return the seconds of a write that is done for the second time."""
     taken = 0.0
     for _ in range(2):
         shutil.rmtree(store, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Write a store that RocketMQ opens out of a Delta table: ``spark-submit jobs/import_delta.py --table T --store DIR``.
+"""Write a RocketMQ store from a Delta table: ``spark-submit jobs/import_delta.py --table T --store DIR``.
 
 The table has columns of ``rmq_commitlog``, such as ``jobs/export_delta.py`` writes; ``topic`` and ``body`` are enough.
 """
@@ -12,15 +12,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_formats import paths
+from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
-from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.write_end import is_empty, log_segments
-from rmq_formats.spark import schemas
-from rmq_formats.spark.delta import DeltaTableLog
+from rmq_formats.lakehouse.delta import DeltaTableLog
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, parsed, run_job
-from rmq_formats.spark.option_values import names, timestamp_ms
-from rmq_formats.spark.write_options import check_columns
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.values import names, timestamp_ms
+from rmq_formats.spark.options.write import check_columns
+from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.write.commitlog import refuse_write
+from rmq_formats.write.log_end import is_empty, log_segments
 
 # Options of the sink by the job's arguments.
 _SINK_OPTIONS = {
@@ -36,37 +37,38 @@ _SINK_OPTIONS = {
 
 
 def parser() -> JobParser:
-    """The job's arguments."""
-    job = job_parser("import_delta", "Write a RocketMQ store out of the messages in a Delta table.")
-    job.add_argument("--table", required=True, help="path of the Delta table")
+    """Define the job's arguments."""
+    job = job_parser("import_delta", "Write a RocketMQ store from the messages of a Delta table.")
+    job.add_argument("--table", required=True, help="path of the Delta table, as export_delta.py writes it")
     job.add_argument("--store", required=True, help="the store's root directory")
-    job.add_argument("--mode", choices=["append", "overwrite"], help="of a store that has messages")
-    job.add_argument("--topics", help="comma list; default: all")
-    job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601")
-    job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601; exclusive")
-    job.add_argument("--starting-physical-offset", type=int, help="of the record in the table")
-    job.add_argument("--ending-physical-offset", type=int, help="exclusive")
-    job.add_argument("--dispatch", choices=["true", "false"], default="true", help="make ConsumeQueue and Index too")
-    job.add_argument("--keep-offsets", action="store_true", help="records stand where the table says; a whole log only")
-    job.add_argument("--crc-property", choices=["asgiven", "always", "never"], help="records end with __CRC32#")
+    job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
+    job.add_argument("--topics", help="comma list; default: all of the table")
+    job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
+    job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
+    job.add_argument("--starting-physical-offset", type=int, help="of the rows in the table, inclusive")
+    job.add_argument("--ending-physical-offset", type=int, help="of the rows in the table, exclusive")
+    job.add_argument("--dispatch", choices=["true", "false"], default="true", help="make ConsumeQueue and Index")
+    job.add_argument("--keep-offsets", action="store_true", help="keep the table's offsets; needs a whole log")
+    job.add_argument("--crc-property", choices=["asgiven", "always", "never"], help="__CRC32# in records")
     job.add_argument("--commitlog-file-bytes", type=int, help="default: as in the store, else 1 GiB")
-    job.add_argument("--consumequeue-file-bytes", type=int)
-    job.add_argument("--consumequeue-ext-file-bytes", type=int)
-    job.add_argument("--index-slots", type=int)
-    job.add_argument("--index-entries", type=int)
+    job.add_argument("--consumequeue-file-bytes", type=int, help="mappedFileSizeConsumeQueue")
+    job.add_argument("--consumequeue-ext-file-bytes", type=int, help="mappedFileSizeConsumeQueueExt")
+    job.add_argument("--index-slots", type=int, help="maxHashSlotNum")
+    job.add_argument("--index-entries", type=int, help="maxIndexNum")
     job.add_argument("--delay-levels", help="the broker's messageDelayLevel")
     return job
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse what can be refused before a session is started."""
+    """Refuse unusable arguments before a session is started."""
     for name in ("starting_timestamp", "ending_timestamp"):
         parsed(given, name, timestamp_ms)
     parsed(given, "topics", names)
     if "://" in given.store:
-        raise OptionError(f"--store {given.store}: a store is written to a directory")
+        raise OptionError(f"--store {given.store}: a store is written to a local directory")
     if not Path(given.store).exists():
         return
+    refuse_write(given.store, overwrite=given.mode == "overwrite")
     if Path(paths.lock_file(given.store)).exists():
         with store_lock(given.store):
             pass
@@ -75,7 +77,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, list[str]]:
-    """The wanted rows, with the columns that a store has room for; and the names of the others.
+    """Read the wanted rows, with the columns that a store has room for; also return the names of the others.
 
     Raises:
         StoreError: no Delta table.
@@ -111,7 +113,7 @@ def rows(spark: SparkSession, given: argparse.Namespace) -> tuple[DataFrame, lis
 
 
 def _needed(given: argparse.Namespace) -> list[str]:
-    """Columns that the arguments speak of."""
+    """List the columns that the arguments name."""
     found = ["physical_offset", "queue_offset"] if given.keep_offsets else []
     if given.starting_physical_offset is not None or given.ending_physical_offset is not None:
         found.append("physical_offset")

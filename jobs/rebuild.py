@@ -5,39 +5,34 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.layout import (
-    CONSUMEQUEUE_FILE_BYTES,
-    DEFAULT_DELAY_LEVELS,
-    INDEX_ENTRIES,
-    INDEX_SLOTS,
-)
-from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import check_rebuild, options_from_arguments, rebuild_store
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+from rmq_formats.rebuild.job import check_rebuild, options_from_arguments, rebuild_store
+from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, path_for_all, run_job
 from rmq_formats.spark.runner import SparkRunner
 
 
 def parser() -> JobParser:
-    """The job's arguments."""
+    """Define the job's arguments."""
     job = job_parser("rebuild", "Rebuild ConsumeQueue and Index of a RocketMQ store from its CommitLog.")
     job.add_argument("--store", type=path_for_all, required=True, help="the store's root directory, or a URI")
-    job.add_argument("--out", type=path_for_all, help="write there, a directory or a URI, instead of into the store")
-    job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all")
+    job.add_argument("--out", type=path_for_all, help="directory or URI to write to, instead of the store")
+    job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all", help="what to rebuild")
     job.add_argument("--consumequeue-file-bytes", type=int, default=CONSUMEQUEUE_FILE_BYTES)
     job.add_argument(
         "--consumequeue-ext-file-bytes", type=int, help="of ConsumeQueueExt; default: as in the store, 0 is none"
     )
-    job.add_argument("--index-slots", type=int, default=INDEX_SLOTS)
-    job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES)
+    job.add_argument("--index-slots", type=int, default=INDEX_SLOTS, help="maxHashSlotNum")
+    job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES, help="maxIndexNum")
     job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
-    job.add_argument("--topics-json", metavar="FILE", help="the broker's config/topics.json")
-    job.add_argument("--only-live-topics", action="store_true", help="leave out topics that --topics-json lacks")
+    job.add_argument("--topics-json", metavar="FILE", help="default: config/topics.json in the store")
+    job.add_argument("--only-live-topics", action="store_true", help="no queues for topics not in topics.json")
     return job
 
 
 def options(given: argparse.Namespace) -> RebuildOptions:
-    """The rebuild's options out of the job's arguments. Raises OptionError, StoreError."""
+    """Build the rebuild's options from the arguments. Raises OptionError, StoreError."""
     live_topics_of = None
     if given.only_live_topics:
         live_topics_of = given.topics_json or f"{given.store}/config/topics.json"
@@ -48,7 +43,7 @@ def options(given: argparse.Namespace) -> RebuildOptions:
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse what can be refused before a session is started."""
+    """Refuse unusable arguments before a session is started."""
     check_rebuild(given.store, given.out, options(given))
 
 

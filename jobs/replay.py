@@ -1,6 +1,6 @@
-"""Send messages of a store again: ``spark-submit jobs/replay.py --store DIR --to-namesrv HOST:PORT``.
+"""Replay messages of a store to a cluster: ``spark-submit jobs/replay.py --store DIR --to-namesrv HOST:PORT``.
 
-At least once: what was sent and not answered before a crash is sent again, with the same property RMQ_ORIGIN.
+Delivery is at least once: messages unacknowledged before a crash are sent again, with the same RMQ_ORIGIN.
 """
 
 import argparse
@@ -19,19 +19,21 @@ from pyspark.sql import functions as F
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
-from rmq_core.replay.checkpoint import Checkpoint
+from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_core.replay.choice import Choice, backlog_of, chosen
 from rmq_core.replay.outgoing import ORIGIN
 from rmq_core.replay.run import Counts, Replay, count, read_chosen, read_plan, send
-from rmq_formats.access.plan import Task
-from rmq_formats.access.query import Query, ReadOptions
-from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
 from rmq_formats.lakehouse.log import check_topics, look
 from rmq_formats.lakehouse.selection import identify
-from rmq_formats.segment import commitlog_segments, open_storage, place_of
+from rmq_formats.read.plan import Task
+from rmq_formats.read.query import Query, ReadOptions
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, option_name, run_job
-from rmq_formats.spark.options import batch_only, commitlog_options
-from rmq_formats.spark.schemas import COMMITLOG
+from rmq_formats.spark.options.read import batch_only, commitlog_options
+from rmq_formats.spark.options.schemas import COMMITLOG
+from rmq_formats.storage.segments import commitlog_segments, open_storage, place_of
+from rmq_formats.storage.store_variants import Variant, recognise
+from rmq_formats.write.commitlog import refuse_write
 
 # Arguments that are options of ``rmq_commitlog``.
 _OPTIONS = {
@@ -49,51 +51,64 @@ _MAX_RATE = 1 << 31
 
 
 def parser() -> JobParser:
-    """The job's arguments."""
-    job = job_parser("replay", "Send messages of a RocketMQ store to a running cluster, or to another store.")
+    """Define the job's arguments."""
+    job = job_parser("replay", "Replay messages of a RocketMQ store to a running cluster, or into another store.")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
     target = job.add_mutually_exclusive_group(required=True)
     target.add_argument("--to-namesrv", metavar="HOST:PORT", help="a name server of the cluster to send to")
-    target.add_argument("--to-store", metavar="DIR", help="a store to make, or to append to")
-    job.add_argument("--to-topic", metavar="TOPIC", help="send all to this topic; default: each to its own")
-    job.add_argument("--topics", help="comma list; default: all but those of system, retries and dead letters")
+    target.add_argument("--to-store", metavar="DIR", help="a store to create, or to append to")
+    job.add_argument("--to-topic", metavar="TOPIC", help="send all to this topic; default: each to its own topic")
+    job.add_argument("--topics", help="comma list; default: all but system, retry and dead-letter topics")
     job.add_argument("--queues", metavar="JSON", help='{"Orders": [0, 1]}, instead of --topics')
-    job.add_argument("--group", help="what this consumer group has not consumed, by the store's consumerOffset.json")
-    job.add_argument("--starting-offsets", metavar="JSON", help='{"Orders": {"0": 100}}, inclusive')
-    job.add_argument("--ending-offsets", metavar="JSON", help="exclusive")
+    job.add_argument("--group", help="only the backlog of this consumer group (consumerOffset.json)")
+    job.add_argument("--starting-offsets", metavar="JSON", help='by queue, as {"Orders": {"0": 100}}, inclusive')
+    job.add_argument("--ending-offsets", metavar="JSON", help="by queue, exclusive")
     job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
-    job.add_argument("--ending-timestamp", help="exclusive")
-    job.add_argument("--starting-physical-offset", help="inclusive")
-    job.add_argument("--ending-physical-offset", help="exclusive")
-    job.add_argument("--tags", help="TagA || TagB")
-    job.add_argument("--sql", help="an SQL92 expression over properties")
-    job.add_argument("--msg-ids", help="comma list of message ids, by place or by unique key; @FILE has one a line")
+    job.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
+    job.add_argument("--starting-physical-offset", help="bytes, inclusive")
+    job.add_argument("--ending-physical-offset", help="bytes, exclusive")
+    job.add_argument("--tags", help="tag expression, as TagA || TagB")
+    job.add_argument("--sql", help="SQL92 expression over message properties")
+    job.add_argument("--msg-ids", help="comma list of offset message ids or unique keys; @FILE has one a line")
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
-    job.add_argument("--checkpoint", metavar="DIR", help="where to keep how far it is, to go on there")
-    job.add_argument("--store-id", help="name of the store in the messages; default: its path")
-    job.add_argument("--dry-run", action="store_true", help="only count")
+    job.add_argument("--checkpoint", metavar="DIR", help="directory that keeps the progress; a later run resumes there")
+    job.add_argument("--store-id", help="store name in the property RMQ_ORIGIN; default: its path")
+    job.add_argument("--dry-run", action="store_true", help="count the messages, send none")
     return job
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse what can be refused before a session is started."""
+    """Refuse unusable arguments before a session is started."""
     commitlog_segments(*open_storage(given.store))
     if given.rate is not None and not 0 < given.rate < _MAX_RATE:
-        raise OptionError(f"--rate {given.rate}: messages a second, 1 or more")
+        raise OptionError(f"--rate {given.rate}: expected messages a second, 1 or more")
     if given.to_store is not None:
         if place_of(given.to_store) == place_of(given.store):
-            raise OptionError(f"--to-store {given.to_store}: is the store that is replayed")
+            raise OptionError(f"--to-store {given.to_store}: is the replayed store itself")
         for name in ("to_topic", "rate", "checkpoint"):
             if getattr(given, name) is not None:
                 raise OptionError(f"{option_name(name)} is for --to-namesrv: a store is written whole, or not at all")
+        refuse_write(given.to_store, overwrite=False)
     choice = choice_of(given)
+    _refuse_batch_topics(given.store, choice)
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
     if retries and given.to_namesrv and not given.to_topic:
         raise OptionError(f"--topics {retries[0]}: brokers take no batches for retry topics; give --to-topic")
 
 
+def _refuse_batch_topics(store: str, choice: Choice) -> None:
+    """Refuse topics with inner batches: each would be sent as one message with the batch for a body."""
+    found = recognise(*open_storage(store))
+    wanted = sorted(filter(choice.query.wants_topic, found.batch_topics))
+    if wanted:
+        raise StoreLayoutError(
+            f"{found.places[Variant.BATCH_QUEUES]}: topic {wanted[0]} has inner batches (BatchConsumeQueue), which rmq "
+            "does not take apart; choose other topics with --topics"
+        )
+
+
 def choice_of(given: argparse.Namespace) -> Choice:
-    """Which messages the arguments choose. Raises OptionError, StoreError."""
+    """Build the choice of messages from the arguments. Raises OptionError, StoreError."""
     query = _query(given)
     if given.group is not None:
         query = backlog_of(given.store, given.group, query)
@@ -101,7 +116,7 @@ def choice_of(given: argparse.Namespace) -> Choice:
 
 
 def _query(given: argparse.Namespace) -> Query:
-    """What the source's options among the arguments ask for."""
+    """Build the query from the arguments that are options of ``rmq_commitlog``."""
     options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
     return batch_only(commitlog_options({"path": given.store, **options})).query
 
@@ -124,16 +139,16 @@ def _ids(text: str | None) -> frozenset[str] | None:
 
 
 def replay_of(given: argparse.Namespace) -> Replay:
-    """The replay that the arguments ask for."""
+    """Build the replay from the arguments."""
     store_id = identify(given.store, given.store_id)
     asked = {name: getattr(given, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")}
     selection = hashlib.sha256(repr(sorted(asked.items())).encode()).hexdigest()[:16]
-    checkpoint = Checkpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
+    checkpoint = ReplayCheckpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
     return Replay(given.store, store_id, choice_of(given), given.to_namesrv, given.to_topic, given.rate, checkpoint)
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
-    """Count, and send."""
+    """Count the chosen messages, and send or write them."""
     begin = time.perf_counter()
     replay = replay_of(given)
     if topics := _query(given).named_topics:
@@ -180,14 +195,14 @@ def _send(replay: Replay, found: Counts) -> Counts:
 
 
 def _write(spark: SparkSession, given: argparse.Namespace, replay: Replay, found: Counts) -> None:
-    """Append to a store, or make one: the records as they were, at new places, with queues and Index."""
+    """Append the records to a store, or create one: new offsets, with ConsumeQueue and Index."""
     if found.messages:
         writer = messages(spark, replay, found).write.format("rmq_commitlog").mode("append")
         writer.option("dispatch", "true").save(given.to_store)
 
 
 def messages(spark: SparkSession, replay: Replay, found: Counts) -> DataFrame:
-    """The chosen records as rows of ``rmq_commitlog``; ORIGIN is among their properties."""
+    """Read the chosen records as rows of ``rmq_commitlog``; ORIGIN is among their properties."""
     columns = tuple(name for name in COMMITLOG.fieldNames() if name != "record_error")
     tasks, options = read_plan(replay, found, (*columns, "record_error"))
     numbers = spark.sparkContext.parallelize([(number,) for number in range(len(tasks))], max(1, len(tasks)))

@@ -1,4 +1,4 @@
-"""Find what is wrong with a store: ``spark-submit jobs/verify.py --store DIR``. Nothing is written into it."""
+"""Verify a store: ``spark-submit jobs/verify.py --store DIR``. Nothing is written into it."""
 
 import argparse
 import tempfile
@@ -7,33 +7,32 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.errors import StoreNotFoundError
-from rmq_formats.findings import Finding
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_report import findings_table
-from rmq_formats.offline.verify_store import refuse_inside_store, verify_store
-from rmq_formats.report.verify_outputs import VerifyOutputs
-from rmq_formats.segment import open_storage
+from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, path_for_all, run_job
 from rmq_formats.spark.runner import SparkRunner
+from rmq_formats.storage.segments import open_storage
+from rmq_formats.verify.findings import Finding
+from rmq_formats.verify.html.outputs import VerifyOutputs
+from rmq_formats.verify.job import check_verifiable, refuse_inside_store, verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.report import findings_table
 
 FORMATS: Final = ("delta", "parquet", "json")
-_AS_IN_STORE = "; default: as the store's files have it"
+_AS_IN_STORE = "; default: by the store's files"
 
 
 def parser() -> JobParser:
-    """The job's arguments."""
-    job = job_parser("verify", "Find what is wrong with a RocketMQ store. Nothing is written into it.")
+    """Define the job's arguments."""
+    job = job_parser("verify", "Verify a RocketMQ store against its CommitLog. Nothing is written into the store.")
     job.add_argument("--store", type=path_for_all, required=True, help="the store's root directory, or a URI")
-    job.add_argument("--findings", metavar="PATH", help="write the findings there, as a table")
-    job.add_argument("--findings-format", choices=FORMATS, default="json", help="json is lines of JSON")
-    job.add_argument("--html", metavar="FILE", help="write a page for a browser there")
+    job.add_argument("--findings", metavar="PATH", help="write the table of findings to this path")
+    job.add_argument("--findings-format", choices=FORMATS, default="json", help="json: JSON lines")
+    job.add_argument("--html", metavar="FILE", help="write the HTML report to this file")
     job.add_argument(
         "--work",
         type=path_for_all,
         metavar="DIR",
-        help="for intermediate files, a directory or a URI; on a cluster all executors must see it",
+        help="directory or URI for intermediate files; on a cluster all executors must see it",
     )
     for option, setting in (
         ("--commitlog-file-bytes", "mappedFileSizeCommitLog"),
@@ -43,12 +42,12 @@ def parser() -> JobParser:
         ("--index-entries", "maxIndexNum"),
     ):
         job.add_argument(option, type=int, help=f"{setting}{_AS_IN_STORE}")
-    job.add_argument("--delay-levels", help="messageDelayLevel; default: as the store's queues have it")
+    job.add_argument("--delay-levels", help="messageDelayLevel; default: by the store's queues")
     return job
 
 
 def options(given: argparse.Namespace) -> VerifyOptions:
-    """The verification's options out of the job's arguments. Raises OptionError."""
+    """Build the verification's options from the arguments. Raises OptionError."""
     return VerifyOptions(
         given.commitlog_file_bytes, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes,
         given.index_slots, given.index_entries,
@@ -57,23 +56,21 @@ def options(given: argparse.Namespace) -> VerifyOptions:
 
 
 def outputs(given: argparse.Namespace) -> VerifyOutputs:
-    """Where results go; the JSON report is the shell's to write."""
+    """Build the output paths; the JSON report is the job shell's to write."""
     return VerifyOutputs(given.findings, given.findings_format, given.html)
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse what can be refused before a session is started."""
+    """Refuse unusable arguments before a session is started."""
     options(given).check()
     outputs(given).check(given.store, FORMATS)
     for option, path in (("--report", given.report), ("--work", given.work)):
         refuse_inside_store(given.store, option, path)
-    storage, root = open_storage(given.store)
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
+    check_verifiable(*open_storage(given.store))
 
 
 def write_delta(spark: SparkSession, findings: tuple[Finding, ...], path: str) -> None:
-    """Write the findings as a Delta table, in the place of one that is there."""
+    """Write the findings as a Delta table, in the place of an existing one."""
     rows = spark.createDataFrame(findings_table(findings))
     rows.coalesce(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
 

@@ -1,4 +1,4 @@
-"""How the notebooks' pictures and tables look: importing this module sets it."""
+"""Sets the style of the notebooks' pictures and tables when it is imported."""
 
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ pd.options.display.max_rows = 40
 
 
 def table(frame: pd.DataFrame) -> Any:
-    """A table as a notebook shows it: no row numbers, text to the left, thousands apart."""
+    """Show a table in a notebook: no row numbers, text to the left, thousands apart."""
     texts = [name for name in frame.columns if frame[name].dtype == object]
     times = [name for name in frame.columns if pd.api.types.is_datetime64_any_dtype(frame[name])]
     style = frame.style.hide(axis="index").format(thousands=",", precision=2, na_rep="")

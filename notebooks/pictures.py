@@ -1,4 +1,4 @@
-"""Pictures of a store: its log as a map, and a record byte by byte."""
+"""Draws a store: its log as a map, and a record byte by byte."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Rectangle
 
 from rmq_formats import Store, StoredMessage
-from rmq_formats.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, MAGIC_V1
+from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6, MAGIC_V1
 
 MAX_FILES: Final = 24
 MAX_BYTES: Final = 1280
@@ -30,7 +30,7 @@ _KINDS: Final = {
 
 
 def log_map(store: Store) -> None:
-    """The CommitLog as strips, one a file, from its first byte to its last; a colour is a topic.
+    """Draw the CommitLog as strips, one a file, from its first byte to its last; a colour is a topic.
 
     Args:
         store: of which the first files are shown.
@@ -67,7 +67,7 @@ def log_map(store: Store) -> None:
 
 
 def fields_of(message: StoredMessage) -> list[tuple[str, int, str]]:
-    """Name, width in bytes and kind of each field of a record, in their order."""
+    """Return name, width in bytes and kind of each field of a record, in their order."""
     born, stored = (20 if message.sys_flag & flag else 8 for flag in (FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6))
     return [
         ("size", 4, "frame"),
@@ -94,7 +94,7 @@ def fields_of(message: StoredMessage) -> list[tuple[str, int, str]]:
 
 
 def record_picture(record: bytes, fields: Sequence[tuple[str, int, str]], title: str) -> None:
-    """A record, byte by byte; letters where they can be read, else hexadecimal.
+    """Draw a record byte by byte; letters where they can be read, else hexadecimal.
 
     Args:
         record: its bytes, of which the first ``MAX_BYTES`` are shown.

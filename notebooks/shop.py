@@ -1,4 +1,4 @@
-"""The store that the notebooks read where they are given no other: two days of a small shop, in March 2026.
+"""Writes the notebooks' default store: two days of a small shop, in March 2026.
 
 The broker's own store engine writes it, with the clock of the story. Orders come in with two peaks a day. Each is
 paid and, hours later, shipped. The group ``billing`` takes payments: its bank is away for 40 minutes, and the
@@ -22,11 +22,11 @@ import numpy as np
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.store import MessageStore
-from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.hosts import Host
-from rmq_formats.layout import DEFAULT_DELAY_LEVELS
-from rmq_formats.message import encode_message_id
-from rmq_formats.properties import encode_properties
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
+from rmq_formats.codecs.message_id import encode_message_id
+from rmq_formats.codecs.properties import encode_properties
 
 _OWN_SUM: Final = crc32(Path(__file__).read_bytes())  # another story has another store
 DIRECTORY: Final = Path(tempfile.gettempdir()) / f"rmq-lake-shop-{_OWN_SUM:08x}"
@@ -58,7 +58,7 @@ class Sent:
 
 
 def shop_store() -> tuple[str, str]:
-    """Paths of the shop's store, and of the copies of its ``consumerOffset.json``; made where they are not there."""
+    """Return the paths of the shop's store and of its copies of ``consumerOffset.json``; made where missing."""
     if not DIRECTORY.exists():
         work = Path(tempfile.mkdtemp(prefix="rmq-lake-shop-", dir=DIRECTORY.parent))
         write_shop(work)
@@ -147,7 +147,7 @@ def _put(store: MessageStore, messages: Sequence[Sent]) -> None:
         properties = {"KEYS": f"order-{message.number}", "TAGS": message.tag, "UNIQ_KEY": message.uniq_key}
         if message.more:
             properties |= {**message.more, "ORIGIN_MESSAGE_ID": origins[message.uniq_key]}
-        result = store.put(
+        result = store.appender.put(
             message.topic, message.queue_id, message.body, encode_properties(properties), message.born_ms, _PRODUCER,
             message.at_ms, reconsume_times=message.reconsume_times,
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""The running system: store engine, remoting, name server, and the command line."""
+"""RocketMQ as a running system: broker, store, name server, clients, replication, and the command line ``rmq``."""

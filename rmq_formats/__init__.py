@@ -1,4 +1,4 @@
-"""What the bytes of an Apache RocketMQ store mean: codecs, kernels, Spark data sources, and ``Store``.
+"""Formats of the Apache RocketMQ store: record and file codecs, scan kernels, Spark data sources, and ``Store``.
 
 ``Store`` loads numba and pyarrow, which takes a second; it does so when it is first asked for, and
 ``import rmq_formats`` does not.
@@ -23,9 +23,9 @@ from rmq_formats.errors import (
 )
 
 if TYPE_CHECKING:
-    from rmq_formats.access.query import Query
-    from rmq_formats.message import MessageToStore, StoredMessage
-    from rmq_formats.segment import Segment
+    from rmq_formats.codecs.record import MessageToStore, StoredMessage
+    from rmq_formats.read.query import Query
+    from rmq_formats.storage.segments import Segment
     from rmq_formats.store import Store
 
     __version__: str
@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "MessageToStore": "message",
-    "Query": "access.query",
-    "Segment": "segment",
+    "MessageToStore": "codecs.record",
+    "Query": "read.query",
+    "Segment": "storage.segments",
     "Store": "store",
-    "StoredMessage": "message",
+    "StoredMessage": "codecs.record",
 }
 
 

@@ -1,20 +1,21 @@
-"""Errors of this package.
+"""Exceptions of the project, all derived from ``RmqError``.
 
 ::
 
-    RmqError                      everything we raise on purpose; one clear line as text
+    RmqError                      everything raised on purpose; its text is one clear line
     ├── FormatError               bytes that are not what the format says
-    │   ├── TruncatedError        the bytes end before the thing they began does
+    │   ├── TruncatedError        the bytes end too early
     │   ├── MagicError            not a record's magic number
     │   ├── LengthError           a length field outside its bounds, or that disagrees with another
     │   ├── ChecksumError         a CRC that does not match
     │   └── DecodeError           text, JSON or compressed bytes that do not decode
     ├── StoreError                a store or file that cannot be used as asked
     │   ├── StoreNotFoundError    no such directory or file
-    │   ├── StoreLockedError      a running broker has it
-    │   ├── SpillError            an intermediate file of a job that cannot be read
+    │   ├── StoreLockedError      a running broker holds the store's lock
+    │   ├── StoreLayoutError      a layout of a store that rmq would get wrong
+    │   ├── SpillError            an unreadable intermediate file of a job
     │   └── StoreSizeError        file sizes that do not fit the layout or each other
-    ├── ClusterError              a running cluster that cannot be asked, or refuses
+    ├── ClusterError              a running cluster that cannot be reached, or that refuses
     └── OptionError               an option or argument that is unknown or has a bad value
 """
 
@@ -36,7 +37,7 @@ class FormatError(RmqError):
         reason: what is wrong, in words.
         physical_offset: where it is, in bytes from the start of the log or file; None if unknown.
         path: the file; None for bytes in memory.
-        expected: what the format demands there, if that can be said.
+        expected: what the format demands there, if known.
         actual: what was found.
     """
 
@@ -87,31 +88,35 @@ class StoreLockedError(StoreError):
     """A running broker holds the store's lock."""
 
 
+class StoreLayoutError(StoreError):
+    """A layout that rmq does not read, or not write; see ``store_variants``."""
+
+
 class SpillError(StoreError):
-    """An intermediate file of a job that cannot be read, which says nothing of the store."""
+    """An unreadable intermediate file of a job, which says nothing of the store."""
 
 
 class StoreSizeError(StoreError):
-    """File sizes that do not fit the layout, or each other."""
+    """File sizes that do not fit the store's layout, or each other."""
 
 
 class ClusterError(RmqError):
-    """A running cluster that cannot be asked, or refuses what it was asked for."""
+    """A running cluster that cannot be reached, or that refuses a request."""
 
 
 class OptionError(RmqError):
-    """An option or argument that is unknown, or whose value cannot be used."""
+    """An option or argument that is unknown or has an unusable value."""
 
 
 @contextmanager
 def told_as_store_errors(place: str | Path) -> Iterator[None]:
-    """Errors of the operating system, such as a full disk, as ours.
+    """Re-raise errors of the operating system, such as a full disk, as StoreError that names the place.
 
     Args:
-        place: what is told of where the system names no file.
+        place: path or URI for errors that name no file.
 
     Raises:
-        StoreError: in the place of an OSError.
+        StoreError: instead of an OSError.
     """
     try:
         yield

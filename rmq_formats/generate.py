@@ -1,6 +1,6 @@
-"""Writes a store in bulk, without a broker: a CommitLog as Java writes it for a Java client's sends.
+"""Generates a store in bulk, without a broker: a CommitLog as Java writes it for a Java client's sends.
 
-Only the CommitLog and ``config/topics.json``: a broker that opens the store makes the rest. Each
+It writes only the CommitLog and ``config/topics.json``: a broker that opens the store builds the rest. Each
 record's size and place follow from its number alone, so chunks are encoded and written side by side.
 """
 
@@ -16,42 +16,44 @@ from datetime import UTC, datetime
 from hashlib import shake_256
 from itertools import accumulate
 from pathlib import Path
-from struct import pack
 from typing import Any, Final
 
 import numpy as np
 
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAGIC_V1, MAX_BODY_BYTES
+from rmq_formats.codecs.record_layout import HEADS, PROPERTIES_LENGTH, RECORD_HEAD_BYTES, SIZE_AND_MAGIC, TOPIC_LENGTH
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.kernels.encode import (
+from rmq_formats.kernels.encode.template import (
     BODY_SLICES,
-    HEAD_BYTES,
     MASK_STRIDE,
     SEQUENCE_DIGITS,
     TEXT_STRIDE,
     VARYING_UNIQ_KEY_BYTES,
     encode_records,
 )
-from rmq_formats.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAGIC_V1, MAX_BODY_BYTES
-from rmq_formats.offline.write_topics import topic_config
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.write.topics import topic_config
 
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
-Progress = Callable[[int, int], None]
+OnWritten = Callable[[int, int], None]
 
 MAX_MESSAGES: Final = 10**SEQUENCE_DIGITS
 MAX_FILE_BYTES: Final = (1 << 31) - 1  # mappedFileSizeCommitLog is a Java int
-CHUNK_BYTES: Final = 2 << 20  # encoded and written as one; more than a core's L2 cache only costs time
-WORKERS: Final = 2  # one encodes while another's chunk is being written; a file takes one writer at a time
+CHUNK_BYTES: Final = 2 << 20  # records encoded and written at once; more than a core's L2 cache holds only costs time
+WORKERS: Final = 2  # threads: one encodes while another's chunk is written; a file has one writer at a time
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _LOCALHOST = b"\x7f\0\0\1"
-_BORN_HOST = _LOCALHOST + pack(">i", 38752)
-_STORE_HOST = _LOCALHOST + pack(">i", 10911)
+_BORN_HOST = Host(_LOCALHOST, 38752).to_bytes()
+_STORE_HOST = Host(_LOCALHOST, 10911).to_bytes()
 _STAGING = "commitlog.generating"
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedStore:
-    """What was written.
+    """What ``generate_store`` has written.
 
     Attributes:
         messages: records in the CommitLog.
@@ -66,7 +68,7 @@ class GeneratedStore:
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """What the records of a store have in common; the arrays are those of `encode_records`."""
+    """Fields that the records of a generated store share; the arrays are those of `encode_records`."""
 
     epoch_ms: int
     queues: int
@@ -80,19 +82,19 @@ class _Template:
 
 
 class _Sizes:
-    """Where records begin when laid end to end: sizes repeat with the topics."""
+    """Running sums of record sizes, which repeat with the topics: where each record begins when laid end to end."""
 
     def __init__(self, record_bytes: Sequence[int]) -> None:
         self._starts = [0, *accumulate(record_bytes)]
         self._round_bytes = self._starts.pop()
 
     def before(self, message: int) -> int:
-        """Bytes of all records before that one."""
+        """Return the bytes of all records before a message."""
         rounds, topic = divmod(message, len(self._starts))
         return rounds * self._round_bytes + self._starts[topic]
 
     def stop(self, first: int, space: int) -> int:
-        """One past the last message that fits, whole, into ``space`` bytes that begin with ``first``."""
+        """Return one past the last message that fits, whole, into ``space`` bytes that begin with ``first``."""
         rounds, rest = divmod(self.before(first) + space, self._round_bytes)
         return rounds * len(self._starts) + bisect_right(self._starts, rest) - 1
 
@@ -117,7 +119,7 @@ def generate_store(
     tags: bool,
     seed: int = 0,
     commitlog_file_bytes: int = COMMITLOG_FILE_BYTES,
-    on_progress: Progress | None = None,
+    on_progress: OnWritten | None = None,
 ) -> GeneratedStore:
     """Write ``<root>/commitlog`` and ``<root>/config/topics.json``; equal arguments give equal bytes.
 
@@ -145,8 +147,8 @@ def generate_store(
     """
     _check_options(messages, body_bytes, topics, queues, commitlog_file_bytes)
     template = _template(topics, queues, body_bytes, keys, tags, seed)
-    sizes = _Sizes([HEAD_BYTES + body_bytes + int(tail) for tail in template.tail_bytes])
-    largest = HEAD_BYTES + body_bytes + int(template.tail_bytes.max())
+    sizes = _Sizes([RECORD_HEAD_BYTES + body_bytes + int(tail) for tail in template.tail_bytes])
+    largest = RECORD_HEAD_BYTES + body_bytes + int(template.tail_bytes.max())
     if largest + BLANK_BYTES > commitlog_file_bytes:
         raise OptionError(
             f"a CommitLog file of {commitlog_file_bytes} bytes cannot hold a record of {largest} and a BLANK"
@@ -156,8 +158,8 @@ def generate_store(
     staging = store / _STAGING
     try:
         if (store / "commitlog").exists():
-            (store / "commitlog").rmdir()  # now, not at the end, for what cannot be replaced: a link, a mount
-        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
+            (store / "commitlog").rmdir()  # fail early, not at the end, if it cannot be replaced: a link, a mount
+        shutil.rmtree(staging, ignore_errors=True)  # left by a run that was killed
         staging.mkdir(parents=True)
         try:
             chunks = _lay_out(staging, sizes, messages, commitlog_file_bytes)
@@ -190,9 +192,11 @@ def _check_options(messages: int, body_bytes: int, topics: Sequence[str], queues
 
 def _check_unused(store: Path) -> None:
     """Refuse a root in use: Java would take old queues, or a crash's checkpoint, for the new log's."""
-    for name in ("commitlog", "consumequeue", "index"):
+    for name in ("commitlog", "consumequeue", "index", "batchconsumequeue", "compaction"):
         if (store / name).is_dir() and any((store / name).iterdir()):
             raise StoreError(f"{store} already holds a store: {name} is not empty")
+    found = store_variants.recognise(LocalStorage(), str(store))
+    store_variants.refuse(store_variants.no_new_log(found))
     if (store / "abort").exists():
         raise StoreError(f"{store} is in use, or was when its broker died: it has an abort file")
 
@@ -203,7 +207,7 @@ def _template(topics: Sequence[str], queues: int, body_bytes: int, keys: bool, t
     text_bytes = BODY_SLICES * TEXT_STRIDE + body_bytes
     mask_bytes = BODY_SLICES * MASK_STRIDE + body_bytes
     random = np.frombuffer(source.digest(6 + text_bytes + mask_bytes), dtype=np.uint8)
-    process_and_loader = random[:6].tobytes().hex().upper()  # a process id and a class loader's hash
+    process_and_loader = random[:6].tobytes().hex().upper()  # process id and hash of the class loader
     low_bits = random[6:] & np.uint8(0x1F)
 
     # A HashMap's order, as in a real broker's files. \1 and \2 separate; 5.x ends with \2 as well.
@@ -216,13 +220,16 @@ def _template(topics: Sequence[str], queues: int, body_bytes: int, keys: bool, t
     properties += ("0" * SEQUENCE_DIGITS + "\2") * keys + "WAIT\1true\2TRACE_ON\1true\2"
     end = len(properties)
 
-    rows = [bytes([len(topic)]) + topic.encode() + pack(">h", end) + properties.encode() for topic in topics]
+    rows = [
+        TOPIC_LENGTH[MAGIC_V1].pack(len(topic)) + topic.encode() + PROPERTIES_LENGTH.pack(end) + properties.encode()
+        for topic in topics
+    ]
     tails = np.zeros((len(rows), max(map(len, rows))), dtype=np.uint8)
     for tail, row in zip(tails, rows, strict=True):
         tail[: len(row)] = np.frombuffer(row, dtype=np.uint8)
-    # Size, CRC, queue, offsets and times are the kernel's; flag, sys_flag, reconsume_times and
+    # The kernel sets size, CRC, queue, offsets and times; flag, sys_flag, reconsume_times and
     # prepared_transaction_offset stay 0.
-    head = pack(">iiiiiqqiq8sq8siqi", 0, MAGIC_V1, 0, 0, 0, 0, 0, 0, 0, _BORN_HOST, 0, _STORE_HOST, 0, 0, body_bytes)
+    head = HEADS[0].pack(0, MAGIC_V1, 0, 0, 0, 0, 0, 0, 0, _BORN_HOST, 0, _STORE_HOST, 0, 0, body_bytes)
     return _Template(
         epoch_ms=int(datetime(2025, 1 + seed % 12, 1, tzinfo=UTC).timestamp()) * 1000,
         queues=queues,
@@ -237,7 +244,7 @@ def _template(topics: Sequence[str], queues: int, body_bytes: int, keys: bool, t
 
 
 def _lay_out(directory: Path, sizes: _Sizes, messages: int, file_bytes: int) -> Iterator[_Chunk]:
-    """Make the files, with their BLANKs, and say chunk by chunk which records go where.
+    """Create the files with their BLANKs, and yield chunk by chunk which records go where.
 
     A message goes into a file only if a BLANK still fits behind it (``CommitLog#doAppend``).
     """
@@ -251,7 +258,7 @@ def _lay_out(directory: Path, sizes: _Sizes, messages: int, file_bytes: int) -> 
             file.truncate(file_bytes)
             if file_stop < messages:
                 file.seek(used)
-                file.write(pack(">ii", file_bytes - used, MAGIC_BLANK))
+                file.write(SIZE_AND_MAGIC.pack(file_bytes - used, MAGIC_BLANK))
         while first < file_stop:
             position = sizes.before(first) - file_start
             stop = min(file_stop, max(first + 1, sizes.stop(first, CHUNK_BYTES)))
@@ -265,9 +272,9 @@ def _write_chunks(
     template: _Template,
     sizes: _Sizes,
     buffer_bytes: int,
-    on_progress: Progress | None,
+    on_progress: OnWritten | None,
 ) -> None:
-    # A chunk takes the buffer of the one WORKERS + 1 before it, which has been waited for.
+    # A chunk reuses the buffer of the one WORKERS + 1 before it, which has been waited for.
     buffers = deque(np.empty(buffer_bytes, dtype=np.uint8) for _ in range(WORKERS + 1))
     pending: deque[tuple[_Chunk, Future[None]]] = deque()
 
@@ -303,7 +310,7 @@ def _write_chunk(chunk: _Chunk, template: _Template, buffer: ByteArray) -> None:
         template.mask,
         template.from_end,
     )
-    with chunk.path.open("r+b") as file:  # buffered: it goes on after a short write
+    with chunk.path.open("r+b") as file:  # buffered: continues after a short write
         file.seek(chunk.position)
         file.write(buffer[:written].data)
 

@@ -1,4 +1,4 @@
-"""A store as one object: its segments, its messages, its records as Arrow, and look-ups by its own indexes."""
+"""Reads a store: its segments, its messages, its records as Arrow, and look-ups by its own indexes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,33 +9,36 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_formats.access.plan import Plan, plan_read
-from rmq_formats.access.points import Points, read_points
-from rmq_formats.access.query import MAX_LONG, Query, QueueBounds, ReadOptions
-from rmq_formats.access.queues import last_unit, queue_topics, topic_queues
-from rmq_formats.access.read import read_task
-from rmq_formats.access.trust import distrust
-from rmq_formats.arrow_schema import COMMITLOG, Mode
+from rmq_formats.arrow.schema import COMMITLOG, Mode
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.errors import FormatError, OptionError
-from rmq_formats.html_text import bytes_text, card, counted
 from rmq_formats.kernels.scan import CODE, POSITION, SOUND
-from rmq_formats.lookup import QueueSearch
-from rmq_formats.message import StoredMessage, decode_message_id, decode_record
-from rmq_formats.scan import scan_segment
-from rmq_formats.segment import Segment, commitlog_segments, open_storage, opened
+from rmq_formats.read.dirty import dirty_queues_reason
+from rmq_formats.read.index_lookup import QueueSearch
+from rmq_formats.read.plan import ReadPlan, plan_read
+from rmq_formats.read.point_reads import Points, read_points
+from rmq_formats.read.query import MAX_LONG, Query, QueueBounds, ReadOptions
+from rmq_formats.read.queues import last_unit
+from rmq_formats.read.task import read_task
+from rmq_formats.scan.segment import scan_segment
+from rmq_formats.storage.queue_files import named_topics, topic_queues
+from rmq_formats.storage.segments import Segment, commitlog_segments, open_storage, opened
+from rmq_formats.tasks.html_text import bytes_text, card, counted
 
 Time = int | datetime
-OnPlan = Callable[[Plan], None]
+OnPlan = Callable[[ReadPlan], None]
 
 _PLACE: Final = ("physical_offset", "size")
-_EDGE_BYTES: Final = 16 << 20  # where a first or last record is looked for; one has 4 MiB and a bit by default
+_EDGE_BYTES: Final = 16 << 20  # searched for the first or last record, which has little over 4 MiB at most by default
 _SHOWN_TOPICS: Final = 8
 
 
 class Store:
-    """A store at rest, or a running broker's, which is read as far as it is written when a call begins.
+    """A store at rest, or that of a running broker, which is read up to what is written when a call begins.
 
-    Nothing is written and nothing is locked. Damaged records are left out, unless a method says otherwise.
+    Nothing is written and no lock is taken. Damaged records are left out, unless a method says otherwise.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -53,7 +56,7 @@ class Store:
         return f"Store({self.path!r})"
 
     def segments(self) -> list[Segment]:
-        """The files of the CommitLog, by offset.
+        """List the files of the CommitLog, by offset.
 
         Raises:
             StoreNotFoundError: there is no store, or no CommitLog in it.
@@ -62,7 +65,7 @@ class Store:
 
     def topics(self) -> list[str]:
         """The topics that have a ConsumeQueue; where there is none at all, those of the log, which is scanned."""
-        found = queue_topics(self._storage, self.path)
+        found = named_topics(self._storage, self.path)
         if not found:
             names: set[str] = set()
             for batch in self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False):
@@ -84,9 +87,9 @@ class Store:
         to_physical_offset: int | None = None,
         strict: bool = False,
     ) -> Iterator[StoredMessage]:
-        """Messages in the order of the log. All conditions have to hold; ends are exclusive.
+        """Iterate over messages in log order. All conditions have to hold; ends are exclusive.
 
-        With a topic these are the messages that its consumers are given; without one, all records.
+        With a topic it yields the messages that its consumers receive; without one, all records.
 
         Args:
             topic: only that one's.
@@ -97,7 +100,7 @@ class Store:
             from_time: earliest store time, in ms or as a datetime.
             to_time: end of the store times.
             from_physical_offset: records that begin there or later.
-            to_physical_offset: and before here.
+            to_physical_offset: records that begin before here.
             strict: raise at the first damaged stretch instead of leaving it out.
 
         Raises:
@@ -105,8 +108,23 @@ class Store:
             OptionError: a queue or a queue offset without what it belongs to.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
-        query = _query(
-            topic, queue_id, from_offset, to_offset, tags, from_time, to_time, from_physical_offset, to_physical_offset
+        if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
+            raise OptionError("queue_id, from_offset and to_offset need a topic")
+        queues, bounds = None, {}
+        if topic is not None and queue_id is not None:  # queue offsets narrow the query only where they are one queue's
+            queues = {topic: frozenset([queue_id])}
+            narrowed = {"first_offset": from_offset, "end_offset": to_offset}
+            given = {name: value for name, value in narrowed.items() if value is not None}
+            bounds[topic, queue_id] = QueueBounds(**given)
+        query = Query(
+            topics=None if topic is None else frozenset([topic]),
+            queues=queues,
+            bounds=bounds,
+            first_ms=None if from_time is None else _milliseconds(from_time),
+            end_ms=None if to_time is None else _milliseconds(to_time),
+            first_physical_offset=from_physical_offset,
+            end_physical_offset=MAX_LONG if to_physical_offset is None else to_physical_offset,
+            tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         )
         for message in self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED):
             if (from_offset is None or message.queue_offset >= from_offset) and (
@@ -124,12 +142,12 @@ class Store:
         decompress: bool = False,
         verify_crc: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """Records as Arrow batches, with the columns of the Spark source ``rmq_commitlog``.
+        """Read records as Arrow batches, with the columns of the Spark source ``rmq_commitlog``.
 
         Args:
-            columns: names; None is all of ``rmq_formats.arrow_schema.COMMITLOG``.
+            columns: names; None is all of ``rmq_formats.arrow.schema.COMMITLOG``.
             topic: only that one's messages.
-            query: which records, for all other conditions; None is all.
+            query: all other conditions; None is all records.
             mode: PERMISSIVE gives damage as rows with a record_error, DROPMALFORMED leaves it out,
                 FAILFAST raises.
             decompress: inflate bodies that the producer compressed.
@@ -165,7 +183,7 @@ class Store:
         time: Time | None = None,
         on_plan: OnPlan | None = None,
     ) -> list[StoredMessage]:
-        """Find messages by the store's own indexes, or by a scan where these lack something.
+        """Find messages by ConsumeQueue or Index, or by a scan of the log where these lack something.
 
         Give ``key`` and ``topic``; ``uniq_key`` and ``topic``; ``msg_id``; ``topic``, ``queue_id`` and
         ``offset``; or ``topic`` and ``time`` (and ``queue_id``): of each queue, the first message stored then
@@ -179,11 +197,11 @@ class Store:
             queue_id: the queue.
             offset: the queue offset.
             time: store time, in ms or as a datetime.
-            on_plan: told how the messages are looked for.
+            on_plan: called with the plan of the look-up.
 
         Raises:
             DecodeError: not an offset message id.
-            OptionError: not one of these five.
+            OptionError: none of these five combinations.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         ways = [key is not None, uniq_key is not None, msg_id is not None, offset is not None, time is not None]
@@ -192,11 +210,11 @@ class Store:
         if msg_id is not None:
             return list(self._read(Query(msg_id=decode_message_id(msg_id)), on_plan=on_plan))
         if topic is None:
-            raise OptionError("a topic is needed as well")
+            raise OptionError("a look-up by key, offset or time needs a topic")
         if time is not None:
             return self._first_since(topic, queue_id, _milliseconds(time), on_plan)
         if offset is not None and queue_id is None:
-            raise OptionError("a queue id is needed as well")
+            raise OptionError("a look-up by offset needs a queue id")
         queues = None if queue_id is None else {topic: frozenset([queue_id])}
         bounds = {}
         if offset is not None and queue_id is not None:
@@ -207,7 +225,7 @@ class Store:
     def _read(
         self, query: Query, mode: Mode = Mode.DROPMALFORMED, on_plan: OnPlan | None = None
     ) -> Iterator[StoredMessage]:
-        """The messages of a query. Their places come first, so that only what is wanted is decoded."""
+        """Read the messages of a query. Their places come first, so that only what is wanted is decoded."""
         plan = plan_read(self._storage, self.path, query)
         if on_plan:
             on_plan(plan)
@@ -218,7 +236,7 @@ class Store:
                 yield from self._decode(segments, places)
 
     def _decode(self, segments: Sequence[Segment], places: NDArray[np.int64]) -> Iterator[StoredMessage]:
-        """The records at places, int64[n, 2] of physical offset and size, in the order of the log."""
+        """Decode the records at places, int64[n, 2] of physical offset and size, in log order."""
         points = Points.of(places[:, 0], places[:, 1])
         for _, batch in read_points(self._storage, segments, points, verify_crc=False):
             window = batch.data.data
@@ -230,10 +248,10 @@ class Store:
     def _first_since(
         self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
     ) -> list[StoredMessage]:
-        """Of each queue the first message that was stored at a time or later."""
+        """Find the first message of each queue that was stored at a time or later."""
         segments = self.segments()
-        queues = topic_queues(self._storage, self.path, topic)
-        if not queues or distrust(self._storage, self.path) is not None:
+        queues = list(topic_queues(self._storage, paths.consumequeue_dir(self.path), topic))
+        if not queues or dirty_queues_reason(self._storage, self.path, frozenset([topic])) is not None:
             return self._scan_since(topic, queue_id, time_ms, on_plan)
         units = []
         for queue in queues:
@@ -267,10 +285,10 @@ class Store:
     # --- for notebooks ------------------------------------------------------------------------------
 
     def _repr_html_(self) -> str:
-        """A card for notebooks. It costs a few reads, whatever the size of the store."""
+        """Render a card for notebooks. It costs a few reads, whatever the size of the store."""
         segments = self.segments()
         first, last = self._edge_message(segments, last=False), self._edge_message(segments, last=True)
-        topics = queue_topics(self._storage, self.path)
+        topics = named_topics(self._storage, self.path)
         shown = ", ".join(topics[:_SHOWN_TOPICS]) + (" …" if len(topics) > _SHOWN_TOPICS else "")
         log_bytes = sum(segment.size_bytes for segment in segments)
         rows = [
@@ -282,7 +300,7 @@ class Store:
         return card(f"Store {self.path}", rows)
 
     def _edge_message(self, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
-        """The first or the last sound record, if it stands near that end of a file."""
+        """Decode the first or the last sound record, if it stands near that end of a file."""
         for segment in reversed(segments) if last else segments:
             with opened(self._storage, segment.path) as file:
                 data_end = file.data_end()
@@ -301,39 +319,8 @@ class Store:
         return None
 
 
-def _query(
-    topic: str | None,
-    queue_id: int | None,
-    from_offset: int | None,
-    to_offset: int | None,
-    tags: str | Sequence[str] | None,
-    from_time: Time | None,
-    to_time: Time | None,
-    from_physical_offset: int,
-    to_physical_offset: int | None,
-) -> Query:
-    """The query of ``Store.messages``. Queue offsets narrow it only where they are one queue's."""
-    if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
-        raise OptionError("queue_id, from_offset and to_offset are a topic's: name the topic")
-    queues, bounds = None, {}
-    if topic is not None and queue_id is not None:
-        queues = {topic: frozenset([queue_id])}
-        narrowed = {"first_offset": from_offset, "end_offset": to_offset}
-        bounds[topic, queue_id] = QueueBounds(**{name: value for name, value in narrowed.items() if value is not None})
-    return Query(
-        topics=None if topic is None else frozenset([topic]),
-        queues=queues,
-        bounds=bounds,
-        first_ms=None if from_time is None else _milliseconds(from_time),
-        end_ms=None if to_time is None else _milliseconds(to_time),
-        first_physical_offset=from_physical_offset,
-        end_physical_offset=MAX_LONG if to_physical_offset is None else to_physical_offset,
-        tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
-    )
-
-
 def _milliseconds(time: Time) -> int:
-    """Store time in ms; a datetime without a zone is UTC."""
+    """Convert a store time to ms; a datetime without a zone is UTC."""
     if isinstance(time, int):
         return time
     moment = time if time.tzinfo is not None else time.replace(tzinfo=UTC)

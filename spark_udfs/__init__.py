@@ -1,7 +1,7 @@
-"""Column functions for DataFrames and SQL over what RocketMQ stores.
+"""Column functions for DataFrames and SQL: RocketMQ's hashes, CRCs, properties, and typed message bodies.
 
-Each works on whole Arrow columns, in kernels. ``register_functions(spark)`` makes them known to SQL by their
-own names; ``rmq_formats.spark.session()`` has done so.
+Each works on whole Arrow columns, in kernels. ``register_functions(spark)`` registers them for SQL by their
+own names; ``rmq_formats.spark.session()`` does so.
 """
 
 from pyspark.sql import SparkSession
@@ -13,7 +13,7 @@ from spark_udfs.functions import rmq_tags_code as rmq_tags_code
 
 
 def register_functions(spark: SparkSession) -> None:
-    """Make the functions known to SQL: ``SELECT rmq_tags_code(tags) FROM …``."""
+    """Register the functions for SQL: ``SELECT rmq_tags_code(tags) FROM …``."""
     functions = {
         "rmq_properties": rmq_properties,
         "rmq_tags_code": rmq_tags_code,

@@ -1,4 +1,4 @@
-"""Avro bodies, by fastavro."""
+"""Decodes Avro message bodies, by fastavro."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import SchemaParseException
 
-# Those that fastavro reads as Spark has them; of all others Spark takes the plain type.
+# Logical types that fastavro reads as Spark does; of all others Spark takes the plain type.
 _LOGICAL: Final = frozenset(
     ["date", "decimal", "timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"]
 )
@@ -16,10 +16,10 @@ _WIDENED: Final = (frozenset(["int", "long"]), frozenset(["float", "double"]))
 
 
 def plain(schema: Any) -> Any:
-    """The schema without the logical types that Spark reads as their plain type.
+    """Remove from the schema the logical types that Spark reads as their plain type.
 
     Raises:
-        ValueError: it has a union of several types, which would be no column.
+        ValueError: it has a union of several types, which no column can hold.
     """
     if isinstance(schema, list):
         kinds = [kind for kind in schema if kind != "null"]
@@ -37,7 +37,7 @@ def plain(schema: Any) -> Any:
 
 
 def decoder(schema: str) -> Callable[[bytes], dict[str, Any]]:
-    """A function that reads one body.
+    """Return a function that decodes one body.
 
     Raises:
         ValueError: not a schema.
@@ -51,7 +51,7 @@ def decoder(schema: str) -> Callable[[bytes], dict[str, Any]]:
         stream = BytesIO(body)
         value = fastavro.schemaless_reader(stream, parsed, None)
         if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes behind the value")
+            raise ValueError(f"{len(body) - stream.tell()} bytes after the value")
         return value  # type: ignore[return-value] # a record's; the spec is refused if it is none
 
     return decode

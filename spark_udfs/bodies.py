@@ -1,6 +1,6 @@
-"""Typed bodies: JSON, Avro and Protobuf become columns, and what does not decode a reason.
+"""Decodes message bodies in JSON, Avro or Protobuf to columns; a body that does not decode gets a reason.
 
-Each function gives a struct of ``value`` and ``reason``, one of which is null. JSON is decoded by Spark. The jars
+Each function returns a struct of ``value`` and ``reason``, one of which is null. Spark decodes JSON. The jars
 that decode Avro and Protobuf in Spark are not published for its version; their Python libraries do it instead,
 record by record, each in compiled code (docs/lakehouse.md has the figures).
 """
@@ -18,13 +18,13 @@ from pyspark.sql.types import StringType, StructField, StructType
 _CORRUPT: Final = "__rmq_corrupt"
 _END: Final = "__rmq_end"
 _EMPTY: Final = "the body is empty"
-_REASON_CHARS: Final = 200  # a library may put the whole body into its message
+_REASON_CHARS: Final = 200  # limit of a reason: a library may put the whole body into its message
 
 Decode = Callable[[bytes], dict[str, Any]]
 
 
 def json_body(body: Column, schema: StructType) -> Column:
-    """Bodies that are JSON objects; members that the schema does not name are passed over."""
+    """Decode bodies that are JSON objects; members that the schema does not name are passed over."""
     text = body.cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = F.from_json(text, StructType([*schema, StructField(_CORRUPT, StringType())]), options)
@@ -39,13 +39,13 @@ def json_body(body: Column, schema: StructType) -> Column:
 
 
 def _is_one_value(text: Column) -> Column:
-    """Whether nothing follows the first JSON value, where ``from_json`` stops: a mark behind it is the next one."""
+    """Return whether nothing follows the first JSON value, where ``from_json`` stops: a mark behind it is the next."""
     items = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]')), f"array<struct<{_END}: boolean>>")
     return F.coalesce(F.get(items, F.lit(1))[_END], F.lit(False))
 
 
 def avro_body(body: Column, schema: str, columns: StructType) -> Column:
-    """Bodies that are one Avro datum each, without a header.
+    """Decode bodies that are one Avro datum each, without a header.
 
     Args:
         body: binary.
@@ -62,7 +62,7 @@ def avro_body(body: Column, schema: str, columns: StructType) -> Column:
 
 
 def protobuf_body(body: Column, descriptors: bytes, message: str, columns: StructType) -> Column:
-    """Bodies that are one Protobuf message each.
+    """Decode bodies that are one Protobuf message each.
 
     Args:
         body: binary.
@@ -94,11 +94,11 @@ def _library_body(body: Column, decoder: Callable[[], Decode], columns: StructTy
 
 
 def decoded(bodies: pa.Array, decode: Decode, value_type: pa.DataType) -> pa.Array:
-    """A struct of ``value`` and ``reason`` for each body.
+    """Decode bodies to a struct of ``value`` and ``reason`` each.
 
     Args:
         bodies: binary.
-        decode: gives a value, or raises what says why not.
+        decode: returns a value, or raises with the reason.
         value_type: of the values.
     """
     values: list[dict[str, Any] | None] = []
@@ -119,12 +119,12 @@ def _attempt(body: bytes | None, decode: Decode) -> tuple[dict[str, Any] | None,
         return None, _EMPTY
     try:
         return decode(body), None
-    except Exception as error:  # whatever a library makes of foreign bytes, the stream goes on
+    except Exception as error:  # whatever a library raises for foreign bytes, the other rows are decoded
         return None, _shown(error)
 
 
 def _one_by_one(values: list[Any], reasons: list[str | None], value_type: pa.DataType) -> pa.Array:
-    """As ``pa.array``; a value that does not fit its column becomes null and gets a reason."""
+    """Build the array value by value; one that does not fit its column becomes null and gets a reason."""
     for row, value in enumerate(values):
         try:
             pa.array([value], value_type)

@@ -1,7 +1,7 @@
-"""The column functions, as Arrow UDFs.
+"""Arrow UDFs of the column functions.
 
-The kernels are imported where a function runs: the driver only needs its name and type. Types are objects, not
-texts, which could only be read where a session runs.
+The kernels are imported when a function runs: the driver only needs its name and type. Types are objects, not
+texts, which could only be parsed with a running session.
 """
 
 import pyarrow as pa
@@ -11,31 +11,31 @@ from pyspark.sql.types import IntegerType, LongType, MapType, StringType
 
 @arrow_udf(MapType(StringType(), StringType()))
 def rmq_properties(block: pa.Array) -> pa.Array:
-    """Properties out of their bytes in a record, ``name 0x01 value 0x02`` repeated; null for null."""
-    from rmq_formats.arrow_functions import properties  # noqa: PLC0415
+    """Decode properties from their bytes in a record, ``name 0x01 value 0x02`` repeated; null for null."""
+    from rmq_formats.arrow.functions import properties  # noqa: PLC0415
 
     return properties(block)
 
 
 @arrow_udf(LongType())
 def rmq_tags_code(tags: pa.Array) -> pa.Array:
-    """The tags code of a ConsumeQueue unit: Java's ``String.hashCode`` with its sign; 0 without tags."""
-    from rmq_formats.arrow_functions import tags_codes  # noqa: PLC0415
+    """Compute the tags code of a ConsumeQueue unit: Java's ``String.hashCode`` with its sign; 0 without tags."""
+    from rmq_formats.arrow.functions import tags_codes  # noqa: PLC0415
 
     return tags_codes(tags)
 
 
 @arrow_udf(IntegerType())
 def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
-    """The hash under which an IndexFile keeps a key of a topic; null if either is."""
-    from rmq_formats.arrow_functions import key_hashes  # noqa: PLC0415
+    """Compute the hash under which an IndexFile keeps a key of a topic; null if either is."""
+    from rmq_formats.arrow.functions import key_hashes  # noqa: PLC0415
 
     return key_hashes(topic, key)
 
 
 @arrow_udf(IntegerType())
 def rmq_crc32(body: pa.Array) -> pa.Array:
-    """CRC-32 without its highest bit, as RocketMQ keeps it in ``body_crc``; null for null."""
-    from rmq_formats.arrow_functions import body_crcs  # noqa: PLC0415
+    """Compute CRC-32 without its highest bit, as RocketMQ keeps it in ``body_crc``; null for null."""
+    from rmq_formats.arrow.functions import body_crcs  # noqa: PLC0415
 
     return body_crcs(body)

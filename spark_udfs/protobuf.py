@@ -1,4 +1,4 @@
-"""Protobuf bodies, by Google's library: messages to columns."""
+"""Decodes Protobuf message bodies to columns, by Google's library."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -38,10 +38,10 @@ _PLAIN: Final[dict[int, DataType]] = {
 
 
 def descriptor(descriptors: bytes, message: str) -> Descriptor:
-    """A message's descriptor out of a FileDescriptorSet.
+    """Find a message's descriptor in a FileDescriptorSet.
 
     Raises:
-        ValueError: not such a set, or the message is not in it.
+        ValueError: not such a set, or it lacks the message.
     """
     pool = descriptor_pool.DescriptorPool()
     try:
@@ -55,10 +55,10 @@ def descriptor(descriptors: bytes, message: str) -> Descriptor:
 
 
 def columns(message: Descriptor, above: tuple[str, ...] = ()) -> StructType:
-    """A message's columns in Spark's types.
+    """Convert a message's fields to a Spark schema.
 
     Raises:
-        ValueError: it holds itself, and would have no end.
+        ValueError: the message contains itself, and would be infinite.
     """
     if message.full_name in above:
         raise ValueError(f"message {message.full_name!r} holds itself")
@@ -86,7 +86,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def decoder(descriptors: bytes, message: str) -> Callable[[bytes], dict[str, Any]]:
-    """A function that reads one body. Fields without presence have their default; others may be null."""
+    """Return a function that decodes one body. Fields without presence have their default; others may be null."""
     found = descriptor(descriptors, message)
     kind = message_factory.GetMessageClass(found)
     read = _reader(found)
@@ -101,7 +101,7 @@ def decoder(descriptors: bytes, message: str) -> Callable[[bytes], dict[str, Any
 
 
 def _reader(message: Descriptor) -> Callable[[Any], dict[str, Any]]:
-    """Reads a message's fields; what each one is, is decided once."""
+    """Build a reader of a message's fields; what each one is, is decided once."""
     fields = [(field.name, field.has_presence, _value(field)) for field in message.fields]
 
     def read(parsed: Any) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ARCHIVES = Path(__file__).parent / "golden"
 GATE_TIMEOUT_S = 60.0
+MOST_TRIED_AGAIN = 3
 MIXED_DELAY_LEVELS = " ".join(f"{second}s" for second in range(1, 19))
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -29,7 +30,8 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Of the processors' time in a test's short-lived JVM the optimizing compiler takes most, and to no use.
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+    # It needs 80 MB for what it compiles, and without the other compiler has but 48: it compiled again and again.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
     # An example has no deadline: a busy machine is no fault of what is tested.
     settings.register_profile("project", deadline=None)
     settings.load_profile("project")
@@ -55,6 +57,11 @@ GOLDEN_SETTINGS = {
     "exotic": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS),
     "exotic_crc": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS, True, 65536),
 }
+# Stores of other layouts, see tests/golden/README.md; the log's files have 262144 bytes in all of them.
+_VARIANT = GoldenSettings(262144, 2000, 500, 2000, MIXED_DELAY_LEVELS)
+VARIANTS = dict.fromkeys(
+    ("dledger_mixed", "lmq", "bcq", "rocksdb_crash", "rocksdb_lmq", "tiered", "compaction", "controller"), _VARIANT
+)
 
 
 def _unpack(name: str, directory: Path) -> Path:
@@ -119,6 +126,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         "spark_sql_warehouse_dir": str(tmp_path_factory.mktemp("warehouse")),
         # Code that is made for each query and compiled for a few rows costs more than it saves.
         "spark_sql_codegen_wholeStage": "false",
+        "spark_sql_codegen_factoryMode": "NO_CODEGEN",
         "spark_python_authenticate_socketTimeout": "120s",  # workers may start on a busy machine
     }
     spark = session("tests", master="local[2]", **more)
@@ -129,23 +137,53 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
 
 @pytest.fixture
 def kernel_gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set, it has the kernels of a new store load: as if that took so long."""
-    from rmq_core.store import kernel_loading  # most tests have no store
+    """Set, it has the kernels of a store load: as if that took so long."""
+    from rmq_core.store import store  # most tests have none
 
     event = threading.Event()
-    load = kernel_loading.load_kernels
+    load = store.load_kernels
 
     def load_later() -> None:
         assert event.wait(GATE_TIMEOUT_S)
         load()
 
-    monkeypatch.setattr(kernel_loading, "load_kernels", load_later)
+    monkeypatch.setattr(store, "load_kernels", load_later)
     yield event
     event.set()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of the session are for one worker; one is tried again only where ``flaky(reruns=…, reason=…)`` says why."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+            # A second session costs a JVM that has yet to load and compile what the first one has.
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("spark"))
+        elif "bucket" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("s3"))  # one server
+        mark = item.get_closest_marker("flaky")
+        if mark is not None and not mark.kwargs.get("reason"):
+            raise pytest.UsageError(f"{item.nodeid}: its mark flaky gives no reason")
+
+
+def _tried_again(config: pytest.Config) -> "list[pytest.TestReport]":
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return [] if reporter is None else list(reporter.stats.get("rerun", []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run in which more than a few tests had to be tried again fails."""
+    if len(_tried_again(session.config)) > MOST_TRIED_AGAIN:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell why tests were tried again: a reason that comes seldom is lost otherwise."""
-    for report in terminalreporter.stats.get("rerun", []):
+    reports = _tried_again(terminalreporter.config)
+    for report in reports:
         terminalreporter.write_sep("_", f"tried again: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
+    if len(reports) > MOST_TRIED_AGAIN:
+        terminalreporter.write_line(f"FAILED: {len(reports)} were tried again, of {MOST_TRIED_AGAIN} at most", red=True)

@@ -1,4 +1,4 @@
-"""The main job on real input, start to end: ``make demo``, or ``make demo STORE=DIR`` on your own store.
+"""The demo: rebuilds, verifies and queries a real store, start to end: ``make demo``, or ``make demo STORE=DIR``.
 
 A broker takes messages from a producer and gives them to a consumer. Its store then loses its queues and its
 Index; Spark rebuilds them from the CommitLog, byte for byte; the messages land in a Delta table; a query and
@@ -7,6 +7,7 @@ a look-up by key answer from what came of it. Then transactions, a message that 
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from rmq_formats.errors import RmqError
-from rmq_formats.segment import commitlog_segments, open_storage
 from rmq_formats.spark import session
+from rmq_formats.storage.segments import commitlog_segments, open_storage
 from tools.demo_messaging import DELAY_S, run_messaging
 from tools.demo_traffic import REBUILD_SIZES, run_traffic
 
@@ -28,12 +29,12 @@ console = Console(highlight=False)
 
 
 def short(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path as one would type it here."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def say(text: str) -> None:
-    """One step of the demo."""
+    """Print the title of one step of the demo."""
     console.print(f"\n[bold]{text}[/bold]")
 
 
@@ -51,7 +52,7 @@ def run_job(name: str, *arguments: str) -> dict[str, object]:
 
 
 def write_store() -> Path:
-    """A store that our broker wrote from real sends; what it made of queues and Index is moved to ``written``."""
+    """Write a store by real sends to our broker; the broker's own queues and Index are moved to ``written``."""
     say("1. A broker: messages go in, a consumer gets each of them")
     console.print("  $ rmq standalone --store .demo/store", style="dim")
     store, traffic = run_traffic(WORK)
@@ -67,7 +68,7 @@ def write_store() -> Path:
 
 
 def same_files(ours: Path, theirs: Path, *, by_name: bool) -> int | None:
-    """How many files two directories have, all with the same bytes; None where they differ."""
+    """Return how many files two directories have, all with the same bytes; None where they differ."""
     trees = [
         {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
         for directory in (ours, theirs)
@@ -78,7 +79,7 @@ def same_files(ours: Path, theirs: Path, *, by_name: bool) -> int | None:
 
 
 def compare(ours: Path, theirs: Path, owner: str) -> bool:
-    """Say whether the rebuilt directories hold the bytes of others; ``owner`` says whose they are."""
+    """Print whether the rebuilt directories hold the bytes of others; ``owner`` says whose they are."""
     good = True
     for name, by_name in (("consumequeue", True), ("index", False)):
         if not (theirs / name).exists():
@@ -91,7 +92,7 @@ def compare(ours: Path, theirs: Path, owner: str) -> bool:
 
 
 def show_table(table: Path) -> tuple[str, str] | None:
-    """Messages by topic, out of the Delta table; topic and key of the newest message that has a key."""
+    """Print the messages by topic from the Delta table, and topic and key of the newest message that has a key."""
     spark = session("demo")
     messages = spark.read.format("delta").load(str(table))
     by_topic = messages.groupBy("topic").agg(
@@ -110,7 +111,7 @@ def show_table(table: Path) -> tuple[str, str] | None:
 
 
 def show_message(store: Path, topic: str, key: str) -> None:
-    """One message by its key, as an operator asks for it."""
+    """Print one message by its key, as an operator asks for it."""
     say(f"4. Look a message up by its key {key!r}, without a broker")
     console.print(f"  $ rmq query {short(store)} --topic {topic} --key {key}", style="dim", soft_wrap=True)
     rmq = Path(sys.executable).parent / "rmq"
@@ -118,7 +119,7 @@ def show_message(store: Path, topic: str, key: str) -> None:
 
 
 def show_messaging() -> bool:
-    """Transactions, a message that waits, a failover."""
+    """Show transactions, a timer message, a failover."""
     say("5. Transactions, a message that waits, and a master that dies")
     for name in ("master", "slave"):
         console.print(f"  $ rmq broker --store .demo/{name} -c .demo/{name}.conf", style="dim")
@@ -143,6 +144,8 @@ def main() -> int:
         except RmqError as error:
             print(f"demo: {error}", file=sys.stderr)  # noqa: T201 # one line, not wrapped
             return 2
+    # Of the processors' time in three JVMs that live for seconds the optimizing compiler takes most.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
     if given.store:

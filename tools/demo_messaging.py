@@ -1,12 +1,9 @@
-"""The demo's transaction, its message that waits, and its failover: a name server, a master and its slave."""
+"""The demo's transactions, timer message and failover, on a name server, a master and its slave."""
 
 import asyncio
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +11,14 @@ from rmq_core.client import (
     Admin,
     Message,
     Producer,
-    PushConsumer,
-    PushOptions,
     ReceivedMessage,
     SendStatus,
-    StartPosition,
     TransactionProducer,
     TransactionState,
 )
 from rmq_core.remoting.errors import RemotingError
+from tools.consuming import consume_until
+from tools.processes import broker, free_ports, running
 
 TOPIC = "Payments"
 ORDERS = 10
@@ -35,14 +31,14 @@ _PATIENCE_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of it.
+    """The observed results.
 
     Attributes:
         paid: orders whose payment was committed.
-        rolled_back: those whose was not.
+        rolled_back: orders whose payment was rolled back.
         stored: messages that consumers are to get, all in all.
         before: payments that a consumer got while the master was there.
-        waited_s: how long the message that waits did.
+        waited_s: seconds until the timer message came.
         after: messages that a new consumer got from the slave, the master being dead.
     """
 
@@ -55,46 +51,20 @@ class Seen:
 
 
 def run_messaging(work: Path) -> Seen:
-    """Start the three, go through it, end them."""
+    """Start name server, master and slave; run all steps; stop the three."""
     with ExitStack() as stack:
-        listen = [f"127.0.0.1:{port}" for port in _free_ports(3)]
+        listen = [f"127.0.0.1:{port}" for port in free_ports(3)]
         namesrv = listen[0]
-        stack.enter_context(_running(work / "namesrv", "namesrv", "--listen", namesrv))
-        master = stack.enter_context(_broker(work / "master", _MASTER, namesrv, listen[1]))
+        stack.enter_context(running(work / "namesrv.log", "namesrv", "--listen", namesrv))
+        master = stack.enter_context(broker(work / "master", _MASTER, namesrv, listen[1]))
         asyncio.run(_registered(namesrv, 1))
-        stack.enter_context(_broker(work / "slave", _SLAVE, namesrv, listen[2]))
+        stack.enter_context(broker(work / "slave", _SLAVE, namesrv, listen[2]))
         asyncio.run(_registered(namesrv, 2))
         return asyncio.run(_scenes(namesrv, master))
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in taken]
-
-
-def _broker(store: Path, conf: str, namesrv: str, listen: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-    path = store.with_suffix(".conf")
-    path.write_text(conf, encoding="utf-8")
-    return _running(store, "broker", "--store", str(store), "--namesrv", namesrv, "--listen", listen, "-c", str(path))
-
-
-@contextmanager
-def _running(beside: Path, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A command of ``rmq``, ended by SIGTERM; what it says is in a log of that name."""
-    with beside.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "rmq"), *arguments], stdout=log, stderr=subprocess.STDOUT
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
 async def _registered(namesrv: str, count: int) -> None:
-    """Wait until the name server knows so many brokers."""
+    """Wait until the name server has so many registered brokers."""
     async with asyncio.timeout(_PATIENCE_S), Admin(namesrv) as admin:
         while True:
             try:
@@ -106,7 +76,7 @@ async def _registered(namesrv: str, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _scenes(namesrv: str, master: "subprocess.Popen[bytes]") -> Seen:
+async def _scenes(namesrv: str, master: "subprocess.Popen[str]") -> Seen:
     async with Producer(namesrv, "demo-producer") as producer, asyncio.timeout(_PATIENCE_S):
         stored = 1
         first = Message(TOPIC, b"hello")
@@ -126,7 +96,7 @@ async def _scenes(namesrv: str, master: "subprocess.Popen[bytes]") -> Seen:
 
 
 async def _pay(namesrv: str) -> int:
-    """A payment for each order, every third of which fails; how many were committed."""
+    """Send a payment for each order in a transaction, every third of which fails; return how many were committed."""
     ledger: dict[str, TransactionState] = {}  # a database
 
     def pay(message: Message, transaction_id: str) -> TransactionState:
@@ -144,17 +114,12 @@ async def _pay(namesrv: str) -> int:
 
 
 async def _consume(namesrv: str, group: str, count: int) -> list[str]:
-    """The tags of what a new group gets; that many messages, the last of which waits for its time."""
+    """Consume so many messages with a new group, the last of which is a timer message; return their tags."""
     tags: dict[str, str] = {}
-    complete = asyncio.Event()
 
-    def on_messages(received: list[ReceivedMessage]) -> None:
+    def take(received: list[ReceivedMessage]) -> bool:
         tags.update({message.msg_id: message.tags for message in received})
-        if len(tags) >= count:
-            complete.set()
+        return len(tags) >= count
 
-    consumer = PushConsumer(namesrv, group, on_messages, PushOptions(start=StartPosition.FIRST))
-    consumer.subscribe(TOPIC)
-    async with consumer, asyncio.timeout(_PATIENCE_S):
-        await complete.wait()
+    await consume_until(namesrv, group, [TOPIC], take)
     return list(tags.values())

@@ -1,4 +1,4 @@
-"""The demo's first step: a broker of ours, real sends to it, and a consumer that gets each of them."""
+"""The demo's first step: starts our broker, sends real messages to it, and consumes each of them."""
 
 import asyncio
 import json
@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_core.client import Message, Producer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
-from tools.standalone import standalone
+from rmq_core.client import Message, Producer, ReceivedMessage
+from tools.consuming import consume_until
+from tools.processes import standalone
 
 # Small files, so that the store shows how they roll; the names are broker.conf's own.
 CONSUMEQUEUE_FILE_BYTES, INDEX_SLOTS, INDEX_ENTRIES = 6000, 500, 2000
@@ -31,7 +32,7 @@ _CONCURRENT_SENDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went through the broker.
+    """The messages that went through the broker.
 
     Attributes:
         sent: messages that the broker acknowledged.
@@ -47,7 +48,7 @@ class Traffic:
 
 
 def run_traffic(work: Path) -> tuple[Path, Traffic]:
-    """Start ``rmq standalone``, send, consume, stop it; the store and what went through.
+    """Start ``rmq standalone``, send, consume, stop it; return the store and what went through.
 
     Raises:
         RuntimeError: the broker did not start.
@@ -87,18 +88,13 @@ async def _send_and_consume(namesrv: str) -> Traffic:
         send_s = time.perf_counter() - begin
     sent = len(messages) + len(TOPICS)
     seen: set[str] = set()
-    complete = asyncio.Event()
+    last = begin = time.perf_counter()
 
-    def on_messages(received: list[ReceivedMessage]) -> None:
+    def take(received: list[ReceivedMessage]) -> bool:
+        nonlocal last
         seen.update(message.msg_id for message in received)
-        if len(seen) >= sent:
-            complete.set()
+        last = time.perf_counter()
+        return len(seen) >= sent
 
-    begin = time.perf_counter()
-    consumer = PushConsumer(namesrv, "demo-consumer", on_messages, PushOptions(start=StartPosition.FIRST))
-    for topic in TOPICS:
-        consumer.subscribe(topic)
-    async with consumer, asyncio.timeout(60):
-        await complete.wait()
-        consume_s = time.perf_counter() - begin
-    return Traffic(sent, len(seen), send_s, consume_s)
+    await consume_until(namesrv, "demo-consumer", TOPICS, take)
+    return Traffic(sent, len(seen), send_s, last - begin)

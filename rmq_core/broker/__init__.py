@@ -1,1 +1,1 @@
-"""The broker: what producers and consumers ask, answered out of a store, on one event loop."""
+"""The broker: serves producers, consumers and admin tools from a store, on one asyncio event loop."""

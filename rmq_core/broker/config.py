@@ -1,4 +1,4 @@
-"""Settings of a broker: its own, and those of its store, out of one file."""
+"""Broker settings: the broker's own and its store's, from one file, the environment and the command line."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import Final
 
-from rmq_core.broker.foreign_keys import IGNORED
+from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.settings import load_settings, read_settings_file, setting
@@ -16,17 +16,9 @@ from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
 from rmq_formats.errors import OptionError
 
 ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
-FAST_PORT_DISTANCE: Final = 2  # the port for clients that must not wait behind pulls is so much lower
+FAST_PORT_DISTANCE: Final = 2  # the fast port, which takes no pulls, is so much below the listen port
 _MAX_PORT: Final = 65535
 _TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)
-# Keys whose "true" promises what this broker does not do: to pass over them would leave doors open.
-_NOT_TRUE: Final = (
-    "aclEnable",
-    "authenticationEnabled",
-    "authorizationEnabled",
-    "enableControllerMode",
-    "enableDLegerCommitLog",
-)
 _SLAVE: Final = "SLAVE"
 _ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", _SLAVE)
 _HOST_NAME: Final = re.compile(r"[0-9A-Za-z_.-]+")  # or an IPv4 address
@@ -38,13 +30,13 @@ class BrokerConfig(HaSettings):
 
     Attributes:
         bind_address: the address to listen on; 0.0.0.0 is all.
-        listen_port: 0 takes a free one. Two below it the broker listens as well.
+        listen_port: 0 takes a free one. The broker also listens two below it, for requests other than pulls.
         broker_ip1: the address that clients are told; that of ``bind_address`` if empty.
         broker_ip2: the address or name that slaves are told; that of ``broker_ip1`` if empty.
-        broker_name: what queues are told apart by in a cluster.
+        broker_name: shared with its slaves; with a topic and a queue id it names a queue in the cluster.
         broker_cluster_name: the cluster.
         broker_id: 0 is a master; its slaves, which have its name, have others.
-        broker_role: ASYNC_MASTER, SYNC_MASTER, whose senders wait for ``in_sync_replicas``, or SLAVE.
+        broker_role: ASYNC_MASTER, SYNC_MASTER, whose sends wait for ``in_sync_replicas``, or SLAVE.
         namesrv_addr: ``host:port`` of name servers, separated by semicolons; empty for none.
         broker_permission: 4 read, 2 write.
         auto_create_topic_enable: whether a send may make its topic.
@@ -52,48 +44,50 @@ class BrokerConfig(HaSettings):
         default_topic_queue_nums: queues of the template topic, and most that a made topic has.
         cluster_topic_enable: whether the topic named as the cluster can be read and written.
         broker_topic_enable: whether the topic named as the broker can.
-        trace_topic_enable: whether there is a topic of traces.
+        trace_topic_enable: whether the topic of message traces exists.
         msg_trace_topic_name: its name.
         revive_queue_num: queues of the topic that popping needs; kept for a Java broker on the same store.
-        timer_wheel_enable: whether messages may be sent for a time of their own.
-        timer_precision_ms: length of the intervals in which they are delivered; 100, 200, 500 or 1000, others count
+        timer_wheel_enable: whether timer messages, which have a delivery time of their own, are accepted.
+        timer_precision_ms: length of the timer wheel's intervals; 100, 200, 500 or 1000, other values count
             as the next below.
-        timer_max_delay_sec: how far ahead such a time may be.
-        timer_roll_window_slots: intervals ahead from which on such a message is stored again on the way.
+        timer_max_delay_sec: how far ahead a delivery time may be.
+        timer_roll_window_slots: intervals ahead from which on a timer message rolls: it is stored again on the way.
         timer_log_file_bytes: size of a file of ``timerlog``.
-        timer_flush_interval_ms: how often it is written down how far timer messages are.
-        timer_congest_num_each_slot: messages of an interval from which on some more are refused; twice as many, all.
-        timer_stop_enqueue: take no timer messages in; they wait in their topic.
-        timer_stop_dequeue: deliver none; they wait on.
+        timer_flush_interval_ms: how often the timer checkpoint is written.
+        timer_congest_num_each_slot: messages of an interval above which some are refused; above twice as many, all.
+        timer_stop_enqueue: do not enqueue timer messages; they wait in their topic.
+        timer_stop_dequeue: do not deliver timer messages; they wait in the wheel.
         recall_message_enable: whether timer messages may be recalled.
-        register_name_server_period_ms: how often the broker registers.
-        register_broker_timeout_ms: how long a name server may take for it.
-        compressed_register: registers in few bytes.
+        register_name_server_period_ms: how often the broker registers with its name servers.
+        register_broker_timeout_ms: timeout of a registration.
+        compressed_register: whether registrations are compressed.
         flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
         flush_delay_offset_interval_ms: likewise of delay levels.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
-        enable_property_filter: whether SQL92 subscriptions are taken.
+        enable_property_filter: whether SQL92 subscriptions are accepted.
         enable_mixed_message_type: whether a topic's ``message.type`` may be MIXED.
         filter_support_retry: whether a SQL92 subscription of a retry topic means what the group has registered for the
             topic that a message comes from, instead of what the subscription says.
-        enable_calc_filter_bit_map: whether ConsumeQueueExt says which SQL92 subscriptions a message may be for.
+        enable_calc_filter_bit_map: whether ConsumeQueueExt gets bit maps of the SQL92 subscriptions that may match.
         expect_consumer_num_use_filter: groups with such subscriptions that a bit map is made for.
-        max_error_rate_of_bloom_filter: messages in 100 that such a bit map may be wrong about.
+        max_error_rate_of_bloom_filter: false positives of such a bit map, percent.
         filter_data_clean_time_span_ms: how long the filter of a group that has gone is kept.
-        long_polling_enable: whether a pull may wait as long as it asks to.
-        short_polling_time_ms: how long it waits at most otherwise.
-        use_server_side_reset_offset: whether a reset of offsets is told at the next pull.
-        notify_consumer_ids_changed_enable: whether groups are told that their members have changed.
-        channel_expired_timeout_ms: a client without heartbeats is gone after that.
-        region_id: put into each message.
-        trace_on: likewise.
+        long_polling_enable: whether a pull is held for as long as it asks to.
+        short_polling_time_ms: how long a pull is held at most without long polling.
+        use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
+        notify_consumer_ids_changed_enable: whether members are told to rebalance when their group has changed.
+        channel_expired_timeout_ms: a client without heartbeats for so long is disconnected.
+        region_id: the property MSG_REGION of each message.
+        trace_on: the property TRACE_ON of each message.
         reject_transaction_message: whether half messages of transactions are refused.
-        transaction_timeout_ms: how old a half message has to be for its producer to be asked about it.
-        transaction_check_max: how often a producer is asked about one; then it is given up.
-        transaction_check_interval_ms: how often half messages are looked through.
-        transaction_op_max_bytes: of a note of ended transactions; a longer one is written at once.
-        transaction_op_batch_interval_ms: how long such a note is gathered.
-        max_held_pulls: pulls that wait for messages; more are answered at once.
+        transaction_timeout_ms: age from which on the producer of a half message is asked about it.
+        transaction_check_max: how often a producer is asked about a half message before that is given up.
+        transaction_check_interval_ms: how often half messages are checked.
+        transaction_op_max_bytes: of an op message, which notes ended transactions; at this size it is written at once.
+        transaction_op_batch_interval_ms: how often op messages are written otherwise.
+        max_expression_chars: of a subscription's tags or SQL92 expression, or of a heartbeat's SQL92 expressions
+            together: their parser needs a second for 200,000.
+        max_held_pulls: pulls that are held for messages; more are answered at once.
     """
 
     bind_address: str = setting("127.0.0.1")
@@ -150,16 +144,17 @@ class BrokerConfig(HaSettings):
     transaction_check_interval_ms: int = setting(30_000, java="transactionCheckInterval", low=10)
     transaction_op_max_bytes: int = setting(4096, java="transactionOpMsgMaxSize", low=1, high=1 << 20, mutable=True)
     transaction_op_batch_interval_ms: int = setting(3000, java="transactionOpBatchInterval", low=10)
+    max_expression_chars: int = setting(16_384, low=1)
     max_held_pulls: int = setting(200_000)
 
     @property
     def is_slave(self) -> bool:
-        """Whether a master writes this broker's store."""
+        """Whether this broker is a slave: its master writes its store."""
         return self.broker_role == _SLAVE
 
     @property
     def timer_precision(self) -> int:
-        """The precision that counts, ms. Source: ``MessageStoreConfig#setTimerPrecisionMs``."""
+        """The effective timer precision, ms. Source: ``MessageStoreConfig#setTimerPrecisionMs``."""
         return max((one for one in _TIMER_PRECISIONS_MS if one <= self.timer_precision_ms), default=100)
 
     @property
@@ -174,7 +169,7 @@ def load_config(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[BrokerConfig, StoreConfig, list[str]]:
-    """Settings of all sources: the broker's, its store's, and the keys of the file that mean nothing here.
+    """Load the broker's and its store's settings from all sources; also returns the file's ignored keys.
 
     Args:
         store: directory of the store; None if the file says it.
@@ -193,12 +188,11 @@ def load_config(
         prefix=ENVIRONMENT_PREFIX,
         flags=flags,
         ignored=IGNORED | of_store.keys(),
+        done_anyway=DONE_ANYWAY,
     )
     _check_role(config, file)
     properties = {}
     for key, value in (read_settings_file(file) if file else {}).items():
-        if key in _NOT_TRUE and str(value).strip().lower() == "true":
-            raise OptionError(f"{file}: {key} is not supported")
         if key in of_store:
             properties[of_store[key]] = str(value).lower() if isinstance(value, bool) else str(value)
     if store is not None:
@@ -212,7 +206,7 @@ def load_config(
 
 
 def _check_role(config: BrokerConfig, file: Path | None) -> None:
-    """Refuse what no broker of its role can be.
+    """Check that role, broker id and addresses fit together.
 
     Raises:
         OptionError: it names the setting.
@@ -228,7 +222,7 @@ def _check_role(config: BrokerConfig, file: Path | None) -> None:
         )
     host, _, port = config.ha_master_address.rpartition(":")
     if config.ha_master_address and not (host and port.isdecimal() and 0 < int(port) <= _MAX_PORT):
-        raise OptionError(f"{file}: haMasterAddress is no host:port: {config.ha_master_address!r}")
+        raise OptionError(f"{file}: haMasterAddress is not host:port: {config.ha_master_address!r}")
     if config.broker_ip2 and not _is_host(config.broker_ip2):
         raise OptionError(f"{file}: brokerIP2 is no address: {config.broker_ip2!r}")
 
@@ -241,7 +235,7 @@ def _is_host(text: str) -> bool:
 
 
 def store_properties(config: StoreConfig) -> dict[str, str]:
-    """A store's settings by their names in Java, as text."""
+    """A store's settings as ``broker.conf`` properties: Java's names, values as text."""
     values = ((java, getattr(config, name)) for name, java in JAVA_NAMES.items())
     return {java: str(getattr(value, "value", value)) if not isinstance(value, bool) else str(value).lower()
             for java, value in values}  # fmt: skip

@@ -1,4 +1,4 @@
-"""A broker's part in replication: slaves follow it, and as a slave it follows its master.
+"""A broker's replication: a master sends its log to slaves, a slave follows its master.
 
 Source: ``DefaultHAService``, ``BrokerController#handleRegisterBrokerResult``.
 """
@@ -7,35 +7,35 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from rmq_core.broker.appending import Waiters
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.tables import log
+from rmq_core.broker.tables.table_file import log
+from rmq_core.broker.tables.waiters import Waiters
 from rmq_core.ha.master import HaMaster
 from rmq_core.ha.slave import HaSlave
 from rmq_core.remoting.bodies import HaStatus
 from rmq_core.remoting.bodies.stats import HaClient, HaConnection
 from rmq_core.remoting.errors import ListenError
 from rmq_core.store.config import FlushDiskType
+from rmq_core.store.results import PutResult
 from rmq_core.store.store import MessageStore
-from rmq_core.store.values import PutResult
 
-TICK_S: Final = 0.1  # how often what was not pushed at once is; Java's
+TICK_S: Final = 0.1  # interval of pushes, heartbeats and time-outs; Java's
 _MAX_PORT: Final = 65535
 
 
 class Replication:
-    """Both sides.
+    """Replication of a broker: its HA service for slaves and, at a slave, its HA client.
 
     Attributes:
-        master: what slaves connect to; a slave has some as well, if it is asked.
-        slave: follows the master; None of a master.
+        master: serves slaves; a slave does so as well, if others connect to it.
+        slave: follows the master; None on a master.
         port: where slaves connect; 0 if they cannot.
-        needs_slaves: whether senders wait for slaves.
+        needs_slaves: whether sends wait for slaves.
         master_address: ``host:port`` where a slave's master takes requests; empty while none is known.
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
-        """Prepare it.
+        """Prepare both sides; ``start`` runs them.
 
         Args:
             store: the broker's.
@@ -53,10 +53,10 @@ class Replication:
         self._is_closed = False
 
     async def start(self, broker_port: int) -> None:
-        """Take slaves, or follow the master.
+        """Listen for slaves and, on a slave, follow the master.
 
         Raises:
-            ListenError: the port that the settings name, or that a SYNC_MASTER needs, cannot be had.
+            ListenError: the port that the settings name, or that a SYNC_MASTER needs, cannot be listened on.
         """
         config, self._loop = self._config, asyncio.get_running_loop()
         port = config.ha_listen_port or (broker_port + 1 if config.listen_port and broker_port < _MAX_PORT else 0)
@@ -77,23 +77,23 @@ class Replication:
             self._loop.call_soon_threadsafe(self.push)
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop both sides."""
         self._is_closed = True
         if self.slave is not None:
             await self.slave.close()
         await self.master.close()
 
     async def drain(self) -> None:
-        """Wait until no sender waits for slaves any more."""
+        """Wait until no send waits for slaves any more."""
         await self._waiters.drain()
 
     def push(self) -> None:
-        """Send slaves what is new; call it after each batch of appends."""
+        """Send new bytes of the log to the slaves; call it after each batch of appends."""
         if self.master.slaves:
             self.master.push()
 
     def tick(self) -> None:
-        """Do what is due; call it every ``TICK_S``."""
+        """Send what is left, heartbeats, and time-outs; call it every ``TICK_S``."""
         self.push()
         self.master.keep()
         if self.slave is not None:
@@ -101,7 +101,7 @@ class Replication:
         self._waiters.expire()
 
     def wait(self, result: PutResult, done: Callable[[bool], None]) -> None:
-        """Have a function called with whether enough slaves have a message in time."""
+        """Runs a callback with whether enough slaves have a message in time."""
         if result.end_offset <= self.master.acknowledged_offset:
             done(True)
         else:
@@ -109,11 +109,16 @@ class Replication:
 
     @property
     def is_following(self) -> bool:
-        """Whether this is a slave whose master is there."""
+        """Whether this is a slave that is connected to its master."""
         return self.slave is not None and self.slave.is_connected
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether this is a slave whose log is not the beginning of its master's."""
+        return self.slave is not None and self.slave.is_apart
+
     def address_beside(self, address: str) -> str:
-        """Where slaves connect; empty where they cannot. Source: ``BrokerController#getHAServerAddr``.
+        """Address that slaves connect to; empty if there is none. Source: ``BrokerController#getHAServerAddr``.
 
         Args:
             address: whose host that is, unless ``brokerIP2`` names another.
@@ -123,7 +128,7 @@ class Replication:
         return f"{host}:{self.port}" if self.port else ""
 
     def registered(self, master_address: str | None, ha_address: str | None) -> None:
-        """A name server has told a slave where its master is.
+        """Take over the master's addresses from the answer of a name server.
 
         Args:
             master_address: where the master takes requests; None while there is none.
@@ -136,12 +141,12 @@ class Replication:
             self.slave.follow(ha_address)
 
     def status(self) -> HaStatus:
-        """The answer to code 907. Source: ``DefaultHAService#getRuntimeInfo``."""
+        """The body of the answer to GET_BROKER_HA_STATUS (907). Source: ``DefaultHAService#getRuntimeInfo``."""
         end = self._store.max_physical_offset
         slave = self.slave
         if slave is not None:
             client = HaClient(
-                master_addr=slave.master_address, max_offset=end,
+                activated=slave.is_connected, master_addr=slave.master_address, max_offset=end,
                 last_read_timestamp=slave.read_ms, last_write_timestamp=slave.written_ms,
             )  # fmt: skip
             return HaStatus(master=False, ha_client_runtime_info=client)
@@ -149,7 +154,8 @@ class Replication:
         slaves = [
             HaConnection(
                 addr=one.address, slave_ack_offset=one.acknowledged_offset, diff=end - one.acknowledged_offset,
-                transfer_from_where=one.pushed_offset, in_sync=end - one.acknowledged_offset < gap,
+                transfer_from_where=one.pushed_offset,
+                in_sync=one.acknowledged_offset >= 0 and end - one.acknowledged_offset < gap,
             )
             for one in sorted(self.master.slaves, key=lambda one: one.address)
         ]  # fmt: skip

@@ -1,48 +1,53 @@
-"""What a broker knows: the tables that its handlers share."""
+"""The state of a broker that its request handlers share."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rmq_core.broker.clients import Consumers, Producers
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.consumer_filters import ConsumerFilters
-from rmq_core.broker.consumer_offsets import ConsumerOffsets
-from rmq_core.broker.groups import Groups
-from rmq_core.broker.queue_locks import QueueLocks
 from rmq_core.broker.replication import Replication
-from rmq_core.broker.stats import Stats
-from rmq_core.broker.timers_admission import TimerAdmission
-from rmq_core.broker.topics import Topics
+from rmq_core.broker.tables.clients import Consumers, Producers
+from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
+from rmq_core.broker.tables.queue_locks import QueueLocks
+from rmq_core.broker.tables.registered_filters import ConsumerFilters
+from rmq_core.broker.tables.stats import Stats
+from rmq_core.broker.tables.subscription_groups import Groups
+from rmq_core.broker.tables.table_file import TableFiles
+from rmq_core.broker.tables.timer_admission import TimerAdmission
+from rmq_core.broker.tables.topics import Topics
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.store import MessageStore
-from rmq_formats.hosts import Host
+from rmq_formats.codecs.hosts import Host
 
 
 @dataclass(slots=True)
 class BrokerState:
-    """The tables.
+    """What all processors of a broker share: its settings, its store and its tables.
 
     Attributes:
         config: settings; replaced whole when one is changed over the wire.
         store: messages.
         store_host: the broker's address as records have it.
+        files: where the tables are kept.
         topics: by name.
         groups: consumer groups by name.
-        offsets: how far groups are.
-        consumers: who consumes.
-        producers: who produces.
-        locks: who has queues for itself.
-        stats: what was put and got.
-        replication: slaves, or the master.
+        offsets: consumer offsets of groups.
+        consumers: connected consumers, by group.
+        producers: connected producers, by group.
+        locks: queue locks of orderly consumers.
+        stats: counters of the messages put and got.
+        replication: of the log, to slaves or from the master.
         clock_ms: the time, ms since 1970.
-        timers: sends messages for a time of their own to where they wait; set before the broker listens.
+        timers: checks timer messages, and redirects them to their topic; set before the broker listens.
         filters: SQL92 filters that groups have registered.
+        long_requests: taken by requests about all queues of a topic: one at a time, for each may fill a frame.
     """
 
     config: BrokerConfig
     store: MessageStore
     store_host: Host
+    files: TableFiles
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
@@ -54,23 +59,24 @@ class BrokerState:
     clock_ms: Callable[[], int]
     timers: TimerAdmission = field(init=False)
     filters: ConsumerFilters = field(init=False)
+    long_requests: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        """Load the filters; from now on messages get bit maps of them, if the settings say so."""
-        self.filters = ConsumerFilters(self.store.config.root, self.config, self.clock_ms)
+        """Load the filters; messages get bit maps of them in dispatch, if the settings say so."""
+        self.filters = ConsumerFilters(self.files, self.config, self.clock_ms)
         if self.config.enable_calc_filter_bit_map:
             self.store.calculate_bit_maps(self.filters.bit_map)
 
     @property
     def address(self) -> str:
-        """``host:port`` that clients are told."""
+        """``host:port`` that clients are told to connect to."""
         return self.store_host.text
 
     def refuse_unknown_topic(self, topic: str) -> None:
-        """Answer for a topic that is not there.
+        """Raise the error response for a topic that does not exist.
 
         Raises:
-            ResponseError: it is not.
+            ResponseError: the topic does not exist.
         """
         if topic not in self.topics.table:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")

@@ -1,1 +1,1 @@
-"""The command line ``rmq``: a module for each command, and what they share."""
+"""The command line ``rmq``: one module for each command, and what commands share."""

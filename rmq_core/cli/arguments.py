@@ -1,11 +1,10 @@
-"""Arguments that commands have in common."""
+"""Arguments and options that several commands share."""
 
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Final
 
 import typer
-
-if TYPE_CHECKING:
-    from rmq_formats.offline.verify_plan import VerifyOptions
 
 _AS_IN_STORE: Final = "default: as the store's files have it"
 
@@ -22,47 +21,53 @@ AnyPath = Annotated[
     ),
 ]
 
-# Sizes that no file of a store says, where what its files look like is good enough.
-CommitLogFileBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeCommitLog; {_AS_IN_STORE}.")
-]
-ConsumeQueueFileBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueue; {_AS_IN_STORE}.")
-]
 ConsumeQueueExtFileBytes = Annotated[
     int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueueExt, 0 is none; {_AS_IN_STORE}.")
 ]
-IndexSlots = Annotated[int | None, typer.Option(metavar="N", help=f"maxHashSlotNum; {_AS_IN_STORE}.")]
-IndexEntries = Annotated[int | None, typer.Option(metavar="N", help=f"maxIndexNum; {_AS_IN_STORE}.")]
-DelayLevels = Annotated[
-    str | None, typer.Option(metavar="LEVELS", help="messageDelayLevel; default: as the store's queues have it.")
-]
+# Sizes that no file of a store holds; inferred from its files where not given.
+_SIZES: Final[dict[str, Any]] = {
+    "commitlog_file_bytes": Annotated[
+        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeCommitLog; {_AS_IN_STORE}.")
+    ],
+    "consumequeue_file_bytes": Annotated[
+        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueue; {_AS_IN_STORE}.")
+    ],
+    "consumequeue_ext_file_bytes": ConsumeQueueExtFileBytes,
+    "index_slots": Annotated[int | None, typer.Option(metavar="N", help=f"maxHashSlotNum; {_AS_IN_STORE}.")],
+    "index_entries": Annotated[int | None, typer.Option(metavar="N", help=f"maxIndexNum; {_AS_IN_STORE}.")],
+    "delay_levels": Annotated[
+        str | None, typer.Option(metavar="LEVELS", help="messageDelayLevel; default: as the store's queues have it.")
+    ],
+}
 
 Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")]
 Work = Annotated[
-    str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the system's own place.")
+    str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
 ]
-Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one a processor.")]
+Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
 
 
-def sizes_of_store(
-    commitlog_file_bytes: int | None,
-    consumequeue_file_bytes: int | None,
-    consumequeue_ext_file_bytes: int | None,
-    index_slots: int | None,
-    index_entries: int | None,
-    delay_levels: str | None,
-) -> "VerifyOptions":
-    """The options above, as verify and repair take them; None is as the store's files have it.
+def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of a store's sizes, in place of its argument ``sizes``, which is made of them.
 
-    Raises:
-        OptionError: the delay levels are none.
+    The command that is returned raises OptionError where the delay levels are none.
     """
-    from rmq_formats.consumequeue import delay_levels_ms  # noqa: PLC0415 # --help does not need it
-    from rmq_formats.offline.verify_plan import VerifyOptions  # noqa: PLC0415
 
-    return VerifyOptions(
-        commitlog_file_bytes, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-        None if delay_levels is None else delay_levels_ms(delay_levels),
-    )  # fmt: skip
+    def run(**given: Any) -> int:
+        from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415 # --help does not need it
+        from rmq_formats.verify.job_plan import VerifyOptions  # noqa: PLC0415
+
+        sizes = {name: given.pop(name) for name in _SIZES}
+        levels = sizes.pop("delay_levels")
+        options = VerifyOptions(**sizes, delay_levels_ms=None if levels is None else delay_levels_ms(levels))
+        return command(sizes=options, **given)
+
+    parameters: list[Parameter] = []
+    for one in signature(command).parameters.values():
+        own = [one.replace(name=name, default=None, annotation=option) for name, option in _SIZES.items()]
+        parameters += own if one.name == "sizes" else [one]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = command.__doc__
+    return run

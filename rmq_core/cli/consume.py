@@ -1,4 +1,4 @@
-"""``rmq consume``: messages of a topic as lines."""
+"""``rmq consume``: prints the messages of a topic, one a line."""
 
 import asyncio
 import signal
@@ -24,7 +24,7 @@ _BATCH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Subscription:
     """What is read, and from where."""
 
     namesrv: str
@@ -36,7 +36,7 @@ class _Place:
 
 
 def consume(
-    topic: Annotated[str, typer.Option(metavar="T", help="Which topic.")],
+    topic: Annotated[str, typer.Option(metavar="T", help="The topic.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     group: Annotated[
         str | None,
@@ -52,32 +52,32 @@ def consume(
         typer.Option(
             "--from",
             metavar="first|last|TIME",
-            help="Where to begin; of a group, where it has no offset. TIME as in query.",
+            help="Where to start; for a group, where it has no offset. TIME as in query.",
         ),
     ] = "last",
-    tags: Annotated[str, typer.Option(metavar="TAGS", help="Tags, with || between them.")] = "*",
+    tags: Annotated[str, typer.Option(metavar="TAGS", help="Tags, separated by ||.")] = "*",
     sql: Annotated[
-        str | None, typer.Option(metavar="SQL", help="An SQL92 expression over properties; the broker has to allow it.")
+        str | None, typer.Option(metavar="SQL", help="An SQL92 expression over properties; the broker must allow it.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many messages.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after N messages.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="End when nothing came for so long.")
+        float | None, typer.Option(min=0.1, metavar="SECONDS", help="Stop when no message arrived for this long.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; else the body.")] = False,
 ) -> int:
-    """Print messages as they come, until Ctrl-C, --limit or --timeout.
+    """Print a topic's messages. Runs until Ctrl-C, --limit or --timeout.
 
     RMQ_ACCESS_KEY and RMQ_SECRET_KEY sign requests, if they are set.
     """
     position, time_ms = _start(start)
-    from rmq_core.client.lines import line_of_message  # noqa: PLC0415 # --help does not need it
-    from rmq_core.client.subscription import subscription  # noqa: PLC0415
+    from rmq_core.client.json_lines import line_of_message  # noqa: PLC0415 # --help does not need it
+    from rmq_core.client.pull.subscription import subscription  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
-    subscription(topic, tags, sql=sql)  # what is wrong with it is told before anybody is asked
+    subscription(topic, tags, sql=sql)  # a bad subscription fails before any request
     printing = _Printing(line_of_message if as_json else _body_line, limit, timeout)
-    place = _Place(namesrv, topic, tags, sql, position, time_ms)
-    run(_read(printing, place) if group is None else _join(printing, place, group))
+    wanted = _Subscription(namesrv, topic, tags, sql, position, time_ms)
+    run(_read(printing, wanted) if group is None else _join(printing, wanted, group))
     return output.EXIT_CLEAN
 
 
@@ -100,7 +100,7 @@ def _body_line(message: "ReceivedMessage") -> bytes:
 
 
 class _Printing:
-    """Prints messages, and knows when there are enough."""
+    """Prints messages, and knows when the limit is reached."""
 
     def __init__(self, line: "Callable[[ReceivedMessage], bytes]", limit: int | None, timeout_s: float | None) -> None:
         self.left = limit
@@ -112,14 +112,14 @@ class _Printing:
 
     @property
     def is_done(self) -> bool:
-        """Whether no more is to be printed."""
+        """Tell whether no more messages are to be printed."""
         if self._error is not None:
             raise self._error
         is_late = self._timeout_s is not None and time.monotonic() - self._last_s > self._timeout_s
         return self._is_interrupted or self.left == 0 or is_late
 
     def end_on_signals(self) -> None:
-        """Ctrl-C and SIGTERM end it, so that what was printed is committed."""
+        """Stop on SIGINT and SIGTERM in order, so that printed messages are committed."""
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt)
 
@@ -127,7 +127,7 @@ class _Printing:
         self._is_interrupted = True
 
     def write(self, messages: "list[ReceivedMessage]") -> None:
-        """Print some, at most as many as are left."""
+        """Print messages, at most as many as are left."""
         if not messages:
             return
         self._last_s = time.monotonic()
@@ -138,7 +138,7 @@ class _Printing:
             self.left -= len(messages)
 
     async def write_or_stop(self, messages: "list[ReceivedMessage]") -> None:
-        """Print some; those that cannot be printed, or are too many, are never answered for."""
+        """Print messages; those that cannot be printed, or exceed the limit, are not acknowledged."""
         if self.left != 0 and self._error is None:
             try:
                 self.write(messages)
@@ -148,38 +148,38 @@ class _Printing:
         await asyncio.Event().wait()
 
 
-async def _read(printing: _Printing, place: _Place) -> None:
+async def _read(printing: _Printing, wanted: _Subscription) -> None:
     """Read all queues of the topic."""
     from rmq_core.client import PullConsumer, PullOptions, StartPosition  # noqa: PLC0415
 
     printing.end_on_signals()
-    options = PullOptions(auto_commit=False, start=place.start)
-    async with PullConsumer(place.namesrv, _READER_GROUP, options, credentials=credentials()) as consumer:
-        consumer.assign(await consumer.queues(place.topic), place.tags, sql=place.sql)
-        if place.start is StartPosition.FIRST:
+    options = PullOptions(auto_commit=False, start=wanted.start)
+    async with PullConsumer(wanted.namesrv, _READER_GROUP, options, credentials=credentials()) as consumer:
+        consumer.assign(await consumer.queues(wanted.topic), wanted.tags, sql=wanted.sql)
+        if wanted.start is StartPosition.FIRST:
             await consumer.seek_to_begin()
-        elif place.time_ms is None:
+        elif wanted.time_ms is None:
             await consumer.seek_to_end()
         else:
-            await consumer.seek_to_time(place.time_ms)
+            await consumer.seek_to_time(wanted.time_ms)
         while not printing.is_done:
             printing.write(await consumer.poll(_POLL_S, min(_BATCH, printing.left or _BATCH)))
 
 
-async def _join(printing: _Printing, place: _Place, group: str) -> None:
+async def _join(printing: _Printing, wanted: _Subscription, group: str) -> None:
     """Consume as a member of a group."""
     from rmq_core.client import PushConsumer, PushOptions  # noqa: PLC0415
 
     printing.end_on_signals()
     options = PushOptions(
-        start=place.start,
-        start_timestamp_ms=place.time_ms,
+        start=wanted.start,
+        start_timestamp_ms=wanted.time_ms,
         concurrency=1,
         consume_batch_size=1 if printing.left is not None else _BATCH,
         close_timeout_s=0.0,
     )
-    consumer = PushConsumer(place.namesrv, group, printing.write_or_stop, options, credentials=credentials())
-    consumer.subscribe(place.topic, place.tags, sql=place.sql)
+    consumer = PushConsumer(wanted.namesrv, group, printing.write_or_stop, options, credentials=credentials())
+    consumer.subscribe(wanted.topic, wanted.tags, sql=wanted.sql)
     async with consumer:
         while not printing.is_done:
             await asyncio.sleep(_POLL_S)

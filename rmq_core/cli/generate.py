@@ -1,4 +1,4 @@
-"""``rmq generate``: a store in bulk, without a broker."""
+"""``rmq generate``: writes a store of test messages in bulk, without a broker."""
 
 import time
 from dataclasses import asdict
@@ -16,19 +16,19 @@ def generate(
     store: Annotated[
         str, typer.Argument(metavar="STORE", help="The store's directory; made if missing.", show_default=False)
     ],
-    messages: Annotated[int, typer.Option(min=0, metavar="N", help="How many.", show_default=False)],
+    messages: Annotated[int, typer.Option(min=0, metavar="N", help="Number of messages.", show_default=False)],
     body_bytes: Annotated[int, typer.Option(min=1, metavar="S", help="Size of each body.", show_default=False)],
-    topics: Annotated[str, typer.Option(metavar="T", help="Names, separated by commas, or how many.")] = "1",
-    queues: Annotated[int, typer.Option(min=1, metavar="Q", help="Queues a topic.")] = 4,
-    keys: Annotated[bool, typer.Option("--keys", help="With KEYS, a different one each.")] = False,
-    tags: Annotated[bool, typer.Option("--tags", help="With TAGS, TagA to TagE.")] = False,
+    topics: Annotated[str, typer.Option(metavar="T", help="Topic names, separated by commas, or their number.")] = "1",
+    queues: Annotated[int, typer.Option(min=1, metavar="Q", help="Queues of each topic.")] = 4,
+    keys: Annotated[bool, typer.Option("--keys", help="Give each message its own KEYS.")] = False,
+    tags: Annotated[bool, typer.Option("--tags", help="Give messages TAGS, TagA to TagE.")] = False,
     seed: Annotated[int, typer.Option(metavar="K", help="Equal seeds give equal bytes.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object at the end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one JSON object.")] = False,
 ) -> None:
-    """Write a store in bulk, without a broker.
+    """Write a store of test messages in bulk, without a broker.
 
-    At the speed of the disk. Only the CommitLog and config/topics.json: rmq rebuild, or a broker that opens the
-    store, makes the rest.
+    Writes at the speed of the disk. Only the CommitLog and config/topics.json: rmq rebuild, or a broker that opens the
+    store, writes the rest.
     """
     from rmq_formats.generate import generate_store  # noqa: PLC0415 # takes a second to load
 
@@ -59,7 +59,7 @@ def generate(
 
 
 def topic_names(text: str) -> list[str]:
-    """The topics that ``--topics`` stands for.
+    """Return the topic names that ``--topics`` stands for.
 
     Raises:
         OptionError: a count below 1.

@@ -1,7 +1,7 @@
 """The entry point of ``rmq``: its commands, and the boundary where errors become one line and an exit code.
 
 A command is a function in a module of its own, listed in ``COMMANDS``. It returns its exit code, or None
-for 0, and raises ``RmqError``. What is slow to load (numba, pyarrow) is imported in its body, so that
+for 0, and raises ``RmqError``. Slow imports (numba, pyarrow) are in its body, so that
 ``rmq --help`` and a wrong argument are answered at once.
 """
 
@@ -15,22 +15,11 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import (
-    admin,
-    broker,
-    consume,
-    dump,
-    generate,
-    inspect,
-    namesrv,
-    output,
-    produce,
-    query,
-    rebuild,
-    repair,
-    standalone,
-    verify,
-)
+from rmq_core.cli import consume, generate, output, produce, query, rebuild, repair, verify
+from rmq_core.cli.admin import app as admin
+from rmq_core.cli.dump import command as dump
+from rmq_core.cli.inspect import command as inspect
+from rmq_core.cli.servers import broker, namesrv, standalone
 from rmq_formats.errors import RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
@@ -55,7 +44,7 @@ _USAGE_ERROR, _CLICK_ERROR = typer.BadParameter.__mro__[1:3]
 
 
 class RmqCommand(TyperCommand):
-    """A command that names what it worked on where an OSError does not, as EIO from a bad disk."""
+    """A command that names its path where an OSError has none, as EIO from a bad disk."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -63,16 +52,16 @@ class RmqCommand(TyperCommand):
             return super().invoke(ctx)
         except OSError as error:
             if error.filename is None:
-                error.strerror = error.strerror or str(error)  # pyarrow's of an object store are a text alone
+                error.strerror = error.strerror or str(error)  # pyarrow's errors of an object store have a text only
                 error.filename = ctx.params.get("path") or ctx.params.get("store")
             raise
 
 
 class RmqGroup(TyperGroup):
-    """The command line as a whole."""
+    """The command ``rmq`` itself: runs a subcommand, and turns its errors into one line and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run, and exit with the command's code."""
+        """Run the command line, and exit with the command's code."""
         _prepare_streams()
         extra["standalone_mode"] = False
         try:
@@ -83,7 +72,7 @@ class RmqGroup(TyperGroup):
         sys.exit(code or output.EXIT_CLEAN)
 
     def invoke(self, ctx: Any) -> int | None:
-        """Run the command and tell its errors; returns the exit code."""
+        """Run the command and print its error; returns the exit code."""
         try:
             code: int | None = super().invoke(ctx)
             with output.naming_stdout():
@@ -95,7 +84,7 @@ class RmqGroup(TyperGroup):
             output.warn("interrupted")
             return output.EXIT_INTERRUPTED
         except BrokenPipeError:
-            # The reader has what it wanted, as head does. What is still held must not be written at exit.
+            # The reader has what it wanted, as head does. Buffered output must not be written at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return output.EXIT_CLEAN
         except RmqError as error:
@@ -110,7 +99,7 @@ class RmqGroup(TyperGroup):
 
 
 def _prepare_streams() -> None:
-    """See that any text can be printed: to a stream that was closed, and in any encoding."""
+    """Make stdout and stderr take any text: where one was closed, and in any encoding."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 # it is the process's own
     if sys.stderr is None:
@@ -143,13 +132,9 @@ app.add_typer(admin.app, name="admin")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 # it loads email and more
+        from rmq_formats import __version__  # noqa: PLC0415 # it loads importlib.metadata, email and more
 
-        try:
-            number = version("rmq-lake")
-        except PackageNotFoundError:  # run from a source tree
-            number = "unknown"
-        typer.echo(f"rmq {number}")
+        typer.echo(f"rmq {__version__}")
         raise typer.Exit
 
 
@@ -159,7 +144,7 @@ def rmq(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Apache RocketMQ's store, broker and clients, and offline tools for its files.
+    """Apache RocketMQ stores, broker and clients, and offline tools for store files.
 
     Exit codes: 0 done and clean, 1 findings or partial, 2 could not run.
     """
@@ -169,8 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Args:
-        arguments: instead of those of the process.
+        arguments: the command line; default: that of the process.
     """
-    # numpy's BLAS, which nothing here uses, starts a thread a processor that waits for work busily.
+    # numpy's BLAS, which nothing here uses, starts a busily waiting thread for each processor.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     app(arguments, prog_name="rmq")

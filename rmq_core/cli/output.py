@@ -1,4 +1,4 @@
-"""What every command prints with: tables and progress for people, lines of JSON for programs.
+"""Output of all commands: tables and progress bars for people, lines of JSON for programs.
 
 Results go to stdout; progress, warnings and errors go to stderr, so that a pipe carries results only. rich is
 loaded where a table or a bar is made: a command that serves makes none.
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from rmq_formats.offline.rebuild_store import Progress
+    from rmq_formats.tasks.progress import OnProgress, Progress
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
-PROGRESS_AFTER_SECONDS: Final = 0.5  # what is done sooner needs no bar
+PROGRESS_AFTER_SECONDS: Final = 0.5  # shorter work needs no bar
 BUFFER_BYTES: Final = 1 << 20
 MAX_LINE_CHARACTERS: Final = 1000  # of an error: libraries may list every place that they looked at
 _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
@@ -34,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def console() -> "Console":
-    """The console of stdout: colour only on a terminal, lines of any length in a pipe."""
+    """Return the console of stdout: colour only on a terminal, lines of any length in a pipe."""
     from rich.console import Console  # noqa: PLC0415
 
     stream = sys.stdout
@@ -43,7 +43,7 @@ def console() -> "Console":
 
 
 def table(*columns: str) -> "Table":
-    """A table without frames. A column whose name begins with ``>`` is aligned to the right.
+    """Build a table without frames. A column whose name begins with ``>`` is aligned to the right.
 
     Text that does not fit is folded, never cut: a topic's name may take a line and more.
     """
@@ -58,7 +58,7 @@ def table(*columns: str) -> "Table":
 
 
 def facts(*rows: "tuple[str, str | Text]") -> "Table":
-    """Names and values, one pair a line."""
+    """Print names and values, one pair a line."""
     from rich.table import Table  # noqa: PLC0415
 
     made = Table.grid(padding=(0, 2))
@@ -70,7 +70,7 @@ def facts(*rows: "tuple[str, str | Text]") -> "Table":
 
 
 def json_line(value: Any) -> bytes:
-    """A value of dictionaries, lists, dataclasses and plain values as one line of JSON.
+    """Encode a value of dictionaries, lists, dataclasses and plain values as one line of JSON.
 
     A file's name that is not UTF-8 has lone surrogates, which become escapes, as in the jobs' reports.
     """
@@ -81,13 +81,13 @@ def json_line(value: Any) -> bytes:
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON on stdout, see ``json_line``."""
+    """Print one line of JSON on stdout, see ``json_line``."""
     with Lines() as lines:
         lines.write(json_line(value))
 
 
 def warn(text: str) -> None:
-    """One line on stderr, whatever the text holds."""
+    """Print one line on stderr, whatever characters the text holds."""
     line = " ".join(text.split())
     if len(line) > MAX_LINE_CHARACTERS:
         line = f"{line[:MAX_LINE_CHARACTERS]} …"
@@ -96,7 +96,7 @@ def warn(text: str) -> None:
 
 
 class Lines:
-    """Writes lines to stdout in large pieces; as a context manager it ends by writing what is left.
+    """Writes lines to stdout in large pieces; leaving the context manager writes the rest.
 
     Raises:
         BrokenPipeError: the reader has gone.
@@ -109,7 +109,7 @@ class Lines:
         self._held_bytes = 0
 
     def write(self, lines: bytes | memoryview) -> None:
-        """Add a line or some, with their ends. A memoryview's bytes are written or copied before this returns."""
+        """Add one or several lines, with their ends. A memoryview's bytes are written or copied before this returns."""
         if len(lines) >= BUFFER_BYTES:
             self.flush()
             self._write(lines)
@@ -120,7 +120,7 @@ class Lines:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write all buffered lines."""
         pieces, self._pieces, self._held_bytes = self._pieces, [], 0
         self._write(b"".join(pieces))
 
@@ -140,7 +140,7 @@ class Lines:
 
 @contextmanager
 def naming_stdout() -> Iterator[None]:
-    """Say of an error that it is stdout's: the operating system does not."""
+    """Name stdout in an error of writing to it: the operating system does not."""
     try:
         yield
     except BrokenPipeError:
@@ -154,12 +154,12 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advance]:
-    """A progress bar on stderr, if that is a terminal and it takes long; gone when done.
+    """Show a progress bar on stderr, if that is a terminal and the work takes long; removed when done.
 
     Args:
-        title: what is done.
-        total: how much there is to do.
-        in_bytes: whether that is in bytes.
+        title: the text beside the bar.
+        total: the amount of work.
+        in_bytes: whether the amount is in bytes.
 
     Yields:
         A function that takes how much is done so far, in all.
@@ -190,8 +190,8 @@ def progress(title: str, total: int, *, in_bytes: bool = True) -> Iterator[Advan
 
 
 @contextmanager
-def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[Callable[[Progress], None]]":
-    """A progress bar for each phase of a work in turn; the phase ``scan`` counts in bytes.
+def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
+    """Show a progress bar for each phase of the work in turn; the phase ``scan`` counts in bytes.
 
     Args:
         titles: of the phases.
@@ -215,21 +215,21 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[Callable[[Progress
 
 
 def printable(text: str) -> str:
-    """Text out of a store, safe for a terminal: what would steer it becomes U+FFFD."""
+    """Make text out of a store safe for a terminal: control characters become U+FFFD."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 file``, ``2 files``, ``3 entries``."""
+    """Format a count: ``1 file``, ``2 files``, ``3 entries``."""
     if count == 1:
         return f"1 {noun}"
     return f"{count:,} {noun[:-1]}ies" if noun.endswith("ry") else f"{count:,} {noun}s"
 
 
 def bytes_text(size_bytes: float) -> str:
-    """``397 B``, ``1.0 MiB``, ``6.1 GiB``."""
+    """Format a size: ``397 B``, ``1.0 MiB``, ``6.1 GiB``."""
     if abs(size_bytes) < 1024:
         return f"{size_bytes:.0f} B"
     units = iter(("KiB", "MiB", "GiB", "TiB"))
@@ -240,7 +240,7 @@ def bytes_text(size_bytes: float) -> str:
 
 
 def time_text(time_ms: int | None) -> str:
-    """``2026-11-21T11:05:17.922Z``; the milliseconds themselves where no calendar has them."""
+    """Format a time: ``2026-11-21T11:05:17.922Z``; the milliseconds themselves where no calendar has them."""
     if time_ms is None:
         return "-"
     try:
@@ -251,6 +251,6 @@ def time_text(time_ms: int | None) -> str:
 
 
 def second_text(time_ms: int) -> str:
-    """``time_text`` without the fraction, for what is known to the second."""
+    """Format a time as ``time_text`` without the fraction, for what is known to the second."""
     text = time_text(time_ms)
     return f"{text[:-5]}Z" if text.endswith("Z") else text

@@ -1,4 +1,4 @@
-"""``rmq produce``: lines of stdin, or of a file, as messages."""
+"""``rmq produce``: sends lines of stdin, or of a file, as messages."""
 
 import asyncio
 import os
@@ -32,15 +32,15 @@ def produce(
     ] = None,
     namesrv: Namesrv = DEFAULT_NAMESRV,
     topic: Annotated[
-        str | None, typer.Option(metavar="T", help="Where to; with --json, lines may have topics of their own.")
+        str | None, typer.Option(metavar="T", help="The topic; with --json, lines may name their own.")
     ] = None,
     tags: Annotated[str | None, typer.Option(metavar="TAG", help="The tag of all messages.")] = None,
-    keys: Annotated[str, typer.Option(metavar="K", help="The keys of all messages, with spaces between.")] = "",
+    keys: Annotated[str, typer.Option(metavar="K", help="The keys of all messages, separated by spaces.")] = "",
     group: Annotated[str, typer.Option(metavar="G", help="The producer group.")] = "CONSOLE_PRODUCER",
     in_flight: Annotated[
-        int, typer.Option(min=1, max=4096, metavar="N", help="So many sends at a time; 1 keeps the lines' order.")
+        int, typer.Option(min=1, max=4096, metavar="N", help="Sends in flight at a time; 1 keeps the lines' order.")
     ] = 32,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For a send with its retries.")] = 3.0,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For a send with all its retries.")] = 3.0,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -50,8 +50,8 @@ def produce(
 ) -> int:
     """Send each line as a message.
 
-    Empty lines are left out: brokers take no message without a body. The first line that cannot be sent ends
-    the command, and is named; those before it may be sent or not.
+    Empty lines are skipped: brokers refuse messages without a body. The first line that cannot be sent ends
+    the command, and is named; lines before it may have been sent or not.
     RMQ_ACCESS_KEY and RMQ_SECRET_KEY sign requests, if they are set.
     """
     if topic is None and not as_json:
@@ -59,7 +59,7 @@ def produce(
     if as_json and (tags is not None or keys):
         raise OptionError("--json: tags and keys are in the lines")
     from rmq_core.client import ProducerOptions  # noqa: PLC0415 # --help does not need it
-    from rmq_core.client.lines import message_of_line  # noqa: PLC0415
+    from rmq_core.client.json_lines import message_of_line  # noqa: PLC0415
     from rmq_core.client.message import Message  # noqa: PLC0415
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ class LineError(RmqError):
 
 
 def credentials() -> "Credentials | None":
-    """What requests are signed with, from the environment, where ps does not show it."""
+    """Read the access key and secret key from the environment, where ps does not show them."""
     from rmq_core.remoting.acl import Credentials  # noqa: PLC0415
 
     access_key, secret_key = os.environ.get("RMQ_ACCESS_KEY"), os.environ.get("RMQ_SECRET_KEY")
@@ -96,7 +96,7 @@ def credentials() -> "Credentials | None":
 
 
 class _Sending:
-    """Some workers that send lines; the first failure ends it."""
+    """Workers that send lines; the first failure ends all."""
 
     def __init__(
         self, producer: "Producer", message: Callable[[bytes], "Message"], results: output.Lines | None
@@ -109,7 +109,7 @@ class _Sending:
         self._failed = asyncio.Event()
 
     async def run(self, file: Path | None, workers: int) -> int:
-        """Send all lines; how many there were.
+        """Send all lines; return how many there were.
 
         Raises:
             LineError: one could not be sent.
@@ -174,14 +174,14 @@ def _result_line(number: int, result: "SendResult") -> bytes:
 
 
 async def read_lines(file: Path | None) -> AsyncIterator[bytes]:
-    """Lines without their ends, as they come; a thread waits for them.
+    """Yield lines without their ends, as they come; a thread waits for them.
 
     Args:
-        file: which; stdin if it is None.
+        file: the file; stdin if it is None.
 
     Raises:
         OSError: it cannot be read.
-        LineError: a line without an end.
+        LineError: a line is too long.
     """
     pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     credit = threading.Semaphore(_PIECES_AHEAD)
@@ -209,8 +209,8 @@ def _read_pieces(
     pieces: "asyncio.Queue[bytes | OSError]",
     credit: threading.Semaphore,
 ) -> None:
-    """Read to the end, some pieces ahead."""
-    with suppress(RuntimeError):  # the loop is closed: nobody wants more
+    """Read pieces of the input to its end, some pieces ahead."""
+    with suppress(RuntimeError):  # the loop is closed: nobody reads any more
         try:
             descriptor = sys.stdin.fileno() if file is None else os.open(file, os.O_RDONLY)
             while True:

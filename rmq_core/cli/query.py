@@ -1,4 +1,4 @@
-"""``rmq query``: finds messages offline, by the store's own indexes."""
+"""``rmq query``: finds messages in a store at rest, by its ConsumeQueue and Index files."""
 
 from datetime import datetime
 from typing import Annotated
@@ -15,11 +15,11 @@ def query(
     store: StorePath,
     key: Annotated[str | None, typer.Option(metavar="K", help="One of its KEYS; with --topic.")] = None,
     uniq_key: Annotated[
-        str | None, typer.Option(metavar="U", help="Its UNIQ_KEY, the id that the producer got; with --topic.")
+        str | None, typer.Option(metavar="U", help="Its UNIQ_KEY, the id that its send returned; with --topic.")
     ] = None,
     msg_id: Annotated[str | None, typer.Option(metavar="ID", help="Its offset message id.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="T", help="The topic.")] = None,
-    queue: Annotated[int | None, typer.Option(min=0, metavar="Q", help="The queue; with --topic.")] = None,
+    queue: Annotated[int | None, typer.Option(min=0, metavar="Q", help="The queue id; with --topic.")] = None,
     offset: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Its queue offset; with --topic and --queue.")
     ] = None,
@@ -30,11 +30,11 @@ def query(
             help="With --topic: of each queue the first message stored then or later. UTC if without a zone; or ms.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as rmq dump has it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as rmq dump prints it.")] = False,
 ) -> int:
-    """Find messages by key, id, queue offset or time.
+    """Find messages in a store by key, id, queue offset or time.
 
-    Index and ConsumeQueue are used where they can be relied on; else the log is scanned, and a line on stderr
+    Uses Index and ConsumeQueue where they can be relied on; else scans the log, and a line on stderr
     says why. Nothing found: exit code 1.
     """
     conditions = {"--key": key, "--uniq-key": uniq_key, "--msg-id": msg_id, "--offset": offset, "--time": time}
@@ -49,11 +49,11 @@ def query(
         raise OptionError("--msg-id: names one message; leave --topic and --queue out")
     time_ms = None if time is None else parse_time(time)
 
-    from rmq_core.cli import finding  # noqa: PLC0415 # takes a second to load
+    from rmq_core.cli import query_run  # noqa: PLC0415 # takes a second to load
 
-    return finding.run(
+    return query_run.run(
         store,
-        finding.Wanted(
+        query_run.QueryOptions(
             key=key, uniq_key=uniq_key, msg_id=msg_id, topic=topic, queue_id=queue, offset=offset, time=time_ms
         ),
         as_json=as_json,
@@ -61,7 +61,7 @@ def query(
 
 
 def parse_time(text: str) -> int | datetime:
-    """A time on the command line: ISO 8601, or milliseconds since 1970.
+    """Parse a time: ISO 8601, or milliseconds since 1970.
 
     Raises:
         OptionError: neither.

@@ -1,17 +1,17 @@
-"""``rmq rebuild``: ConsumeQueue and Index anew from the CommitLog, on this machine."""
+"""``rmq rebuild``: rebuilds ConsumeQueue and Index files from the CommitLog, on this machine."""
 
 from typing import Annotated
 
 import typer
 
 from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, Report, StorePath, Workers
-from rmq_formats.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 
 def rebuild(
     store: StorePath,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there instead of into the store.")] = None,
-    what: Annotated[str, typer.Option(metavar="WHAT", help="all, consumequeue or index.")] = "all",
+    what: Annotated[str, typer.Option(metavar="WHAT", help="What to rebuild: all, consumequeue or index.")] = "all",
     consumequeue_file_bytes: Annotated[
         int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
     ] = CONSUMEQUEUE_FILE_BYTES,
@@ -29,18 +29,18 @@ def rebuild(
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Make ConsumeQueue and Index anew from the CommitLog.
+    """Rebuild ConsumeQueue and Index files from the CommitLog.
 
-    The files come out as the broker's own, byte for byte, and replace the old ones at once: killed at any
+    The files are byte for byte those of a broker, and replace the old ones atomically: killed at any
     instant, this leaves the old state or the new one. A store that a broker has open is refused.
     """
-    from rmq_core.cli import rebuilding  # noqa: PLC0415 # takes a second to load
-    from rmq_formats.consumequeue import delay_levels_ms  # noqa: PLC0415
-    from rmq_formats.offline.rebuild_store import options_from_arguments  # noqa: PLC0415
+    from rmq_core.cli import rebuild_run  # noqa: PLC0415 # takes a second to load
+    from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
+    from rmq_formats.rebuild.job import options_from_arguments  # noqa: PLC0415
 
     live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
     options = options_from_arguments(
         what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
         delay_levels_ms(delay_levels), store, live_topics_of,
     )  # fmt: skip
-    return rebuilding.run(store, out, options, workers=workers, report_file=report, as_json=as_json)
+    return rebuild_run.run(store, out, options, workers=workers, report_file=report, as_json=as_json)

@@ -1,50 +1,34 @@
-"""``rmq repair``: puts a store right from what is sound in it, on this machine."""
+"""``rmq repair``: repairs a damaged store from its sound records, on this machine."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import (
-    AsOneJson,
-    CommitLogFileBytes,
-    ConsumeQueueExtFileBytes,
-    ConsumeQueueFileBytes,
-    DelayLevels,
-    IndexEntries,
-    IndexSlots,
-    StorePath,
-    Work,
-    Workers,
-    sizes_of_store,
-)
+from rmq_core.cli.arguments import AsOneJson, StorePath, Work, Workers, with_store_sizes
 from rmq_formats.errors import OptionError
 
+if TYPE_CHECKING:
+    from rmq_formats.verify.job_plan import VerifyOptions
 
+
+@with_store_sizes
 def repair(
     store: StorePath,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; the default.")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it.")] = False,
-    commitlog_file_bytes: CommitLogFileBytes = None,
-    consumequeue_file_bytes: ConsumeQueueFileBytes = None,
-    consumequeue_ext_file_bytes: ConsumeQueueExtFileBytes = None,
-    index_slots: IndexSlots = None,
-    index_entries: IndexEntries = None,
-    delay_levels: DelayLevels = None,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Print what would be done; the default.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan.")] = False,
+    sizes: "VerifyOptions",
     work: Work = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Put a store right: quarantine what is damaged in its log, make its queues, Index and checkpoint anew.
+    """Repair a damaged store. Quarantines damaged bytes of its log; rebuilds its queues, Index and checkpoint.
 
-    What is overwritten or in the way is first copied or moved to STORE/quarantine. The broker must be stopped.
+    Overwritten bytes, and files in the way, are first copied or moved to STORE/quarantine. The broker must be stopped.
     Exit codes: 0 sound, 1 something is to be done or could not be repaired, 2 could not run.
     """
     if plan and apply:
         raise OptionError("--plan and --apply: give one of them")
-    from rmq_core.cli import repairing  # noqa: PLC0415 # takes a second to load
+    from rmq_core.cli import repair_run  # noqa: PLC0415 # takes a second to load
 
-    options = sizes_of_store(
-        commitlog_file_bytes, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-        delay_levels,
-    )  # fmt: skip
-    return repairing.run(store, options, apply=apply, work=work, workers=workers, as_json=as_json)
+    return repair_run.run(store, sizes, apply=apply, work=work, workers=workers, as_json=as_json)

@@ -1,10 +1,15 @@
-"""The client: producers, consumers and an administrator, on asyncio; for brokers of ours and of the original."""
+"""The asyncio client for RocketMQ clusters, ours or Apache's: producers, consumers and cluster administration."""
 
-from rmq_core.client.admin import Admin
+from rmq_core.client.admin.admin import Admin
+from rmq_core.client.consumer.pull import PullConsumer
+from rmq_core.client.consumer.push import PushConsumer
 from rmq_core.client.errors import BrokerError, ClientError, MessageError, NoReplyError, NoRouteError, SendFailedError
 from rmq_core.client.listener import Later, Listener
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import (
+    LONG_BACKOFF,
+    SHORT_BACKOFF,
+    Backoff,
     ClientOptions,
     ConsumerOptions,
     MessageModel,
@@ -13,16 +18,17 @@ from rmq_core.client.options import (
     PushOptions,
     StartPosition,
 )
-from rmq_core.client.producer import Producer
-from rmq_core.client.pull_consumer import PullConsumer
-from rmq_core.client.push_consumer import PushConsumer
-from rmq_core.client.request_reply import reply_to
-from rmq_core.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
+from rmq_core.client.producer.producer import Producer
+from rmq_core.client.producer.request_reply import reply_to
+from rmq_core.client.producer.transactions import TransactionProducer, TransactionResult, TransactionState
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 
 __all__ = [
+    "LONG_BACKOFF",
+    "SHORT_BACKOFF",
     "Admin",
+    "Backoff",
     "BrokerError",
     "ClientError",
     "ClientOptions",

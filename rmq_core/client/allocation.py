@@ -1,4 +1,4 @@
-"""Allocation strategies: which of a topic's queues a consumer of a group reads.
+"""Queue allocation strategies: which queues of a topic each consumer of a group reads.
 
 All consumers of a group compute it for themselves from the same sorted lists, so they have to agree with each
 other, and with Java's where both are in a group.
@@ -20,7 +20,7 @@ none if it is not among them."""
 
 
 def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Blocks of neighbours, the first clients one more where it does not come out even."""
+    """Allocate contiguous blocks of queues; the first clients get one more where the division leaves a rest."""
     if client_id not in client_ids:
         return []
     index, (size, more) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
@@ -29,7 +29,7 @@ def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequen
 
 
 def by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """In turn, as cards are dealt."""
+    """Allocate queues to clients in turn (round robin)."""
     if client_id not in client_ids:
         return []
     return list(queues[client_ids.index(client_id) :: len(client_ids)])
@@ -37,7 +37,7 @@ def by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequen
 
 @dataclass(frozen=True, slots=True)
 class ConsistentHash:
-    """By a ring of hashes, on which few queues move when a client comes or goes.
+    """Allocates by consistent hashing: few queues move when a client joins or leaves.
 
     Attributes:
         virtual_nodes: places of a client on the ring.
@@ -63,18 +63,18 @@ class ConsistentHash:
 
 
 def _hash(text: str) -> int:
-    """The first four bytes of the MD5."""
+    """Return the first four bytes of the MD5 as a number."""
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:4])
 
 
 def _java_text(queue: MessageQueue) -> str:
-    """``MessageQueue#toString``, by which Java hashes a queue."""
+    """Return ``MessageQueue#toString``, the text that Java hashes for a queue."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
 
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """What is written down, whoever else is there.
+    """Allocates a fixed list of queues, whatever other clients there are.
 
     Attributes:
         queues: this client's.
@@ -91,7 +91,7 @@ class ByConfig:
 
 @dataclass(frozen=True, slots=True)
 class ByMachineRoom:
-    """Only queues of some machine rooms, whose brokers' names are ``room@name``.
+    """Allocates only queues of some machine rooms, whose brokers' names are ``room@name``.
 
     Attributes:
         rooms: of the group's consumers.
@@ -115,7 +115,7 @@ class ByMachineRoom:
 
 @dataclass(frozen=True, slots=True)
 class MachineRoomNearby:
-    """Queues of a machine room go to its own consumers, if it has any, else to all.
+    """Allocates queues of a machine room to consumers of the same room, if it has any, else to all.
 
     Attributes:
         inner: allocates within a room.

@@ -24,7 +24,7 @@ _REQUEST_TIMEOUT: Final = 10006  # ClientErrorCode.REQUEST_TIMEOUT_EXCEPTION
 
 
 class BrokerError(ResponseError):
-    """An answer with a code other than success.
+    """A broker's answer with a code other than success.
 
     Attributes:
         code: the response code.
@@ -41,11 +41,11 @@ class BrokerError(ResponseError):
 
 
 class ClientError(ResponseError):
-    """What the client refuses or could not do; its code is the one that a broker would give."""
+    """A request that the client refuses or could not carry out; its code is the one that a broker would give."""
 
 
 class NoRouteError(ClientError):
-    """The topic, or the broker, is not known, or has nothing that can be used.
+    """The topic or the broker is unknown, or has no usable queue.
 
     Attributes:
         name: of the topic or broker.
@@ -57,14 +57,14 @@ class NoRouteError(ClientError):
 
 
 class MessageError(ClientError):
-    """A message that no broker would take."""
+    """The message is one that every broker refuses."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ResponseCode.MESSAGE_ILLEGAL, reason)
 
 
 class NoReplyError(ClientError):
-    """A request was sent, and no reply has come in its time."""
+    """A request message was sent, and no reply has arrived in time."""
 
     def __init__(self, topic: str, timeout_s: float) -> None:
         super().__init__(_REQUEST_TIMEOUT, f"{topic}: sent, and no reply in {timeout_s:g} s")

@@ -1,5 +1,6 @@
-"""What users give a push consumer, and what they answer with."""
+"""The listener of a push consumer: the type of the user's function and of its answers."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ log = logging.getLogger("rmq.client")
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A listener's answer: not all of these messages are consumed.
+    """A listener's answer: some of these messages are not consumed, and are delivered again later.
 
     Attributes:
-        done: how many, from the first one, are consumed; the others are to come again.
-        delay_level: when: 0 later each time, 1 to 18 after that level's time, -1 never: they are dead letters.
+        done: how many messages, from the first one, are consumed; the others are retried.
+        delay_level: of the retry: 0 rises with each retry, 1 to 18 that level, -1 no retry: dead letters.
             Not in order.
-        suspend_s: in order: how long the queue waits; the consumer's ``suspend_queue_s`` if it is None.
+        suspend_s: in order only: how long the queue waits; None takes the consumer's ``suspend_queue_s``.
     """
 
     done: int = 0
@@ -35,16 +36,25 @@ FAILED: Final = Later()
 
 
 async def call_listener(listener: Listener, messages: list[ReceivedMessage]) -> Later | None:
-    """Call a listener; what it raises is logged."""
+    """Call a listener; an exception of it is logged."""
     try:
         answer: Any = listener(messages)
         if answer is not None and isawaitable(answer):
             answer = await answer
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return _failed(messages)  # something that it has waited for was cancelled, not the call
     except Exception:
-        first = messages[0]
-        log.exception("the listener failed: %s, %d messages from %s", first.topic, len(messages), first.msg_id)
-        return FAILED
+        return _failed(messages)
     if answer is None or isinstance(answer, Later):
         return answer
-    log.error("the listener answered %r: neither None nor Later", answer)
+    log.error("the listener must return None or Later, not %r", answer)
+    return FAILED
+
+
+def _failed(messages: list[ReceivedMessage]) -> Later:
+    first = messages[0]
+    log.exception("the listener failed: %s, %d messages from %s", first.topic, len(messages), first.msg_id)
     return FAILED

@@ -1,4 +1,4 @@
-"""Messages as users see them: what is sent, what came of it, and what is received."""
+"""Messages as users see them: the message to send, the result of a send, the message received."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -10,8 +10,8 @@ import msgspec
 from rmq_core.client.errors import MessageError
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.codes import ResponseCode
-from rmq_formats.hosts import Host
-from rmq_formats.layout import (
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import (
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
     PROPERTY_DELAY,
@@ -19,8 +19,8 @@ from rmq_formats.layout import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
-from rmq_formats.message_id import encode_message_id
-from rmq_formats.properties import KEY_SEPARATOR, decode_properties, split_keys
+from rmq_formats.codecs.message_id import encode_message_id
+from rmq_formats.codecs.properties import KEY_SEPARATOR, decode_properties, split_keys
 
 PROPERTY_WAIT: Final = "WAIT"
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -37,17 +37,17 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message to be sent.
+    """A message to send.
 
     Attributes:
-        topic: where to.
+        topic: the topic to send to.
         body: at least one byte.
         tags: what consumers filter by.
-        keys: what it can be found by; a text, or several.
+        keys: the keys to query it by; one string, or several.
         properties: the user's own.
-        flag: a number of the user's own.
-        delay_level: 1 to 18: delivered after that level's time; 0 at once.
-        wait_store: whether the broker waits for what its flush and replication settings promise.
+        flag: a number of the user, passed through.
+        delay_level: 1 to 18 delivers after that level's delay; 0 at once.
+        wait_store: whether the broker waits for flush and replication, as its settings say.
         deliver_at_ms: delivered at that time; None at once.
     """
 
@@ -62,10 +62,10 @@ class Message(msgspec.Struct, frozen=True):
     deliver_at_ms: int | None = None
 
     def all_properties(self) -> dict[str, str]:
-        """The properties as they are sent; a unique key is the producer's to add.
+        """Return the properties to send; the producer adds the unique key.
 
         Raises:
-            MessageError: one that would not come out as it went in.
+            MessageError: a property that the encoding cannot hold.
         """
         made: dict[str, str] = {}
         if self.properties:
@@ -84,18 +84,18 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
-    """Refuse what the encoding would lose or take for something else."""
+    """Refuse properties that the encoding would lose or misread."""
     for name, value in properties.items():
         if not name or not value:
             raise MessageError(f"property {name!r} is empty")
         if name in _SET_BY_FIELDS:
-            raise MessageError(f"property {name} is set by the field of its name")
+            raise MessageError(f"property {name} is reserved: set the message's field of its name")
         if "\x01" in name or "\x02" in name or "\x02" in value:
-            raise MessageError(f"property {name!r} has a separator in it")
+            raise MessageError(f"property {name!r} contains a separator, byte 1 or 2")
 
 
 class SendStatus(Enum):
-    """How well it is stored. All four mean that it is stored."""
+    """How safely a broker has stored a message: all four values mean that it is stored."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -104,16 +104,16 @@ class SendStatus(Enum):
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """What came of a send.
+    """The result of a send.
 
     Attributes:
-        status: how well it is stored.
+        status: how safely it is stored.
         msg_id: the unique key; of a batch all of them, separated by commas.
-        offset_msg_id: the id by place; of a batch all of them, separated by commas.
-        queue: where it is.
-        queue_offset: its number there; a batch's first.
-        transaction_id: of a half message.
-        recall_handle: what a timed message can be called back with.
+        offset_msg_id: the offset message id; of a batch all of them, separated by commas.
+        queue: the queue it is stored in.
+        queue_offset: its queue offset; a batch's first.
+        transaction_id: the transaction of a half message.
+        recall_handle: the handle to recall a timer message with.
     """
 
     status: SendStatus
@@ -126,21 +126,21 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
-    """A message as a consumer gets it.
+    """A message as a consumer receives it.
 
     Attributes:
-        queue: where it was pulled from; its topic is the retry topic's where it comes from there.
-        topic: what it was sent to, also if it comes again from a retry topic.
-        body: plain, also if it was sent compressed.
-        queue_offset: its number in its queue.
-        physical_offset: where it stands in the broker's log, in bytes.
+        queue: the queue it was pulled from; its topic may be the group's retry topic.
+        topic: the topic it was sent to, also if it was pulled from a retry topic.
+        body: uncompressed, also if it was sent compressed.
+        queue_offset: its queue offset.
+        physical_offset: its position in the broker's CommitLog, in bytes.
         size: of the record, in bytes.
-        flag: the sender's own.
+        flag: the number that the sender set.
         sys_flag: as stored.
-        born_timestamp_ms: when it was made.
+        born_timestamp_ms: when its producer made it.
         store_timestamp_ms: when the broker stored it.
-        reconsume_times: how often consuming it has failed.
-        prepared_transaction_offset: of a commit, where its half message stands.
+        reconsume_times: how often its consumption has failed.
+        prepared_transaction_offset: of a committed message, the physical offset of its half message.
         raw_properties: as stored; ``properties`` has them decoded.
         raw_born_host: as stored; ``born_host`` has it as text.
         raw_store_host: as stored; ``store_host`` has it as text.
@@ -165,43 +165,43 @@ class ReceivedMessage(msgspec.Struct, gc=False, eq=False):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties, decoded when they are first asked for."""
+        """The properties, decoded on first use."""
         if self._properties is None:
             self._properties = decode_properties(self.raw_properties)
         return self._properties
 
     @property
     def tags(self) -> str | None:
-        """What consumers filter by."""
+        """The tags, by which consumers filter."""
         return self.properties.get(PROPERTY_TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """What it can be found by."""
+        """The keys, by which the message can be queried."""
         return split_keys(self.properties.get(PROPERTY_KEYS, ""))
 
     @property
     def queue_id(self) -> int:
-        """The queue's number."""
+        """The queue id."""
         return self.queue.queue_id
 
     @property
     def born_host(self) -> str:
-        """``host:port`` of the producer."""
+        """The producer's address, ``host:port``."""
         return Host.from_bytes(self.raw_born_host, 0, bool(self.sys_flag & FLAG_BORN_HOST_V6)).text
 
     @property
     def store_host(self) -> str:
-        """``host:port`` of the broker."""
+        """The broker's address, ``host:port``."""
         return Host.from_bytes(self.raw_store_host, 0, bool(self.sys_flag & FLAG_STORE_HOST_V6)).text
 
     @property
     def msg_id(self) -> str:
-        """The unique key, or the id by place where the producer gave none."""
+        """The unique key, or the offset message id where the producer gave none."""
         return self.properties.get(PROPERTY_UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
-        """The id by place: the broker's address and the physical offset."""
+        """The offset message id: the broker's address and the physical offset."""
         host = Host.from_bytes(self.raw_store_host, 0, bool(self.sys_flag & FLAG_STORE_HOST_V6))
         return encode_message_id(host, self.physical_offset)

@@ -1,4 +1,4 @@
-"""Settings of clients: frozen dataclasses; names and defaults are those of Java's clients, with units at the end."""
+"""Client settings: frozen dataclasses with the names and defaults of Java's clients, units at the end of names."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,24 +6,25 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.client.allocation import Allocation, averagely
-from rmq_formats.compression import DEFAULT_LEVEL, Compression
+from rmq_formats.codecs.compression import DEFAULT_LEVEL, Compression
+from rmq_formats.codecs.layout import MAX_BODY_BYTES
+from rmq_formats.codecs.trace import TRACE_TOPIC
 from rmq_formats.errors import OptionError
-from rmq_formats.layout import MAX_BODY_BYTES
-from rmq_formats.trace import TRACE_TOPIC
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
+MAX_PULL_INTERVAL_S: Final = 65.535  # DefaultMQPushConsumerImpl#checkConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What all clients have.
+    """Settings that all clients have.
 
     Attributes:
-        instance_name: tells clients of one machine apart; DEFAULT takes the process and a number.
-        unit_name: appended to the client's id.
-        route_poll_interval_s: how often the routes of known topics are asked for.
-        heartbeat_interval_s: how often brokers are told that the client is there.
-        request_timeout_s: for all requests that have no timeout of their own.
+        instance_name: distinguishes the clients of one machine; DEFAULT takes the process id and a number.
+        unit_name: appended to the client id.
+        route_poll_interval_s: how often the routes of known topics are refreshed.
+        heartbeat_interval_s: how often heartbeats are sent.
+        request_timeout_s: for requests without a timeout of their own.
     """
 
     instance_name: str = DEFAULT_INSTANCE
@@ -33,12 +34,45 @@ class ClientOptions:
     request_timeout_s: float = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a broker is left out after a slow or failed send.
+
+    Source: ``MQFaultStrategy``, ``latencyMax`` and ``notAvailableDuration``.
+
+    Attributes:
+        steps_ms: pairs of least latency and time avoided, by rising latency.
+        failure_ms: the latency that a failure counts as.
+    """
+
+    steps_ms: tuple[tuple[int, int], ...]
+    failure_ms: int
+
+    def __post_init__(self) -> None:
+        latencies = [latency for latency, _ in self.steps_ms]
+        if not latencies or latencies != sorted(set(latencies)) or any(min(step) < 0 for step in self.steps_ms):
+            raise OptionError(f"steps_ms of a back-off must be pairs with rising latencies, not {self.steps_ms}")
+
+    def duration_ms(self, latency_ms: float, failed: bool = False) -> int:
+        """Return how long a broker is avoided after a send, in ms."""
+        latency = self.failure_ms if failed else latency_ms
+        return next((duration for least, duration in reversed(self.steps_ms) if latency >= least), 0)
+
+
+LONG_BACKOFF: Final = Backoff(
+    ((50, 0), (100, 0), (550, 30_000), (1000, 60_000), (2000, 120_000), (3000, 180_000), (15_000, 600_000)), 30_000
+)
+SHORT_BACKOFF: Final = Backoff(
+    ((50, 0), (100, 0), (550, 2000), (1800, 5000), (3000, 6000), (5000, 10_000), (15_000, 30_000)), 10_000
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(ClientOptions):
     """Settings of a producer.
 
     Attributes:
-        send_timeout_s: for a send with all its attempts.
+        send_timeout_s: for a send, all attempts included.
         retries: attempts after the first, on other brokers where there are any.
         retry_when_not_stored_well: whether an answer such as FLUSH_DISK_TIMEOUT is tried again elsewhere; the
             message may then be there twice.
@@ -46,11 +80,12 @@ class ProducerOptions(ClientOptions):
         compression: by which codec.
         compression_level: 0 to 9.
         max_body_bytes: larger bodies are refused; the broker has a limit of its own.
-        create_topic_key: the topic whose queues stand for those of a topic that does not exist yet.
+        create_topic_key: the template topic, whose route serves for a topic that does not exist yet.
         default_topic_queue_nums: how many queues such a topic gets.
-        send_latency_fault: whether brokers that are slow or fail are left out for a while (``latency``).
-        enable_trace: whether each send is told to the topic of traces.
-        trace_topic: which topic that is.
+        send_latency_fault: whether brokers that are slow or fail are avoided for a while.
+        backoff: for how long: ``LONG_BACKOFF``, that of 4.x, ``SHORT_BACKOFF``, that of 5.3.3, or one of yours.
+        enable_trace: whether each send is traced.
+        trace_topic: the topic of trace messages.
     """
 
     send_timeout_s: float = 3.0
@@ -63,6 +98,7 @@ class ProducerOptions(ClientOptions):
     create_topic_key: str = "TBW102"
     default_topic_queue_nums: int = 4
     send_latency_fault: bool = False
+    backoff: Backoff = LONG_BACKOFF
     enable_trace: bool = False
     trace_topic: str = TRACE_TOPIC
 
@@ -74,7 +110,7 @@ class ProducerOptions(ClientOptions):
 
 
 class StartPosition(Enum):
-    """Where a group begins in a queue of which it has no offset."""
+    """Where a group starts in a queue for which it has no consumer offset."""
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
@@ -82,7 +118,7 @@ class StartPosition(Enum):
 
 
 class MessageModel(Enum):
-    """Who of a group gets a message."""
+    """Whether each message goes to one consumer of a group (clustering) or to all (broadcasting)."""
 
     CLUSTERING = "CLUSTERING"  # one of the group
     BROADCASTING = "BROADCASTING"  # each of the group
@@ -90,19 +126,21 @@ class MessageModel(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """What all consumers have.
+    """Settings that all consumers have.
 
     Attributes:
-        start: where a group begins in a queue of which it has no offset.
+        start: where a group starts in a queue without a consumer offset of it.
         start_timestamp_ms: for ``StartPosition.TIMESTAMP``; half an hour before now if it is None.
         pull_batch_size: messages of a pull; the broker has limits of its own.
-        pull_batch_bytes: what a broker may send at once; 5.3.3 does not look at it.
-        suspend_timeout_s: how long a broker may hold a pull until there is a message.
+        pull_batch_bytes: bytes of a pull's answer; 5.3.3 ignores it.
+        suspend_timeout_s: long polling: how long a broker may hold a pull until there is a message.
         pull_timeout_s: how long its answer may take in all.
-        max_cached_messages: of a queue; above that nothing is pulled.
-        max_cached_bytes: likewise.
+        max_cached_messages: cached messages of a queue above which it is not pulled.
+        max_cached_bytes: their bytes, likewise.
         max_span: between the first and the last cached offset of a queue; likewise, unless in order.
-        persist_interval_s: how often offsets are stored.
+        persist_interval_s: how often consumer offsets are committed.
+        rebalance_interval_s: how often rebalance runs, if no member joins or leaves.
+        allocation: how queues are shared out.
     """
 
     start: StartPosition = StartPosition.LAST
@@ -115,6 +153,8 @@ class ConsumerOptions(ClientOptions):
     max_cached_bytes: int = 100 << 20
     max_span: int = 2000
     persist_interval_s: float = 5.0
+    rebalance_interval_s: float = 20.0
+    allocation: Allocation = averagely
 
     def __post_init__(self) -> None:
         for name in ("pull_batch_size", "max_cached_messages", "max_cached_bytes", "max_span"):
@@ -129,7 +169,8 @@ class PullOptions(ConsumerOptions):
     """Settings of a pull consumer.
 
     Attributes:
-        auto_commit: whether what ``poll`` has given is committed every ``persist_interval_s``.
+        auto_commit: whether what ``poll`` had returned before it was last called is committed every
+            ``persist_interval_s``, and at the end.
     """
 
     auto_commit: bool = True
@@ -140,21 +181,20 @@ class PushOptions(ConsumerOptions):
     """Settings of a push consumer.
 
     Attributes:
-        model: who of the group gets a message.
-        in_order: one message after the other of a queue; a failure holds up its queue and no other.
+        model: clustering or broadcasting.
+        in_order: orderly consumption: one message of a queue after the other; a failure blocks only its queue.
         consume_batch_size: messages of a call of the listener.
-        concurrency: calls of the listener at a time, unless in order; they all run on the event loop.
+        concurrency: concurrent calls of the listener, unless in order; they all run on the event loop.
         max_reconsume_times: failures after which a message goes to the dead-letter topic; -1 is 16, and no end in
             order.
         consume_timeout_s: a message whose call takes longer is sent back, unless in order.
         suspend_queue_s: in order, how long a queue waits after a failure.
-        rebalance_interval_s: how often queues are shared out anew, if nobody comes or goes.
-        lock_interval_s: in order, how often the locks on queues are renewed; brokers forget them after 60 s.
-        allocation: how queues are shared out.
+        pull_interval_s: how long a queue is not pulled after a pull that has brought messages.
+        lock_interval_s: in order, how often queue locks are renewed; they expire at brokers after 60 s.
         local_offset_dir: where offsets are kept when broadcasting.
         close_timeout_s: how long calls of the listener may take to end when the consumer is closed.
         enable_trace: whether each call of the listener is told to the topic of traces.
-        trace_topic: which topic that is.
+        trace_topic: the topic of trace messages.
     """
 
     model: MessageModel = MessageModel.CLUSTERING
@@ -164,9 +204,8 @@ class PushOptions(ConsumerOptions):
     max_reconsume_times: int = -1
     consume_timeout_s: float = 15 * 60.0
     suspend_queue_s: float = 1.0
-    rebalance_interval_s: float = 20.0
+    pull_interval_s: float = 0.0
     lock_interval_s: float = 20.0
-    allocation: Allocation = averagely
     local_offset_dir: Path = Path("~/.rocketmq_offsets")
     close_timeout_s: float = 5.0
     enable_trace: bool = False
@@ -177,3 +216,5 @@ class PushOptions(ConsumerOptions):
         for name in ("consume_batch_size", "concurrency"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} of a consumer must be 1 or more, not {getattr(self, name)}")
+        if not 0 <= self.pull_interval_s <= MAX_PULL_INTERVAL_S:
+            raise OptionError(f"pull_interval_s must be 0 to {MAX_PULL_INTERVAL_S}, not {self.pull_interval_s:g}")

@@ -1,1 +1,1 @@
-"""Replication: a master's log as its slaves get it, in the original's protocol."""
+"""Replication of the CommitLog from a master to its slaves, in RocketMQ's HA protocol."""

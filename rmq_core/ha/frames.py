@@ -1,4 +1,4 @@
-"""The frames of replication, without a network: what a slave reports, and what a master pushes.
+"""Frames of the HA protocol, without a network: a slave's offset reports, and a master's pushes of the log.
 
 A slave's report is how far its log reaches, 8 bytes. A push is the physical offset and the size of a stretch
 of the master's log, 8 and 4 bytes, and then that stretch; one of size 0 says that the master is there. Both
@@ -18,11 +18,11 @@ _PUSH: Final = Struct(">qi")
 
 
 class ReplicationError(RmqError):
-    """A peer that does not keep to the protocol; its connection ends."""
+    """A violation of the HA protocol by the peer; its connection is closed."""
 
 
-class Piece(NamedTuple):
-    """A part of a stretch, as it has arrived.
+class Push(NamedTuple):
+    """Bytes of a master's log that have arrived, or a heartbeat.
 
     Attributes:
         physical_offset: where in the log it belongs.
@@ -34,23 +34,23 @@ class Piece(NamedTuple):
 
 
 def encode_report(offset: int) -> bytes:
-    """A report."""
+    """Encode a report."""
     return _REPORT.pack(offset)
 
 
 def encode_push(physical_offset: int, size: int) -> bytes:
-    """What goes before a stretch."""
+    """Encode the head of a push."""
     return _PUSH.pack(physical_offset, size)
 
 
 class Reports:
-    """Reads what a slave sends."""
+    """Decodes the offsets that a slave reports."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[int]:
-        """The offsets that are whole with these bytes, in order."""
+        """Return the offsets that are complete with these bytes, in order."""
         data = self._rest + data
         end = len(data) - len(data) % _REPORT.size
         self._rest = data[end:]
@@ -58,14 +58,14 @@ class Reports:
 
 
 class Pushes:
-    """Reads what a master sends; holds no more of it than a head that is not whole yet."""
+    """Decodes the pushes of a master; holds at most an incomplete head."""
 
     def __init__(self) -> None:
         self._head = b""
         self._offset = 0  # of what comes next
         self._left = 0  # of its stretch, bytes
 
-    def feed(self, data: bytes) -> Iterator[Piece]:
+    def feed(self, data: bytes) -> Iterator[Push]:
         """The pieces in these bytes, in order.
 
         Raises:
@@ -82,12 +82,12 @@ class Pushes:
                 self._offset, self._left = _PUSH.unpack(self._head)
                 self._head = b""
                 if self._left < 0 or self._offset < 0:
-                    raise ReplicationError(f"the master pushed {self._left} bytes at {self._offset}")
+                    raise ReplicationError(f"the master pushed a bad head: {self._left} bytes at {self._offset}")
                 if not self._left:
-                    yield Piece(self._offset, view[:0])
+                    yield Push(self._offset, view[:0])
                 continue
             piece = view[at : at + self._left]
-            yield Piece(self._offset, piece)
+            yield Push(self._offset, piece)
             at += len(piece)
             self._offset += len(piece)
             self._left -= len(piece)

@@ -1,4 +1,4 @@
-"""A master's side of replication: slaves connect, are sent the log, and tell how much of it they have.
+"""The master's side of replication: pushes the CommitLog to connected slaves, and tracks what they acknowledge.
 
 Source: ``DefaultHAService``, ``DefaultHAConnection``.
 """
@@ -9,30 +9,32 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rmq_core.ha.frames import Reports, encode_push
+from rmq_core.ha.joint import FROM_START, REPEATS
+from rmq_core.ha.recovered import sound_until
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.errors import ListenError
 from rmq_core.store.config import FlushDiskType
 from rmq_core.store.store import MessageStore
 
 log = logging.getLogger("rmq.broker.replication")
-_HIGH_WATER_BYTES: Final = 1 << 20  # on its way to a slave; more waits in the log
-_MOST_AHEAD: Final = 1024
+_HIGH_WATER_BYTES: Final = 1 << 20  # in flight to a slave; more waits in the log
+_MOST_HOSTS: Final = 1024
 _TURN_BYTES: Final = 1 << 20  # sent at once: a slave that is far behind must not keep clients waiting
 
 
 class HaMaster:
-    """Sends the log to all who connect.
+    """HA service of a master: sends the CommitLog to all slaves that connect.
 
     Attributes:
-        slaves: those that are there.
+        slaves: the connected slaves.
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings) -> None:
-        """Serve a store; ``listen`` begins.
+        """Replicate a store; ``listen`` starts.
 
         Args:
-            store: whose log it is.
-            settings: how.
+            store: the master's store.
+            settings: of replication.
         """
         self.slaves: set[SlavePeer] = set()
         self.store = store
@@ -42,9 +44,12 @@ class HaMaster:
         self._listeners: list[Callable[[int], None]] = []
         self._acknowledged = 0
         self._ahead: set[tuple[str, int]] = set()  # hosts and ends of slaves whose log was longer than this one
+        self._pushed: dict[str, int] = {}  # up to where a host was pushed the log, by connections that have ended
+        self._compared: dict[str, int] = {}  # likewise up to where it has acknowledged it
+        self._sound_until = sound_until(store)
 
     async def listen(self, host: str, port: int) -> int:
-        """Let slaves connect; the port, which is a free one if 0 is asked for.
+        """Listen for slaves; return the port, which is a free one if 0 is asked for.
 
         Raises:
             ListenError: the address cannot be had.
@@ -56,7 +61,7 @@ class HaMaster:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop; slaves connect again when they can."""
+        """Stop; slaves reconnect when they can."""
         if self._server is not None:
             self._server.close()
         slaves = list(self.slaves)
@@ -66,43 +71,70 @@ class HaMaster:
 
     @property
     def limit(self) -> int:
-        """Physical offset below which slaves may have the log.
+        """Physical offset below which the log may be pushed.
 
-        With SYNC_FLUSH only what is forced: a master that lost its memory would else be behind its slaves.
+        With SYNC_FLUSH only what is flushed: a master that loses power would else be behind its slaves.
         """
         return self.store.flushed_offset if self._forced_only else self.store.max_physical_offset
 
     @property
     def acknowledged_offset(self) -> int:
-        """Physical offset below which as many slaves have had the log as the settings want; it never falls."""
+        """Physical offset below which enough slaves have acknowledged the log (``inSyncReplicas``); it never falls."""
         return self._acknowledged
 
-    def is_another_log(self, host: str, offset: int) -> bool:
-        """Whether a slave's log is, or was once, longer than this one: what it has behind this one's end is not ours.
+    def note_pushed(self, host: str, pushed_offset: int, acknowledged_offset: int) -> None:
+        """Note up to where a slave's host was pushed the log, and has acknowledged it, as its connection ends."""
+        for known, offset in (self._pushed, pushed_offset), (self._compared, acknowledged_offset):
+            if host in known or len(known) < _MOST_HOSTS:
+                known[host] = max(offset, known.get(host, 0))
 
-        When this log is as long it still has that, so it is let in by a restart of the master at the earliest.
+    def other_place(self, host: str, offset: int, repeats: int) -> tuple[int, str] | None:
+        """Another place than the one that a slave reports first, and why it cannot begin there; None where it can.
+
+        Args:
+            host: of the slave.
+            offset: physical offset that it reports; 0 of an empty log.
+            repeats: how often; more than once if it compares what comes with its own log. Else its log ends there.
         """
-        if offset > self.store.max_physical_offset and len(self._ahead) < _MOST_AHEAD:
-            self._ahead.add((host, offset))
-        return offset > self.store.max_physical_offset or (host, offset) in self._ahead
+        compares = repeats >= REPEATS
+        first, end = self.store.min_physical_offset, self.store.max_physical_offset
+        if offset == 0:
+            return None
+        if offset < 0 or offset > end or (not compares and self._was_ahead(host, offset)):
+            if not compares and offset > end and len(self._ahead) < _MOST_HOSTS:
+                self._ahead.add((host, offset))
+            return min(end, max(offset - 1, 0)), f"this log goes to {end}, and went no further before"
+        if offset < first:
+            return first, f"this log begins at {first}"
+        is_within = offset > self._pushed.get(host, 0) and not self.store.boundaries.is_one(offset)
+        if is_within and offset != FROM_START:
+            return offset - 1, "no record begins there"
+        sound = max(self._sound_until, first)
+        if repeats == REPEATS and offset > sound and offset > self._compared.get(host, 0):
+            return sound, "a recovery may have found holes before that, so more is to be compared"
+        return None
+
+    def _was_ahead(self, host: str, offset: int) -> bool:
+        """Whether a slave's log was longer than this one: it still holds bytes of another log now."""
+        return (host, offset) in self._ahead
 
     def on_acknowledged(self, listener: Callable[[int], None]) -> None:
-        """Have a function called with ``acknowledged_offset`` whenever that has risen."""
+        """Runs a callback with ``acknowledged_offset`` whenever that has risen."""
         self._listeners.append(listener)
 
     def push(self) -> None:
-        """Send slaves what is new; call it when something is."""
+        """Push new bytes of the log to slaves; call it when there are any."""
         for slave in list(self.slaves):
             slave.push()
 
     def keep(self) -> None:
-        """Send heartbeats, and end connections that have been silent for too long; call it now and then."""
+        """Send heartbeats, and close connections that have been silent for too long; call it periodically."""
         now = asyncio.get_running_loop().time()
         for slave in list(self.slaves):
             slave.keep(now)
 
     def reported(self) -> None:
-        """A slave has told how far it is."""
+        """Note a slave's report: recompute ``acknowledged_offset``."""
         wanted = self.settings.in_sync_replicas - 1
         if wanted < 1 or len(self.slaves) < wanted:
             return
@@ -114,13 +146,14 @@ class HaMaster:
 
 
 class SlavePeer(asyncio.Protocol):
-    """A slave's connection.
+    """The connection of one slave, and how far that is.
 
     Attributes:
         address: of the slave, as it is seen from here.
         pushed_offset: physical offset below which the slave has been sent the log, or had it; -1 before its
             first report.
-        acknowledged_offset: how much of that it says it has.
+        acknowledged_offset: physical offset up to which the slave has acknowledged the log; -1 before its second
+            report, as the first one says only where to begin.
         ended: done when the connection is gone.
     """
 
@@ -138,7 +171,7 @@ class SlavePeer(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take it, unless there are too many."""
+        """Accept the slave, unless there are too many."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else ""
@@ -150,59 +183,75 @@ class SlavePeer(asyncio.Protocol):
         self._master.slaves.add(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """It is gone."""
+        """Forget the slave."""
         if self in self._master.slaves:
-            self._master.slaves.discard(self)
-            log.info("slave %(slave)s has gone", {"slave": self.address})
+            self._leave()
+            log.info("slave %(slave)s has disconnected", {"slave": self.address})
         if not self.ended.done():
             self.ended.set_result(None)
 
     def pause_writing(self) -> None:
-        """Enough is on its way."""
+        """Stop pushing: the write buffer is full."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume pushing."""
         self._is_paused = False
         self.push()
 
     def data_received(self, data: bytes) -> None:
-        """Reports."""
+        """Handle reports; the first says where to begin, and is repeated by a slave that compares the logs."""
         self._read_at = self._loop.time()
-        for offset in self._reports.feed(data):
-            refusal = self._begin(offset) if self.pushed_offset < 0 else self._take(offset)
-            if refusal:
-                log.error("slave %(slave)s is let go: " + refusal, {"slave": self.address})
+        offsets = self._reports.feed(data)
+        if self.pushed_offset < 0 and offsets:
+            repeats = next((at for at, offset in enumerate(offsets) if offset != offsets[0]), len(offsets))
+            if not self._begin(offsets[0], repeats):
+                return
+            offsets = offsets[repeats:]
+        for offset in offsets:
+            if not 0 <= offset <= self.pushed_offset:  # apache/rocketmq #3015, #1155
+                log.error(
+                    "slave %(slave)s is disconnected: it acknowledges %(offset)d, but was pushed the log up to %(end)d",
+                    {"slave": self.address, "offset": offset, "end": self.pushed_offset},
+                )
                 self.end()
                 return
+            self.acknowledged_offset = max(self.acknowledged_offset, offset)
         self._master.reported()
 
-    def _begin(self, offset: int) -> str:
-        """Begin where a slave's log ends, an empty one's with the last file; why not, if that cannot be."""
-        store = self._store
-        end = store.max_physical_offset
-        if offset < 0 or self._master.is_another_log(self.address.rpartition(":")[0], offset):
-            return f"its log reaches to {offset}, this one to {end}: throw its store away"
-        if 0 < offset < store.min_physical_offset:
-            return f"its log ends at {offset}, this one begins at {store.min_physical_offset}"
-        self.pushed_offset = offset or end - end % store.config.commitlog_file_bytes
-        self.acknowledged_offset = offset
+    def _leave(self) -> None:
+        self._master.note_pushed(self._host, self.pushed_offset, self.acknowledged_offset)
+        self._master.slaves.discard(self)
+
+    @property
+    def _host(self) -> str:
+        return self.address.rpartition(":")[0]
+
+    def _begin(self, offset: int, repeats: int) -> bool:
+        """Start pushing at a slave's place, at the last file if it is empty; False if it has to go elsewhere.
+
+        It is told where: Java's slave gives up then, ours compares further back.
+        """
+        other = self._master.other_place(self._host, offset, repeats)
+        places = {"slave": self.address, "offset": offset}
+        if other is not None:
+            place, why = other
+            level = logging.INFO if repeats >= REPEATS else logging.ERROR
+            log.log(level, "slave %(slave)s cannot have the log from %(offset)d on: %(why)s", places | {"why": why})
+            self._transport.write(encode_push(place, 0))
+            self.end(told=True)
+            return False
+        end = self._store.max_physical_offset
+        self.pushed_offset = offset or end - end % self._store.config.commitlog_file_bytes
         log.info(
-            "slave %(slave)s has the log to %(offset)d, and is sent it from %(from)d on",
+            "slave %(slave)s has the log up to %(offset)d, pushing from %(from)d on",
             {"slave": self.address, "offset": offset, "from": self.pushed_offset},
         )
         self.push()
-        return ""
-
-    def _take(self, offset: int) -> str:
-        """Note how far a slave is; why not, if it cannot be: apache/rocketmq #3015, #1155."""
-        if not 0 <= offset <= self.pushed_offset:
-            return f"it acknowledges {offset}, and was sent the log to {self.pushed_offset}"
-        self.acknowledged_offset = max(self.acknowledged_offset, offset)
-        return ""
+        return True
 
     def push(self) -> None:
-        """Send what is new, as much as the connection takes now."""
+        """Push new bytes of the log, as many as the connection takes now."""
         if self._is_scheduled or self._is_paused or self.pushed_offset < 0:
             return
         store, most, limit = self._store, self._settings.ha_transfer_batch_size, self._master.limit
@@ -213,7 +262,7 @@ class SlavePeer(asyncio.Protocol):
             stretch = store.log_stretch(at, min(most, until - at))
             if stretch is None:
                 log.error(
-                    "slave %(slave)s is let go: the log at %(offset)d, which it needs, is gone",
+                    "slave %(slave)s is disconnected: it needs the log at %(offset)d, which is deleted",
                     {"slave": self.address, "offset": at},
                 )
                 self.end()
@@ -235,19 +284,23 @@ class SlavePeer(asyncio.Protocol):
             self.push()
 
     def keep(self, now: float) -> None:
-        """Say that the master is there, if nothing else has been said; end it if the slave does not."""
+        """Send a heartbeat if the connection was idle; close it if the slave was silent for too long."""
         if now - self._read_at > self._settings.ha_housekeeping_interval_ms / 1000:
-            log.warning("slave %(slave)s says nothing, and is let go", {"slave": self.address})
+            log.warning("slave %(slave)s is silent, and is disconnected", {"slave": self.address})
             self.end()
         elif (
-            self.pushed_offset >= 0
+            self.pushed_offset >= self._master.limit  # nothing is left to push: a slave takes a heartbeat for that
+            and self.pushed_offset >= 0
             and not self._is_paused
             and now - self._written_at > self._settings.ha_send_heartbeat_interval_ms / 1000
         ):
             self._written_at = now
             self._transport.write(encode_push(self.pushed_offset, 0))
 
-    def end(self) -> None:
-        """Let it go; what it has acknowledged counts no more."""
-        self._master.slaves.discard(self)
-        self._transport.abort()
+    def end(self, *, told: bool = False) -> None:
+        """Close the connection, at once or when the slave is told why; what it has acknowledged counts no more."""
+        self._leave()
+        if told:
+            self._transport.close()
+        else:
+            self._transport.abort()

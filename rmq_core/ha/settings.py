@@ -1,4 +1,4 @@
-"""Settings of replication, by the names and with the defaults of ``MessageStoreConfig`` and ``BrokerConfig``."""
+"""Settings of replication, with the names and defaults of ``MessageStoreConfig`` and ``BrokerConfig``."""
 
 from dataclasses import dataclass
 
@@ -10,14 +10,14 @@ _MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class HaSettings(ServerSettings):
-    """What a master and its slaves agree on, and how long they wait for each other.
+    """Settings of replication for master and slaves: addresses, batch sizes, timeouts.
 
     Attributes:
         ha_listen_port: where slaves connect; 0 is one above ``listen_port``, or a free one if that is free.
         ha_master_address: ``host:port`` that a slave connects to; empty to be told by a name server.
         ha_transfer_batch_size: bytes of the log in one frame, at most.
-        ha_send_heartbeat_interval_ms: an idle side says that it is there so often.
-        ha_housekeeping_interval_ms: a side that has said nothing for so long is given up.
+        ha_send_heartbeat_interval_ms: how often an idle side sends a heartbeat.
+        ha_housekeeping_interval_ms: a connection is closed when the peer was silent for so long.
         ha_max_gap_not_in_sync: a slave is in sync if it is less than so many bytes behind.
         in_sync_replicas: of a SYNC_MASTER, brokers that must have a message before its sender is answered, the
             master included: with 1 no slave is waited for.

@@ -1,4 +1,4 @@
-"""A slave's side of replication: connects to the master, appends what that sends, and tells how far it is.
+"""The slave's side of replication: connects to the master, appends the pushed log, and reports its own end.
 
 Source: ``DefaultHAClient``.
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rmq_core.ha.frames import Pushes, ReplicationError, encode_report
+from rmq_core.ha.joint import Joint, LogsDifferError, OtherPlaceError, Places
 from rmq_core.ha.settings import HaSettings
 from rmq_core.store.config import FlushDiskType
 from rmq_core.store.store import MessageStore
@@ -16,7 +17,7 @@ from rmq_core.store.store import MessageStore
 log = logging.getLogger("rmq.broker.replication")
 _CONNECT_S: Final = 3.0
 _FIRST_RETRY_S: Final = 0.1
-_RETRY_S: Final = 1.0  # at most between two tries; Java's slave waits for five
+_RETRY_S: Final = 1.0  # at most, between two attempts; Java's slave waits for five
 _REFUSED_RETRY_S: Final = 30.0  # likewise where the disk was full: it seldom has room again soon
 
 
@@ -25,20 +26,20 @@ class NotTakenError(ReplicationError):
 
 
 class HaSlave:
-    """Follows a master.
+    """HA client of a slave: appends the bytes of its master's CommitLog.
 
     Attributes:
-        master_address: ``host:port`` where the master takes slaves; empty while none is known.
-        read_ms: when the master was heard last, ms since 1970; 0 if never.
-        written_ms: when it was told something.
+        master_address: ``host:port`` where the master listens for slaves; empty while none is known.
+        read_ms: when bytes last came from the master, ms since 1970; 0 if never.
+        written_ms: when a report was last sent to it.
     """
 
     def __init__(self, store: MessageStore, settings: HaSettings, clock_ms: Callable[[], int]) -> None:
-        """Be the slave that a store is; ``start`` begins.
+        """Prepare a slave for a store; ``start`` connects.
 
         Args:
-            store: takes the log.
-            settings: how.
+            store: the store that the log is appended to.
+            settings: of replication.
             clock_ms: the time, ms since 1970.
         """
         self.master_address = settings.ha_master_address
@@ -51,42 +52,50 @@ class HaSlave:
         self._task: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
         self._is_closed = False
-        self._is_alone = False  # that the master is not there is told once
-        self._trouble = ""  # why its log was not taken: told once, until some of it is
-        self._is_refused = False  # the store did not take what the last connection brought
+        self._is_alone = False  # that the master is unreachable is logged once
+        self._trouble = ""  # why its log is refused: logged once, until some of it is accepted
+        self._is_apart = False  # that is because the logs differ
+        self._is_refused = False  # the store has refused what the last connection brought, or the logs differ
+        self._places = Places(store, forced_only=self.is_sync)
+        self._on_joined: list[Callable[[], None]] = []
 
     @property
     def is_connected(self) -> bool:
-        """Whether the master is there."""
-        return self._link is not None
+        """Whether the master is connected, and this log is known to be the beginning of its log."""
+        return self._link is not None and self._link.is_joined
 
     def start(self) -> None:
-        """Follow."""
+        """Start connecting to the master, again and again."""
         self._loop = asyncio.get_running_loop()
         if self.is_sync:
             self.store.on_flushed(self._call_flushed)
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop replication."""
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def follow(self, address: str) -> None:
-        """Follow the master at an address, which may be the same."""
+        """Connect to the master at an address, which may be the same."""
         if address == self.master_address:
             return
-        log.info("the master takes slaves at %(address)s", {"address": address})
+        log.info("the master listens for slaves at %(address)s", {"address": address})
         self.master_address = address
         self._is_refused = False
+        self._places.reset()
         self._told.set()
         if self._link is not None:
             self._link.end()
 
+    def on_joined(self, listener: Callable[[], None]) -> None:
+        """Runs a callback when this log is known to be the beginning of a master's, which it then replicates."""
+        self._on_joined.append(listener)
+
     def keep(self) -> None:
-        """Send heartbeats, and end a connection that has been silent for too long; call it now and then."""
+        """Send heartbeats, and close a connection that has been silent for too long; call it periodically."""
         if self._link is not None:
             self._link.keep()
 
@@ -108,13 +117,13 @@ class HaSlave:
             try:
                 if await self._follow_once():
                     wait_s = _FIRST_RETRY_S
-            except Exception:  # whatever it is, the master may be another tomorrow
+            except Exception:  # whatever it is: the next attempt may reach another master
                 log.exception("replication failed")
             wait_s = min(wait_s, _REFUSED_RETRY_S if self._is_refused else _RETRY_S)
             wait_s = _FIRST_RETRY_S if await self._pause(wait_s) else 2 * wait_s
 
     async def _pause(self, wait_s: float) -> bool:
-        """Wait between two tries; True if another master was told, which is not waited for."""
+        """Wait between two connection attempts; return True at once if another master's address came."""
         try:
             async with asyncio.timeout(wait_s):
                 await self._told.wait()
@@ -124,70 +133,115 @@ class HaSlave:
         return True
 
     @property
-    def is_in_trouble(self) -> bool:
-        """Whether the master's log was not taken when it came last."""
-        return bool(self._trouble)
+    def is_apart(self) -> bool:
+        """Whether this log was found not to be the beginning of the master's."""
+        return self._is_apart
+
+    @property
+    def trouble(self) -> str:
+        """Why what the master pushed last was refused; empty while all is well."""
+        return self._trouble
 
     def refuse(self, trouble: ReplicationError) -> None:
-        """The master's log is not taken, and why."""
+        """Note that the master's log is refused, and log the reason once."""
         if str(trouble) != self._trouble:
-            log.error("lets the master go: %(error)s", {"error": trouble})
+            log.error("disconnects from the master: %(error)s", {"error": trouble})
         self._trouble = str(trouble)
 
+    def joined(self) -> None:
+        """Note that this log is the beginning of the master's."""
+        self._places.reset()
+        self.store.cut_dropped_topics()
+        for listener in self._on_joined:
+            listener()
+        if self._is_apart:
+            self._is_apart, self._trouble = False, ""
+        if not self._trouble:
+            self.tell_following()
+
     def take(self) -> None:
-        """The master's log is taken."""
+        """Note that the master's log is accepted again."""
         if self._trouble:
             self._trouble = ""
             self.tell_following()
 
     def tell_following(self) -> None:
-        """Log that the master is followed."""
+        """Log the master and the offset from which it is replicated."""
         log.info(
-            "follows the master at %(address)s from %(offset)d on",
+            "replicates the master at %(address)s from %(offset)d on",
             {"address": self.master_address, "offset": self.store.max_physical_offset},
         )
 
     async def _follow_once(self) -> bool:
-        """Connect, and stay until that ends; whether the master's log went on here."""
+        """Connect, and replicate until the connection ends; return whether any of the log was appended.
+
+        While the logs are compared in vain, it connects again to compare them further back.
+        """
         if self._is_refused and self.store.refusals:  # the master need not send what is thrown away
             return False
+        while True:
+            link = await self._connect()
+            if link is None:
+                return False
+            self._link = link
+            try:
+                await asyncio.shield(link.ended)
+            finally:
+                self._link = None
+                link.end()
+                await link.ended
+            self._is_refused = isinstance(link.error, NotTakenError)
+            if not isinstance(link.error, LogsDifferError | OtherPlaceError):
+                return link.has_taken
+            common = self._places.move(link.error)
+            if common is not None:
+                self._part(common)
+                return False
+            await asyncio.sleep(_FIRST_RETRY_S)
+
+    async def _connect(self) -> "MasterLink | None":
         host, _, port = self.master_address.rpartition(":")
-        if self.is_sync:  # the first report acknowledges as well
-            await asyncio.to_thread(self.store.wait_flushed, self.store.max_physical_offset, _CONNECT_S)
         try:
             async with asyncio.timeout(_CONNECT_S):
-                _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: MasterLink(self), host.strip("[]"), int(port)
+                _, link = await self._loop.create_connection(
+                    lambda: MasterLink(self, self._places.joint()), host.strip("[]"), int(port)
                 )
         except (OSError, TimeoutError) as error:
             if not self._is_alone:
-                log.warning("no master at %(address)s: %(error)s", {"address": self.master_address, "error": error})
+                log.warning(
+                    "master %(address)s: cannot connect: %(error)s", {"address": self.master_address, "error": error}
+                )
             self._is_alone, self._is_refused = True, False
-            return False
+            return None
         self._is_alone = False
-        self._link = link
-        try:
-            await asyncio.shield(link.ended)
-        finally:
-            self._link = None
-            link.end()
-            await link.ended
-        self._is_refused = link.is_refused
-        return link.has_taken
+        return link
+
+    def _part(self, common: int) -> None:
+        """Refuse a master whose log is another one; the next attempts are far apart."""
+        self._places.reset()
+        self._is_apart = self._is_refused = True
+        mine = f"this log goes from {self.store.min_physical_offset} to {self.store.max_physical_offset}"
+        if common < 0:
+            self.refuse(ReplicationError(f"{mine}, and has nothing in common with the master's: delete this store"))
+        else:
+            self.refuse(ReplicationError(f"{mine}, and is the master's up to {common} only"))
 
 
 class MasterLink(asyncio.Protocol):
-    """A connection to the master.
+    """One connection of a slave to its master.
 
     Attributes:
         ended: done when it is gone.
         has_taken: whether anything of the master's log has been appended.
-        is_refused: whether it ended because the store did not take more.
+        error: that ended it; None if there was none, or the master has ended it.
     """
 
-    def __init__(self, slave: HaSlave) -> None:
-        self.has_taken = self.is_refused = False
+    def __init__(self, slave: HaSlave, joint: Joint) -> None:
+        """Connect a slave, whose log is compared at a joint first."""
+        self.has_taken = False
+        self.error: ReplicationError | None = None
         self._slave = slave
+        self._joint = joint
         self._store = slave.store
         self._pushes = Pushes()
         self._loop = asyncio.get_running_loop()
@@ -197,74 +251,90 @@ class MasterLink(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Tell the master where to begin."""
+        """Report from where on the log is to be pushed."""
         self._transport = cast("asyncio.Transport", transport)
-        if not self._slave.is_in_trouble:
-            self._slave.tell_following()
-        self._reported = self._store.max_physical_offset
-        self._write()
+        self._reported = self._joint.begin
+        self._write(self._joint.repeats)
+        if self.is_joined:
+            self._slave.joined()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether this log has been compared with the master's, and was the same."""
+        return self._joint.is_done
 
     def connection_lost(self, _: Exception | None) -> None:
-        """It is gone."""
-        if not self._slave.is_in_trouble:
-            log.info("the master at %(address)s has gone", {"address": self._slave.master_address})
+        """Note the end of the connection."""
+        if self.is_joined and not self._slave.trouble:
+            log.info("the master at %(address)s has disconnected", {"address": self._slave.master_address})
         self.ended.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Append what has come, and tell the master."""
+        """Append what was pushed, and report the new end."""
         self._read_at = self._loop.time()
         self._slave.read_ms = self._slave.clock_ms()
         try:
             for offset, piece in self._pushes.feed(data):
                 self._append(offset, piece)
         except ReplicationError as error:
-            self.is_refused = isinstance(error, NotTakenError)
-            self._slave.refuse(error)
+            self.error = error
+            if not isinstance(error, LogsDifferError | OtherPlaceError):
+                self._slave.refuse(error)
             self.end()
         self._store.dispatch()
         self.report()
 
-    def _append(self, offset: int, piece: bytes | memoryview) -> None:
-        """Append what belongs at a physical offset; of no bytes, it only says that the master is there.
+    def _append(self, offset: int, piece: memoryview) -> None:
+        """Append bytes at a physical offset, after those that are compared; without bytes, it is a heartbeat.
 
         Raises:
-            NotTakenError: the store does not take it now.
-            ReplicationError: it does not belong there.
+            LogsDifferError: this log is not the beginning of the master's.
+            OtherPlaceError: the master pushes from another place than it was asked to.
+            NotTakenError: the store does not accept it now.
+            ReplicationError: the log does not end there.
         """
         store = self._store
+        if not self._joint.is_done:
+            rest = self._joint.take(offset, piece)
+            if not self._joint.is_done:
+                return
+            self._slave.joined()
+            offset, piece = store.max_physical_offset, rest
         mine = store.max_physical_offset
         if mine not in (0, offset):
-            raise ReplicationError(f"the master pushed what is at {offset}, this log ends at {mine}")
+            raise ReplicationError(f"the master pushed bytes at {offset}, but this log ends at {mine}")
         if not piece:
             return
         if not store.put_encoded(offset, piece):
-            raise NotTakenError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is taken")
+            raise NotTakenError(f"{'; '.join(store.refusals.values()) or 'no room'}: nothing is appended")
         self.has_taken = True
         self._slave.take()
 
     def report(self) -> None:
-        """Tell the master how far this store is, if that is news. With SYNC_FLUSH only what is forced counts."""
+        """Report the end of this log if it has risen; with SYNC_FLUSH only what is flushed counts."""
+        if not self.is_joined:
+            return
         offset = self._store.flushed_offset if self._slave.is_sync else self._store.max_physical_offset
         if offset > self._reported and not self._transport.is_closing():
             self._reported = offset
             self._write()
 
-    def _write(self) -> None:
+    def _write(self, repeats: int = 1) -> None:
         self._written_at = self._loop.time()
         self._slave.written_ms = self._slave.clock_ms()
-        self._transport.write(encode_report(self._reported))
+        self._transport.write(encode_report(self._reported) * repeats)
 
     def keep(self) -> None:
-        """Tell the master that this slave is there, if nothing else has been said; end it if that is silent."""
+        """Send a heartbeat if the connection was idle; close it if the master was silent for too long."""
         now, settings = self._loop.time(), self._slave.settings
         if self._transport.is_closing():
             return
         if now - self._read_at > settings.ha_housekeeping_interval_ms / 1000:
-            log.warning("the master at %(address)s says nothing", {"address": self._slave.master_address})
+            log.warning("the master at %(address)s is silent, disconnecting", {"address": self._slave.master_address})
             self.end()
-        elif now - self._written_at > settings.ha_send_heartbeat_interval_ms / 1000:
+        elif self.is_joined and now - self._written_at > settings.ha_send_heartbeat_interval_ms / 1000:
             self._write()
 
     def end(self) -> None:
-        """End it."""
+        """Close the connection."""
         self._transport.abort()

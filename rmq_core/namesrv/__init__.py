@@ -1,1 +1,1 @@
-"""The name server: brokers register with it, clients ask it where topics are."""
+"""The name server: brokers register their topics with it, clients fetch topic routes from it."""

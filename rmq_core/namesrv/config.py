@@ -18,13 +18,11 @@ IGNORED: Final = frozenset(
         "rocketmqHome",
         "configStorePath",
         "productEnvName",
-        "clusterTest",
         "clientRequestThreadPoolNums",
         "defaultThreadPoolNums",
         "clientRequestThreadPoolQueueCapacity",
         "defaultThreadPoolQueueCapacity",
         "unRegisterBrokerQueueCapacity",
-        "enableControllerInNamesrv",
         "configBlackList",
         "channelNotActiveInterval",
         "clientAsyncSemaphoreValue",
@@ -57,10 +55,17 @@ IGNORED: Final = frozenset(
         "shutdownWaitTimeSeconds",
         "socksProxyConfig",
         "useEpollNativeSelector",
-        "useTLS",
         "writeBufferLowWaterMark",
     ]
 )
+
+# Keys that promise what this server does not have, and the value that promises nothing: any other is refused.
+DONE_ANYWAY: Final = {
+    "clusterTest": "false",
+    "enableControllerInNamesrv": "false",
+    "tlsEnable": "false",
+    "useTLS": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +75,25 @@ class NamesrvConfig(ServerSettings):
     Attributes:
         bind_address: the address to listen on; 0.0.0.0 is all.
         listen_port: 0 takes a free one.
+        max_registration_topics: of a broker; ten times as many as brokers of the original are known to bear.
+        max_kv_config_bytes: of the key-value configuration, whose file is written whole at each change.
         kv_config_path: file of the key-value configuration; ``~`` is the user's home.
-        order_message_enable: whether routes tell the order configuration of their topics.
-        return_order_topic_config_to_broker: whether brokers that register are told it.
+        order_message_enable: whether routes contain the order configuration of their topics.
+        return_order_topic_config_to_broker: whether a registration is answered with it.
         enable_all_topic_list: whether the list of all topics may be asked for.
-        enable_topic_list: whether the lists of topics by cluster and kind may be.
+        enable_topic_list: whether the lists of topics by cluster and kind may be asked for.
         support_acting_master: whether a slave stands for its missing master in routes.
-        delete_topic_with_broker_registration: whether topics end that a broker no longer registers.
-        notify_min_broker_id_changed: whether brokers are told which of their group leads.
-        need_wait_for_service: whether routes are only told some time after the start.
+        delete_topic_with_broker_registration: whether topics that a broker no longer registers are deleted.
+        notify_min_broker_id_changed: whether brokers are notified when the least id of their group changes.
+        need_wait_for_service: whether routes are withheld for some time after the start.
         wait_seconds_for_service: that time, s.
-        scan_not_active_broker_interval_ms: how often brokers are looked at for their expiry, ms.
+        scan_not_active_broker_interval_ms: how often brokers are checked for their expiry, ms.
     """
 
-    bind_address: str = setting("0.0.0.0")
+    bind_address: str = setting("127.0.0.1")
     listen_port: int = setting(9876, high=_MAX_PORT)
+    max_registration_topics: int = setting(32_768, low=1)
+    max_kv_config_bytes: int = setting(4 << 20, low=1024)
     kv_config_path: str = setting("~/namesrv/kvConfig.json")
     order_message_enable: bool = setting(False, mutable=True)
     return_order_topic_config_to_broker: bool = setting(True, mutable=True)
@@ -103,7 +112,7 @@ def load_config(
     flags: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> tuple[NamesrvConfig, list[str]]:
-    """Settings of all sources, and the keys of the file that mean nothing here.
+    """Load the settings of all sources; return them and the keys of the file that have no meaning here.
 
     Raises:
         OptionError: an unknown key or a bad value, and where.
@@ -115,4 +124,5 @@ def load_config(
         prefix=ENVIRONMENT_PREFIX,
         flags=flags,
         ignored=IGNORED,
+        done_anyway=DONE_ANYWAY,
     )

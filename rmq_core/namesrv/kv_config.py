@@ -1,4 +1,4 @@
-"""The name server's key-value configuration: namespaces of keys and values, in a file as Java writes it.
+"""The name server's key-value configuration: keys and values by namespace, in the file format of Java.
 
 ``{"configTable":{"ORDER_TOPIC_CONFIG":{"TopicTest":"broker-a:4"}}}``
 
@@ -21,12 +21,12 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 _Tables = dict[str, dict[str, str]]
 
 
-class _File(BodyStruct, frozen=True, kw_only=True):
+class _KVConfigFile(BodyStruct, frozen=True, kw_only=True):
     config_table: _Tables = {}  # noqa: RUF012 # made anew for each struct
 
 
 class KVConfig:
-    """Namespaces of keys and values, kept in a file."""
+    """Keys and values by namespace, persisted in a file."""
 
     def __init__(self, path: Path) -> None:
         """Load the file, if it is there.
@@ -37,7 +37,7 @@ class KVConfig:
         self._path = path
         self._tables: _Tables = {}
         try:
-            self._tables = decode_body(path.read_bytes(), _File).config_table
+            self._tables = decode_body(path.read_bytes(), _KVConfigFile).config_table
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -46,13 +46,18 @@ class KVConfig:
             raise StoreError(f"{path}: {error}") from error
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value, if there is one."""
+        """Return a value, or None."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """A namespace's keys and values; None if it was never made."""
+        """Return a namespace's keys and values; None if it was never made."""
         table = self._tables.get(namespace)
         return None if table is None else MappingProxyType(table)
+
+    def size_with(self, namespace: str, key: str, value: str) -> int:
+        """Return how many bytes the file will have at least if a value is set."""
+        tables = {**self._tables, namespace: {**self._tables.get(namespace, {}), key: value}}
+        return len(encode_body(_KVConfigFile(config_table=tables)))
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value.
@@ -74,14 +79,14 @@ class KVConfig:
     def _replace(self, namespace: str, table: dict[str, str]) -> None:
         tables = {**self._tables, namespace: table}
         try:
-            _write(self._path, encode_body(_File(config_table=tables)))
+            _write(self._path, encode_body(_KVConfigFile(config_table=tables)))
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror}") from error
         self._tables = tables
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Replace a file whole, and be sure of it."""
+    """Replace a file atomically and durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""What the name server answers, code by code.
+"""The request handlers of the name server, one for each request code.
 
 Source: ``DefaultRequestProcessor``, ``ClientRequestProcessor``.
 """
@@ -11,11 +11,11 @@ from typing import Final
 
 from msgspec import UNSET, structs
 
-from rmq_core.namesrv import zones
-from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.config import NamesrvConfig
+from rmq_core.namesrv.config import DONE_ANYWAY, NamesrvConfig
 from rmq_core.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfig
-from rmq_core.namesrv.route_info import UNIT_FLAG, UNIT_SUB_FLAG, RouteInfo, RouteOptions
+from rmq_core.namesrv.routes import zones
+from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
+from rmq_core.namesrv.routes.route_info import UNIT_FLAG, UNIT_SUB_FLAG, RouteInfo, RouteOptions
 from rmq_core.remoting.bodies import (
     BrokerMembers,
     DataVersion,
@@ -25,6 +25,7 @@ from rmq_core.remoting.bodies import (
     TopicConfigs,
     TopicList,
     TopicRouteData,
+    check_topic_count,
     decode_body,
     decode_registration,
     encode_body,
@@ -40,7 +41,7 @@ from rmq_core.remoting.namesrv_requests import (
     BrokerId,
     BrokerMembersOf,
     BrokerName,
-    Cluster,
+    ClusterName,
     DeleteTopicInNamesrv,
     GetRoute,
     KVConfigKey,
@@ -55,14 +56,16 @@ from rmq_formats.errors import DecodeError, OptionError
 log = logging.getLogger("rmq.namesrv")
 
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_WITH_LISTS: Final = (RequestCode.REGISTER_TOPIC_IN_NAMESRV,)
+_WITH_TOPICS: Final = (RequestCode.REGISTER_BROKER,)  # it has a limit of its own
 _CRC_MASK: Final = 0x7FFFFFFF
 
 
 class NamesrvProcessor:
-    """Answers requests out of the state of routes and the key-value configuration.
+    """Answers requests from the routes and the key-value configuration.
 
     Attributes:
-        routes: who is there.
+        routes: the registered brokers and topic routes.
         config: settings; replaced whole when one is changed over the wire.
     """
 
@@ -73,7 +76,7 @@ class NamesrvProcessor:
         clock_ms: Callable[[], int],
         notify: Callable[[MinBrokerIdNotice], None],
     ) -> None:
-        """Prepare the answers.
+        """Prepare the handlers.
 
         Args:
             config: settings.
@@ -94,7 +97,10 @@ class NamesrvProcessor:
         self.routes.options = RouteOptions(config.support_acting_master, config.delete_topic_with_broker_registration)
 
     def handlers(self) -> dict[int, Handler]:
-        """The table of handlers."""
+        """Return the handlers by request code; but for registrations, they refuse long bodies."""
+        return self.config.limit_bodies(self._handlers(), with_lists=_WITH_LISTS, with_messages=_WITH_TOPICS)
+
+    def _handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.PUT_KV_CONFIG: self.put_kv_config,
             RequestCode.GET_KV_CONFIG: self.get_kv_config,
@@ -124,8 +130,11 @@ class NamesrvProcessor:
     # The key-value configuration.
 
     def put_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 100."""
+        """Set a key of a namespace: PUT_KV_CONFIG (100)."""
         entry = read_fields(request, KVConfigValue)
+        if self._kv_config.size_with(entry.namespace, entry.key, entry.value) > self.config.max_kv_config_bytes:
+            remark = f"the configuration would be larger than maxKvConfigBytes={self.config.max_kv_config_bytes}"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, remark)
         self._kv_config.put(entry.namespace, entry.key, entry.value)
         log.info(
             "%(client)s put %(namespace)s %(key)s: %(value)s",
@@ -137,7 +146,7 @@ class NamesrvProcessor:
         return request.response()
 
     def get_kv_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 101."""
+        """Return the value of a key: GET_KV_CONFIG (101)."""
         entry = read_fields(request, KVConfigKey)
         value = self._kv_config.get(entry.namespace, entry.key)
         if value is None:
@@ -146,7 +155,7 @@ class NamesrvProcessor:
         return request.response(ext_fields={"value": value})
 
     def delete_kv_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 102."""
+        """Delete a key: DELETE_KV_CONFIG (102)."""
         entry = read_fields(request, KVConfigKey)
         self._kv_config.delete(entry.namespace, entry.key)
         log.info(
@@ -156,7 +165,7 @@ class NamesrvProcessor:
         return request.response()
 
     def get_kv_list(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 219."""
+        """Return all keys of a namespace: GET_KVLIST_BY_NAMESPACE (219)."""
         namespace = read_fields(request, Namespace).namespace
         body = self._kv_list(namespace)
         if not body:
@@ -170,14 +179,14 @@ class NamesrvProcessor:
     # Brokers.
 
     def register_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 103."""
+        """Register a broker and its topics: REGISTER_BROKER (103)."""
         broker = read_fields(request, RegisterBroker)
         if broker.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != broker.body_crc32:
             return request.response(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         is_new = self.routes.data_version(broker.cluster_name, broker.broker_addr) is None
         registered = self.routes.register(
             broker,
-            _registration(request, broker),
+            _registration(request, broker, self.config.max_registration_topics),
             zone=request.ext_fields.get(zones.ZONE_NAME),
             connection=connection,
             now_ms=self._clock_ms(),
@@ -195,12 +204,12 @@ class NamesrvProcessor:
         )
 
     def unregister_broker(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 104."""
+        """Unregister a broker: UNREGISTER_BROKER (104)."""
         self.forget([read_fields(request, BrokerId)], "unregistered")
         return request.response()
 
     def forget(self, brokers: list[BrokerId], why: str) -> None:
-        """Forget brokers that are gone."""
+        """Unregister brokers that are gone."""
         for broker in brokers:
             _log_broker(broker, why)
         self._send_notices(self.routes.unregister(brokers))
@@ -211,9 +220,9 @@ class NamesrvProcessor:
                 self._notify(notice)
 
     def query_data_version(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 322."""
+        """Tell whether a broker's topics have changed since its registration: QUERY_DATA_VERSION (322)."""
         broker = read_fields(request, BrokerId)
-        version = decode_body(request.body, DataVersion)
+        version = decode_body(request.body, DataVersion, is_request=True)
         changed = self.routes.is_changed(broker.cluster_name, broker.broker_addr, version)
         self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
         known = self.routes.data_version(broker.cluster_name, broker.broker_addr)
@@ -221,45 +230,44 @@ class NamesrvProcessor:
         return request.response(ext_fields={"changed": str(changed).lower()}, body=body)
 
     def broker_heartbeat(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 904."""
+        """Keep a broker registered: BROKER_HEARTBEAT (904)."""
         broker = read_fields(request, BrokerHeartbeat)
         self.routes.touch(broker.cluster_name, broker.broker_addr, self._clock_ms())
         return request.response()
 
     def get_member_group(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 901."""
+        """Return a master and its slaves: GET_BROKER_MEMBER_GROUP (901)."""
         wanted = read_fields(request, BrokerMembersOf)
         group = self.routes.member_group(wanted.cluster_name, wanted.broker_name)
         return request.response(body=encode_body(BrokerMembers(broker_member_group=group)))
 
     def get_cluster_info(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 106."""
+        """Return all brokers and clusters: GET_BROKER_CLUSTER_INFO (106)."""
         return request.response(body=encode_body(self.routes.cluster_info()))
 
     def wipe_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Code 205."""
-        name = read_fields(request, BrokerName).broker_name
-        count = self.routes.set_write_perm(name, writable=False)
-        log.info(
-            "%(client)s wiped the write perm of %(count)d topics of %(broker)s",
-            {"client": connection.remote_address, "count": count, "broker": name},
-        )
+        count = self._set_write_perm(request, connection, "wiped", writable=False)
         return request.response(ext_fields={"wipeTopicCount": str(count)})
 
     def add_write_perm(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """Code 327."""
-        name = read_fields(request, BrokerName).broker_name
-        count = self.routes.set_write_perm(name, writable=True)
-        log.info(
-            "%(client)s added the write perm of %(count)d topics of %(broker)s",
-            {"client": connection.remote_address, "count": count, "broker": name},
-        )
+        count = self._set_write_perm(request, connection, "added", writable=True)
         return request.response(ext_fields={"addTopicCount": str(count)})
+
+    def _set_write_perm(self, request: RemotingCommand, connection: Connection, done: str, *, writable: bool) -> int:
+        name = read_fields(request, BrokerName).broker_name
+        count = self.routes.set_write_perm(name, writable=writable)
+        log.info(
+            "%(client)s %(done)s the write perm of %(count)d topics of %(broker)s",
+            {"client": connection.remote_address, "done": done, "count": count, "broker": name},
+        )
+        return count
 
     # Topics.
 
     def get_route(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 105."""
+        """Return the route of a topic: GET_ROUTEINFO_BY_TOPIC (105)."""
         topic = read_fields(request, GetRoute).topic
         wait_ms = 1000 * self.config.wait_seconds_for_service
         if self.config.need_wait_for_service and self._clock_ms() - self._started_ms < wait_ms:
@@ -275,41 +283,41 @@ class NamesrvProcessor:
         return request.response(body=encode_body(route if zone is None else zones.in_zone(route, zone)))
 
     def register_topic(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 217."""
+        """Register a topic's queues: REGISTER_TOPIC_IN_NAMESRV (217)."""
         topic = read_fields(request, Topic).topic
-        self.routes.register_topic(topic, decode_body(request.body, TopicRouteData).queue_datas)
+        self.routes.register_topic(topic, decode_body(request.body, TopicRouteData, is_request=True).queue_datas)
         return request.response()
 
     def delete_topic(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 216."""
+        """Delete a topic: DELETE_TOPIC_IN_NAMESRV (216)."""
         wanted = read_fields(request, DeleteTopicInNamesrv)
         self.routes.delete_topic(wanted.topic, wanted.cluster_name)
         log.info("%(client)s deleted topic %(topic)s", {"client": connection.remote_address, "topic": wanted.topic})
         return request.response()
 
     def get_all_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 206."""
+        """List all topics: GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206)."""
         return _topics(request, self.config.enable_all_topic_list, self.routes.topics)
 
     def get_topics_of_cluster(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
         """Code 224."""
-        cluster = read_fields(request, Cluster).cluster
+        cluster = read_fields(request, ClusterName).cluster
         return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_of_cluster(cluster))
 
     def get_system_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 304."""
+        """List the system topics: GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
         return _topics(request, True, self.routes.system_topics)
 
     def get_unit_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 311."""
+        """List the unit topics: GET_UNIT_TOPIC_LIST (311)."""
         return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_FLAG))
 
     def get_unit_sub_topics(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 312."""
+        """List the topics that units subscribe to: GET_HAS_UNIT_SUB_TOPIC_LIST (312)."""
         return _topics(request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG))
 
     def get_unit_sub_topics_without_unit(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 313."""
+        """List non-unit topics that units subscribe to: GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST (313)."""
         return _topics(
             request, self.config.enable_topic_list, lambda: self.routes.topics_by_flag(UNIT_SUB_FLAG, UNIT_FLAG)
         )
@@ -317,10 +325,10 @@ class NamesrvProcessor:
     # Settings.
 
     def update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """Code 318: until the next start, and only what is declared mutable; else nothing is changed."""
+        """Change mutable settings until the next start, all or none: UPDATE_NAMESRV_CONFIG (318)."""
         try:
             changes = parse_properties(str(request.body, "utf-8"))
-            values = changed_settings(self.config, changes)
+            values = changed_settings(self.config, changes, DONE_ANYWAY)
         except (UnicodeDecodeError, DecodeError) as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
         except OptionError as error:
@@ -333,15 +341,16 @@ class NamesrvProcessor:
         return request.response()
 
     def get_config(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Code 319."""
+        """Return the settings: GET_NAMESRV_CONFIG (319)."""
         return request.response(body=format_properties(as_properties(self.config)).encode())
 
 
-def _registration(request: RemotingCommand, broker: RegisterBroker) -> RegisterBrokerBody:
-    """A registration's body, which brokers before 3.0.11 wrote otherwise."""
+def _registration(request: RemotingCommand, broker: RegisterBroker, most_topics: int) -> RegisterBrokerBody:
+    """Decode a registration's body, which brokers before 3.0.11 encoded differently."""
     if request.version >= Version.V3_0_11 or not request.body:
-        return decode_registration(request.body, broker.compressed, request.version)
-    topics = decode_body(request.body, TopicConfigs)
+        return decode_registration(request.body, broker.compressed, request.version, most_topics)
+    check_topic_count(request.body, most_topics)
+    topics = decode_body(request.body, TopicConfigs, is_request=True)
     return RegisterBrokerBody(
         topic_config_serialize_wrapper=TopicConfigAndMapping(
             data_version=topics.data_version, topic_config_table=topics.topic_config_table

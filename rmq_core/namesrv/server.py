@@ -1,16 +1,16 @@
-"""The name server at work: the state of routes behind a remoting server, with a clock."""
+"""The running name server: request handlers behind a remoting server, and the expiry of brokers."""
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.kv_config import KVConfig
 from rmq_core.namesrv.processor import NamesrvProcessor
+from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
 from rmq_core.remoting.client import ClientLimits, RemotingClient
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError
@@ -18,21 +18,17 @@ from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
 from rmq_core.remoting.namesrv_requests import MinBrokerIdChange
 from rmq_core.remoting.server import RemotingServer
+from rmq_core.remoting.service import Service
 
 log = logging.getLogger("rmq.namesrv")
-_NOTICE_TIMEOUT_S = 0.3  # Java's; a broker that is not there must not keep the others waiting
+_NOTICE_TIMEOUT_S = 0.3  # Java's; an unreachable broker must not keep the others waiting
 
 
-def now_ms() -> int:
-    """The time, ms since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-class NameServer:
+class NameServer(Service):
     """A name server on the running event loop; use it with ``async with``, or start and close it.
 
     Attributes:
-        processor: the answers and the state.
+        processor: the request handlers and the state.
         address: ``host:port`` that it listens on; empty before it does.
     """
 
@@ -54,15 +50,8 @@ class NameServer:
         self._notifier: asyncio.Task[None] | None = None
         self._scan_timer: asyncio.TimerHandle | None = None
 
-    async def __aenter__(self) -> "NameServer":
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def start(self) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             ListenError: the address cannot be had.
@@ -75,7 +64,7 @@ class NameServer:
         log.info("name server listens on %(address)s", {"address": self.address})
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop listening and close all connections."""
         if self._scan_timer is not None:
             self._scan_timer.cancel()
         await self._server.close()
@@ -86,7 +75,7 @@ class NameServer:
         log.info("name server on %(address)s has stopped", {"address": self.address})
 
     def _scan(self) -> None:
-        """Forget brokers that have not been heard of, again and again."""
+        """Unregister brokers whose heartbeats have expired, periodically."""
         for broker, connection in self.processor.routes.expired(self._clock_ms()):
             self.processor.forget([broker], "expired")
             if isinstance(connection, Connection):
@@ -100,7 +89,7 @@ class NameServer:
             self.processor.forget(brokers, "lost its connection")
 
     async def _send_notices(self) -> None:
-        """Send notices one after the other: a later one must not be overtaken by an earlier one."""
+        """Send notices one after the other, so that none overtakes an earlier one."""
         while True:
             notice = await self._notices.get()
             fields = write_fields(
@@ -116,5 +105,5 @@ class NameServer:
                     await self._client.invoke_oneway(address, request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, fields))
                 except TransportError as error:
                     log.warning(
-                        "could not tell %(address)s which broker leads: %(error)s", {"address": address, "error": error}
+                        "could not notify %(address)s of the lead: %(error)s", {"address": address, "error": error}
                     )

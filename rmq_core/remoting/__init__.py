@@ -1,1 +1,1 @@
-"""RocketMQ's remoting protocol: first without input and output, then asyncio's server and client over it."""
+"""RocketMQ's remoting protocol: codecs of frames, headers and bodies, with asyncio's server and client over them."""

@@ -1,4 +1,4 @@
-"""Signatures of requests (ACL 1.0, which 2.0 keeps): HMAC-SHA1 over the fields' values and the body.
+"""Request signatures of ACL 1.0, which 2.0 keeps: HMAC-SHA1 over the values of the extension fields and the body.
 
 Source: ``AclClientRPCHook``, ``AclUtils#combineRequestContent``, ``AclSigner``.
 """
@@ -19,7 +19,7 @@ SIGNATURE: Final = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who signs.
+    """Access key, secret key and security token of a signer.
 
     Attributes:
         access_key: the name, sent in the open.
@@ -33,7 +33,7 @@ class Credentials:
 
 
 def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str:
-    """The signature of a request, in Base64.
+    """Compute the signature of a request, in Base64.
 
     Args:
         secret_key: the signer's.
@@ -58,7 +58,7 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
 
 
 def is_signed_by(command: RemotingCommand, credentials: Credentials) -> bool:
-    """Whether a request's signature is theirs; takes the same time wherever the two differ."""
+    """Tell whether a request is signed with these credentials; takes the same time wherever the two differ."""
     fields = command.ext_fields
     expected = signature(credentials.secret_key, fields, command.body)
     same_name = hmac.compare_digest(fields.get(ACCESS_KEY, "").encode(), credentials.access_key.encode())

@@ -1,4 +1,4 @@
-"""The client: one connection for each address, made when it is needed and made again when it has ended."""
+"""The remoting client: one connection for each address, made on demand and made again when it has ended."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _CLOSE_GRACE_S: Final = 0.5  # for what was sent last to leave
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What a client takes and waits for.
+    """Timeouts and limits of a client.
 
     Attributes:
         max_frame_bytes: a larger answer ends its connection.
@@ -32,7 +32,7 @@ class ClientLimits:
 
 
 class RemotingClient:
-    """Asks servers, and answers what they ask; use it with ``async with``, or close it."""
+    """Sends requests to servers, and handles theirs; use it with ``async with``, or close it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RemotingClient:
 
         Args:
             handlers: of requests that servers send, by code.
-            limits: of what it takes and waits for.
+            limits: its timeouts and limits.
             credentials: to sign all requests with.
             on_disconnect: called with the address of each connection that has ended.
         """
@@ -76,7 +76,7 @@ class RemotingClient:
             timeout_s: for the answer; connecting has its own.
 
         Raises:
-            ConnectError: nobody is there; nothing was sent.
+            ConnectError: no connection could be made; nothing was sent.
             ConnectionLostError, RequestTimeoutError: no answer; the request may have been carried out.
             FormatError: the request cannot be encoded.
         """
@@ -84,7 +84,7 @@ class RemotingClient:
         if self._credentials is not None:
             acl.sign(request, self._credentials)
         response = await connection.invoke(request, timeout_s)
-        if response.code == ResponseCode.GO_AWAY:  # it is about to stop: the next request goes to a new connection
+        if response.code == ResponseCode.GO_AWAY:  # the server will stop: the next request goes to a new connection
             self._forget(address, connection)
             connection.close()
         return response
@@ -103,7 +103,7 @@ class RemotingClient:
         connection.send_oneway(request)
 
     async def connect(self, address: str) -> Connection:
-        """The connection to an address, made if there is none; who asks at the same time gets the same one.
+        """Return the connection to an address, made if there is none; concurrent callers share one attempt.
 
         Raises:
             ConnectError: nobody is there.
@@ -134,13 +134,13 @@ class RemotingClient:
         return connection
 
     def disconnect(self, address: str) -> None:
-        """End the connection to an address, if there is one, once what was sent is on its way."""
+        """Close the connection to an address, if there is one, once what was sent is written."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             connection.close()
 
     async def close(self) -> None:
-        """End all connections; requests that wait fail."""
+        """Close all connections; requests that wait fail."""
         self._is_closed = True
         for task in list(self._connecting.values()):
             task.cancel()
@@ -160,11 +160,11 @@ class RemotingClient:
             del self._connections[address]
 
     def opened(self, connection: Connection) -> None:
-        """A connection is there; it calls this itself."""
+        """Note a new connection, which calls this itself."""
         self._open.add(connection)
 
     def ended(self, address: str, connection: Connection) -> None:
-        """A connection has ended; it calls this itself."""
+        """Forget a connection that has ended, which calls this itself."""
         self._open.discard(connection)
         self._forget(address, connection)
         if self._on_disconnect is not None:
@@ -172,12 +172,12 @@ class RemotingClient:
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
-        """Of requests that servers send."""
+        """The handlers of requests that servers send."""
         return self._handlers
 
     @property
     def limits(self) -> ClientLimits:
-        """What it takes and waits for."""
+        """The timeouts and limits."""
         return self._limits
 
 

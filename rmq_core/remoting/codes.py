@@ -1,4 +1,4 @@
-"""Numbers of the protocol: request and response codes, languages, versions, flags.
+"""Numbers of the remoting protocol: request and response codes, languages, versions, flags.
 
 The enumerations are for names and tests. What runs for each frame compares plain integers: an ``IntEnum``
 member equals its number, and no member is made of a number there.
@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 
 class RequestCode(IntEnum):
-    """What is asked for."""
+    """The code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -169,7 +169,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How it went. 0 is success; send requests know 10, 11 and 12 as stored with a reservation."""
+    """The code of an answer. 0 is success; sends know 10, 11 and 12 as stored, but not as safely as wanted."""
 
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -240,7 +240,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """What a peer is written in: the byte of the binary header; the JSON header has the name."""
+    """The language of a peer: the byte of the binary header; the JSON header has the name."""
 
     JAVA = 0
     CPP = 1
@@ -265,7 +265,7 @@ LanguageName = Literal[
 
 
 class Version(IntEnum):
-    """The versions that change what a peer is told, as ordinals of Java's enum (two for each x.y.z)."""
+    """Client versions at which the protocol changed, as ordinals of Java's enum (two for each x.y.z)."""
 
     V3_0_7 = 29  # takes a pushed offset reset
     V3_0_11 = 37  # registers with more than topics

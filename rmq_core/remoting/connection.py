@@ -1,45 +1,50 @@
-"""One connection, of a server or of a client: both send requests, and both answer them.
+"""A connection between two peers, either of which may send requests to the other.
 
-All frames that have arrived are handled in one go, and their answers leave in one write. A handler that gives
+All frames that have arrived are handled in one batch, and their answers leave in one write. A handler that returns
 its answer at once costs no task and no future.
 """
 
 import asyncio
 import logging
+import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
 from rmq_core.remoting.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode, Version
 from rmq_core.remoting.errors import ConnectionLostError, ResponseError
-from rmq_core.remoting.frames import FrameParser, frame_head
+from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.pending import PendingRequests
+from rmq_formats.codecs.hosts import Host
 from rmq_formats.errors import FormatError, RmqError
-from rmq_formats.hosts import Host
 
 log = logging.getLogger(__name__)
 
-Answer = RemotingCommand | Awaitable[RemotingCommand | None] | None
-Handler = Callable[[RemotingCommand, "Connection"], Answer]
+HandlerAnswer = RemotingCommand | Awaitable[RemotingCommand | None] | None
+Handler = Callable[[RemotingCommand, "Connection"], HandlerAnswer]
 """Takes a request. Gives its answer; or an awaitable of it; or None, and then the handler may ``send`` the answer
 at any later time, or never. What it raises becomes an answer too."""
 
 LARGE_BODY_BYTES: Final = 32 << 10  # smaller ones are copied into one write, larger ones written from where they are
 # More is written before the batch ends: the other side works on it meanwhile, and the transport's limit decides.
 FLUSH_BYTES: Final = 64 << 10
+WAITING_BYTES: Final = 2048  # what a request and its answer take, without the body, while the answer is awaited
+SLICE_S: Final = 0.02  # of work on one connection's requests, before the others have their turn
 MAX_REMARK: Final = 4096  # characters of an error's text
 _GO_AWAY_ABOVE: Final = int(Version.V5_3_1)
 
 
 class Connection(asyncio.Protocol):
-    """A connection. ``RemotingServer`` and ``RemotingClient`` make it and close it.
+    """A connection, made and closed by ``RemotingServer`` and ``RemotingClient``.
 
     Attributes:
         remote_address: ``host:port`` of the other side; empty until it is connected.
         remote_host: the same as a record's born host has it, 8 or 20 bytes; none until it is connected.
         local_address: ``host:port`` of this side.
-        idle_ticks: how often the owner's clock has found it idle in a row.
+        waiting_bytes: of requests whose answers are awaited.
+        idle_ticks: how many ticks of its owner in a row found it idle.
         refuses_requests: answers requests with GO_AWAY where the peer is known to understand that.
     """
 
@@ -48,8 +53,10 @@ class Connection(asyncio.Protocol):
         handlers: Mapping[int, Handler],
         *,
         max_frame_bytes: int,
+        max_header_bytes: int = MAX_FRAME_BYTES,
         write_high_water_bytes: int,
         reads_only_while_writable: bool,
+        max_waiting_bytes: int = sys.maxsize,
         after_batch: Callable[[], None] | None = None,
     ) -> None:
         """Prepare a connection.
@@ -57,22 +64,26 @@ class Connection(asyncio.Protocol):
         Args:
             handlers: by request code.
             max_frame_bytes: limit of a frame that comes in.
-            write_high_water_bytes: when more than that waits to be written, who writes has to wait.
-            reads_only_while_writable: take no more requests while their answers are not taken. For a server;
+            max_header_bytes: limit of its header.
+            write_high_water_bytes: writers wait while more than that is buffered.
+            reads_only_while_writable: read no more requests while the peer does not read answers. For a server;
                 if both sides did so, they could wait for each other for ever.
+            max_waiting_bytes: read no more requests while those whose answers are awaited take more than that.
             after_batch: called when all frames that had arrived are handled, before their answers are written.
         """
         self.remote_address = ""
         self.remote_host = b""
         self.local_address = ""
+        self.waiting_bytes = 0
         self.idle_ticks = 0
         self.refuses_requests = False
         self._handlers = handlers
         self._after_batch = after_batch
         self._write_high_water_bytes = write_high_water_bytes
         self._reads_only_while_writable = reads_only_while_writable
+        self._max_waiting_bytes = max_waiting_bytes
         self._loop = asyncio.get_running_loop()
-        self._parser = FrameParser(max_frame_bytes)
+        self._parser = FrameParser(max_frame_bytes, max_header_bytes)
         self._pending = PendingRequests(self._loop)
         self._tasks: set[asyncio.Future[Any]] = set()
         self._transport: asyncio.Transport | None = None
@@ -82,10 +93,11 @@ class Connection(asyncio.Protocol):
         self._out_large = False
         self._flush_due = False  # at the end of the batch, or of this turn of the loop
         self._writable: asyncio.Future[None] | None = None  # set while writing is paused
-        self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped as writing was paused
-        self._unread: list[bytes] = []  # what has come since
+        self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped before its end
+        self._unread: list[bytes] = []  # bytes that arrived since
+        self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
 
-    # What users of a connection call.
+    # Called by users of a connection.
 
     @property
     def is_closing(self) -> bool:
@@ -94,18 +106,31 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether what is sent now has not to wait behind much else."""
+        """Whether the write buffer is below its high-water mark, so that a send leaves at once."""
         return not self.is_closing and self._writable is None
 
     @property
     def unanswered(self) -> int:
-        """How many requests of the peer have an awaitable for an answer."""
+        """The number of the peer's requests whose answers are awaited."""
         return len(self._tasks)
+
+    def hold(self, size: int) -> None:
+        """Count what is kept for a request until its answer is there; ``release`` it then."""
+        self.waiting_bytes += size
+        if self.waiting_bytes > self._max_waiting_bytes:
+            self._hold_up()
+
+    def release(self, size: int) -> None:
+        """Count off what was kept for a request."""
+        self.waiting_bytes -= size
+        if self._is_held_up and self.waiting_bytes <= self._max_waiting_bytes // 2:  # then for many, not one by one
+            self._is_held_up = False
+            self._loop.call_soon(self._go_on)
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command as it is; nothing happens if the connection has ended.
 
-        All that is sent in one turn of the loop leaves in one write.
+        All commands of one turn of the event loop leave in one write.
 
         Raises:
             FormatError: it cannot be encoded.
@@ -116,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._flush_soon()
 
     def start(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
-        """Send a request; the future of its answer, whatever its code.
+        """Send a request; return the future of its answer, whatever its code.
 
         The future fails with ``RequestTimeoutError`` or ``ConnectionLostError``.
 
@@ -147,30 +172,30 @@ class Connection(asyncio.Protocol):
         self.send(request)
 
     async def writable(self) -> None:
-        """Wait until less than the high-water mark waits to be written, or the connection ends."""
+        """Wait until the write buffer is below its high-water mark, or the connection ends."""
         if self._writable is not None:
             await asyncio.shield(self._writable)
 
     def close(self) -> None:
-        """Write what is to be written, then end."""
+        """Write what is buffered, then close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Close at once; what is buffered is lost."""
         if self._transport is not None:
             self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the connection has ended."""
         await asyncio.shield(self._closed)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        """Begin with a transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(high=self._write_high_water_bytes)
         remote = Host.parse(_address(transport.get_extra_info("peername")))
         self.remote_host, self.remote_address = remote.to_bytes(), remote.text
@@ -180,35 +205,53 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle all requests that are complete now."""
         self.idle_ticks = 0
-        if self._rest is not None:
+        if self._rest is not None or self._unread:
             self._unread.append(data)
         else:
             self._handle(self._parser.feed(data))
 
     def pause_writing(self) -> None:
-        """The peer is slow to read."""
+        """Note a full write buffer, and stop reading if so set: the peer is slow to read."""
         self._writable = self._loop.create_future()
-        if self._reads_only_while_writable and self._transport is not None:
-            self._transport.pause_reading()
+        if self._reads_only_while_writable:
+            self._hold_up()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
+        """Handle waiting requests and resume reading: the peer has caught up."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-        rest, self._rest = self._rest, None
-        if rest is not None:
+        self._go_on()
+
+    def _hold_up(self) -> None:
+        """Handle no more requests, and read none."""
+        self._is_held_up = True
+        self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and transport.is_reading():
+            transport.pause_reading()
+
+    def _go_on(self) -> None:
+        """Handle the requests that have waited and read again, unless something holds that up still."""
+        is_unread = self._reads_only_while_writable and self._writable is not None
+        self._is_held_up = is_unread or self.waiting_bytes > self._max_waiting_bytes
+        rest = self._rest
+        if rest is not None and not self._is_held_up:
+            self._rest = None
             self._handle(rest)
-        while self._unread and self._rest is None:
+        while self._unread and self._rest is None and not self._is_held_up:
             self._handle(self._parser.feed(self._unread.pop(0)))
-        if self._writable is None and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._rest is None and not self._is_held_up and not self._unread and not self.is_closing:
+            cast(asyncio.Transport, self._transport).resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell all who wait."""
+        """Fail all requests that wait for an answer, and release who waits to write."""
         self._transport = None
         self._rest = None
         self._unread.clear()
+        self._parser.clear()
         self._out.clear()
         if self._writable is not None:
             self._writable.set_result(None)
@@ -217,11 +260,13 @@ class Connection(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
-    # How it works.
+    # Handling of requests.
 
     def _handle(self, commands: Iterator[RemotingCommand]) -> None:
         """Handle commands, then write the answers."""
         self._flush_due = True
+        now = time.perf_counter
+        end = now() + SLICE_S
         try:
             for command in commands:
                 if command.flag & RESPONSE_FLAG:
@@ -231,9 +276,14 @@ class Connection(asyncio.Protocol):
                 if self._out_bytes > FLUSH_BYTES:
                     self._flush()
                     self._flush_due = True
-                    if self._writable is not None and self._reads_only_while_writable:
-                        self._rest = commands
-                        break
+                if self._is_held_up:
+                    self._rest = commands
+                    break
+                if now() > end:
+                    self._rest = commands
+                    self._pause_reading()
+                    self._loop.call_soon(self._go_on)
+                    break
         except FormatError as error:
             log.warning("closed %(client)s: %(error)s", {"client": self.remote_address, "error": error})
             self.close()
@@ -241,15 +291,15 @@ class Connection(asyncio.Protocol):
             try:
                 self._after_batch()
             except Exception:
-                log.exception("the end of a batch failed")
+                log.exception("the callback after a batch failed")
         self._flush()
 
     def _answer(self, request: RemotingCommand) -> None:
-        """Have a request handled, and put its answer with the others."""
+        """Call the handler of a request, and queue its answer."""
         handler = self._handlers.get(request.code)
         try:
             if self.refuses_requests and request.version > _GO_AWAY_ABOVE:
-                answer: Answer = request.response(ResponseCode.GO_AWAY, "please go away")
+                answer: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
             elif handler is None:
                 remark = f" request type {request.code} not supported"
                 answer = request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
@@ -267,10 +317,15 @@ class Connection(asyncio.Protocol):
     def _answer_later(self, request: RemotingCommand, answer: Any) -> None:
         future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(answer)
         self._tasks.add(future)
-        future.add_done_callback(partial(self._answered, request))
+        kept_bytes = WAITING_BYTES + len(request.body)
+        future.add_done_callback(partial(self._answered, request, kept_bytes))
+        self.hold(kept_bytes)
 
-    def _answered(self, request: RemotingCommand, future: asyncio.Future[RemotingCommand | None]) -> None:
+    def _answered(
+        self, request: RemotingCommand, kept_bytes: int, future: asyncio.Future[RemotingCommand | None]
+    ) -> None:
         self._tasks.discard(future)
+        self.release(kept_bytes)
         if future.cancelled():
             return
         error = future.exception()
@@ -306,7 +361,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Write what has gathered."""
+        """Write the queued commands."""
         self._flush_due = False
         out, transport = self._out, self._transport
         if not out or transport is None or transport.is_closing():
@@ -321,7 +376,7 @@ class Connection(asyncio.Protocol):
 
 
 def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
-    """The answer to a request whose handler has raised; what was not raised on purpose is logged."""
+    """Build the answer to a request whose handler has raised; unexpected exceptions are logged."""
     if isinstance(error, ResponseError):
         code, remark = error.code, error.remark
     elif isinstance(error, RmqError):
@@ -334,7 +389,7 @@ def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
 
 
 def _address(name: Any) -> str:
-    """``host:port`` of a socket's name; IPv6 in brackets, without its zone; zeros if the peer has gone already."""
+    """Return a socket's ``host:port``; IPv6 in brackets, without its zone; zeros if the peer has gone already."""
     host, port = name[:2] if isinstance(name, tuple) else ("0.0.0.0", 0)
     host = host.partition("%")[0]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Errors of the protocol.
+"""Errors of the remoting protocol.
 
 ::
 
@@ -17,7 +17,7 @@ from rmq_formats.errors import RmqError
 
 
 class RemotingError(RmqError):
-    """Base of what goes wrong between two peers."""
+    """Base of all errors between two peers."""
 
 
 class ResponseError(RemotingError):
@@ -38,7 +38,7 @@ class ResponseError(RemotingError):
 
 
 class TransportError(RemotingError):
-    """The other side could not be asked.
+    """The peer could not be asked.
 
     Attributes:
         address: ``host:port``.

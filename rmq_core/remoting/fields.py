@@ -1,4 +1,4 @@
-"""Reading a command's extension fields as a typed struct.
+"""Reads and writes a command's extension fields as typed structs.
 
 A struct's members are named in the wire's camelCase; a member without a default has to be there, as Java's
 ``@CFNotNull`` says; numbers and booleans come as text and are converted.
@@ -20,7 +20,7 @@ _T = TypeVar("_T", bound="Fields")
 
 
 class Fields(msgspec.Struct, gc=False, frozen=True, kw_only=True, rename="camel"):
-    """Base of the structs."""
+    """Base of the structs of extension fields."""
 
 
 @cache
@@ -29,7 +29,7 @@ def _decoder(kind: type[Any]) -> Any:
 
 
 def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
-    """The extension fields of a command as a struct; fields that the struct does not have are ignored.
+    """Read the extension fields of a command as a struct; fields that the struct does not have are ignored.
 
     Raises:
         ResponseError: one is missing or has a bad value: the answer to give (code 1, Java's remark).
@@ -50,7 +50,7 @@ def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
 
 
 def write_fields(fields: Fields) -> dict[str, str]:
-    """A struct as extension fields: numbers and booleans as Java's text, None left out."""
+    """Write a struct as extension fields: numbers and booleans as Java's text, None left out."""
     return {
         name: value if type(value) is str else str(value).lower() if type(value) is bool else str(value)
         for name, value in msgspec.to_builtins(fields).items()

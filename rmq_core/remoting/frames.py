@@ -1,4 +1,4 @@
-"""Frames: where one command ends and the next begins.
+"""Frames of the remoting protocol: cuts a stream of bytes into commands, and encodes commands.
 
 ::
 
@@ -34,7 +34,7 @@ _MAX_HEADER_BYTES: Final = (1 << 24) - 1
 
 
 class FrameParser:
-    """Makes commands of a stream of bytes; feed it whatever arrives.
+    """Cuts a stream of bytes into commands; feed it whatever arrives.
 
     It holds the bytes of an unfinished frame only as far as they have come: a size that claims 16 MiB
     costs nothing.
@@ -43,20 +43,25 @@ class FrameParser:
         held_bytes: how many bytes of an unfinished frame are held.
     """
 
-    __slots__ = ("_held", "_max_frame_bytes", "_needed_bytes")
+    __slots__ = ("_held", "_max_frame_bytes", "_max_header_bytes", "_needed_bytes")
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, max_header_bytes: int = _MAX_HEADER_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._max_header_bytes = max_header_bytes
         self._held = bytearray()
         self._needed_bytes = 0
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of an unfinished frame that are held."""
+        """The number of bytes of an unfinished frame that are held."""
         return len(self._held)
 
+    def clear(self) -> None:
+        """Let go of an unfinished frame: the stream has ended."""
+        self._held = bytearray()
+
     def feed(self, data: bytes) -> Iterator[RemotingCommand]:
-        """The commands whose last bytes are in ``data``; read it to its end before you feed again.
+        """Yield the commands whose last bytes are in ``data``; read it to its end before you feed again.
 
         A command's body is a view into the data, so the data lives as long as the body.
 
@@ -76,9 +81,12 @@ class FrameParser:
             size, kind, high, low = _PREFIX.unpack_from(whole, at)
             if not _MIN_SIZE <= size <= limit:
                 raise _bad_size(size, limit)
-            body_at, next_at = at + _PREFIX.size + (high << 16 | low), at + _SIZE.size + size
+            header_bytes = high << 16 | low
+            body_at, next_at = at + _PREFIX.size + header_bytes, at + _SIZE.size + size
             if body_at > next_at:
-                raise LengthError("a header that is longer than its frame", expected=size, actual=high << 16 | low)
+                raise LengthError("a header that is longer than its frame", expected=size, actual=header_bytes)
+            if header_bytes > self._max_header_bytes:
+                raise LengthError("a header of too many bytes", expected=self._max_header_bytes, actual=header_bytes)
             if next_at > end:
                 break
             header = view[at + _PREFIX.size : body_at]
@@ -110,7 +118,7 @@ def _bad_size(size: int, limit: int) -> LengthError:
 
 
 def frame_head(command: RemotingCommand) -> bytes:
-    """All of a frame but its body, which goes out behind it uncopied.
+    """Encode a frame without its body, which is sent after it uncopied.
 
     Raises:
         LengthError: a header or frame over its limit, or what ``encode_binary_header`` raises.
@@ -126,12 +134,12 @@ def frame_head(command: RemotingCommand) -> bytes:
 
 
 def encode_frame(command: RemotingCommand) -> bytes:
-    """A whole frame; raises as ``frame_head``."""
+    """Encode a whole frame; raises as ``frame_head``."""
     return b"".join((frame_head(command), command.body))
 
 
 def decode_frame(data: bytes) -> RemotingCommand:
-    """The one frame that the bytes are.
+    """Decode bytes that are exactly one frame.
 
     Raises:
         TruncatedError: they end too early.

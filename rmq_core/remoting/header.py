@@ -1,4 +1,4 @@
-"""A command: what a frame carries, request or answer; its header as JSON and in the binary form.
+"""The remoting command, request or answer, and its header in JSON and in the binary form.
 
 ::
 
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from rmq_core.remoting import fastjson
 from rmq_core.remoting.codes import (
     CURRENT_VERSION,
     JSON,
@@ -31,7 +32,6 @@ from rmq_core.remoting.codes import (
     LanguageCode,
     LanguageName,
 )
-from rmq_formats import config_json
 from rmq_formats.errors import DecodeError, LengthError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _MIN_SHORT, _MAX_SHORT = -(1 << 15), (1 << 15) - 1
 class RemotingCommand(
     msgspec.Struct, gc=False, rename={"fields": "extFields", "body": " body", "serialize_type": " type"}
 ):
-    """A request or an answer. Made by ``request`` and ``response``; defaults are what an absent member means.
+    """A request or an answer, made by ``request`` and ``response``; defaults are what an absent member means.
 
     It is not frozen because the connection numbers it when it is sent.
 
@@ -90,7 +90,7 @@ class RemotingCommand(
 
     @property
     def ext_fields(self) -> dict[str, str]:
-        """The extension fields.
+        """The extension fields, by name.
 
         Raises:
             DecodeError: they are no JSON object.
@@ -107,7 +107,7 @@ class RemotingCommand(
 
     @property
     def is_oneway(self) -> bool:
-        """Whether no answer is wanted."""
+        """Whether it is a request that wants no answer."""
         return self.flag & ONEWAY_FLAG != 0
 
     def response(
@@ -117,7 +117,7 @@ class RemotingCommand(
         ext_fields: dict[str, str] | bytes | None = None,
         body: Body = b"",
     ) -> "RemotingCommand":
-        """An answer to this request, in the form that the request came in."""
+        """Build an answer to this request, in the form that the request came in."""
         return RemotingCommand(
             code, RESPONSE_FLAG, "PYTHON", self.opaque, CURRENT_VERSION, remark, ext_fields or {}, body,
             self.serialize_type,
@@ -127,7 +127,7 @@ class RemotingCommand(
 def request(
     code: int, ext_fields: dict[str, str] | bytes | None = None, body: Body = b"", *, serialize_type: int = JSON
 ) -> RemotingCommand:
-    """A request of ours; the connection gives it its number, and the one-way bit if it is sent so."""
+    """Build a request; the connection gives it its number, and the one-way bit if it is sent so."""
     return RemotingCommand(
         int(code), 0, "PYTHON", 0, CURRENT_VERSION, None, {} if ext_fields is None else ext_fields, body, serialize_type
     )
@@ -135,14 +135,12 @@ def request(
 
 _decode_command = msgspec.json.Decoder(RemotingCommand).decode
 _decode_strings = msgspec.json.Decoder(dict[str, str]).decode
-_decode_any = msgspec.json.Decoder().decode
 encode_json = msgspec.json.Encoder().encode
 _NO_FIELDS: Final = b"{}"
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
-    """Read a JSON header; the body is for the caller to set.
+    """Decode a JSON header; the body is for the caller to set.
 
     Unknown members are ignored, and what is null, absent or an unknown language counts as in Java.
 
@@ -151,27 +149,15 @@ def decode_json_header(header: bytes | memoryview) -> RemotingCommand:
     """
     try:
         command = _decode_command(header)
-    except _NOT_JSON:
+    except fastjson.NOT_JSON:
         return _decode_leniently(header)
     command.serialize_type = JSON  # whatever members a stranger has put there
     command.body = b""
     return command
 
 
-def _loads(data: bytes | memoryview) -> object:
-    """Any JSON: the strict parser first, as it is faster."""
-    try:
-        return _decode_any(data)
-    except _NOT_JSON:
-        pass
-    try:
-        return config_json.loads(str(data, "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DecodeError("JSON that is not UTF-8", physical_offset=error.start) from error
-
-
 def _decode_leniently(header: bytes | memoryview) -> RemotingCommand:
-    members = _loads(header)
+    members = fastjson.loads(header, is_request=True)
     if not isinstance(members, dict):
         raise DecodeError("a header that is no JSON object", actual=type(members).__name__)
     language, remark = members.get("language", "JAVA"), members.get("remark")
@@ -187,7 +173,7 @@ def _decode_leniently(header: bytes | memoryview) -> RemotingCommand:
 
 
 def _integer(members: dict[str, object], name: str) -> int:
-    """A 32-bit member as fastjson casts it: null is 0, text of digits is a number."""
+    """Convert a member to 32 bits as fastjson does: null is 0, text of digits is a number."""
     value = members.get(name)
     if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 12:
         value = int(value)
@@ -203,8 +189,8 @@ def _decode_fields(fields: msgspec.Raw | bytes) -> dict[str, str]:
         return {}
     try:
         return _decode_strings(fields)
-    except _NOT_JSON:
-        return _strings(_loads(memoryview(fields)))
+    except fastjson.NOT_JSON:
+        return _strings(fastjson.loads(memoryview(fields), is_request=True))
 
 
 def _strings(value: object) -> dict[str, str]:
@@ -219,13 +205,13 @@ def _strings(value: object) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """A value as the text that Java makes of it; what UTF-8 cannot hold becomes '?', as on Java's way out."""
+    """Convert a value to Java's text of it; what UTF-8 cannot hold becomes '?', as on Java's way out."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode()
 
 
 def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
-    """Read a header of the binary form; the body is for the caller to set.
+    """Decode a header of the binary form; the body is for the caller to set.
 
     A field with an empty key or value is left out: Java has null there, and so no field either.
 
@@ -250,7 +236,7 @@ def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:
 
 
 def _read_fields(data: bytes, at: int) -> dict[str, str]:
-    """The fields from a position to the end."""
+    """Decode the extension fields of a binary header, from a position to its end."""
     fields: dict[str, str] = {}
     end, short, integer = len(data), _SHORT.unpack_from, _INT.unpack_from
     while at < end:
@@ -266,7 +252,7 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
 
 
 def encode_json_header(command: RemotingCommand) -> bytes:
-    """The JSON header, members in Java's order.
+    """Encode the JSON header, members in Java's order.
 
     Raises:
         DecodeError: the command's fields came from a peer and are no JSON object.
@@ -287,7 +273,7 @@ def encode_json_header(command: RemotingCommand) -> bytes:
 
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
-    """The header in the binary form. Fields with an empty key or value come out as none at the other end.
+    """Encode the binary header. Fields with an empty key or value come out as none at the other end.
 
     Raises:
         LengthError: a code, version or key that does not fit; Java cuts those off and means another code.

@@ -1,4 +1,4 @@
-"""Java's properties texts: config files, and the bodies of codes 25, 26, 318 and 319.
+"""Java's properties format: config files, and the bodies of codes 25, 26, 318 and 319.
 
 Source: ``java.util.Properties#load``, ``MixAll#properties2String``.
 """
@@ -17,7 +17,7 @@ _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a text; of a repeated key the last one counts.
+    """Parse the keys and values of a text; of a repeated key the last one counts.
 
     Raises:
         DecodeError: an escape of a Unicode character without four hex digits.
@@ -34,22 +34,20 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Lines without comments and blank ones; one that ends with an odd number of backslashes goes on."""
+    """Return lines without comments and blank ones; one that ends with an odd number of backslashes goes on."""
     lines: list[str] = []
-    begun: str | None = None
+    begun: list[str] = []  # joined once at the end of the line: there may be as many parts as characters
     for natural in _LINE_END.split(text):
-        line = natural.lstrip(_BLANKS)
-        if begun is None and (not line or line[0] in "#!"):
+        part = natural.lstrip(_BLANKS)
+        if not begun and (not part or part[0] in "#!"):
             continue
-        line = (begun or "") + line
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            begun = line[:-1]
-        else:
-            lines.append(line)
-            begun = None
-    if begun is not None:
-        lines.append(begun)
+        goes_on = (len(part) - len(part.rstrip("\\"))) % 2 == 1
+        begun.append(part[:-1] if goes_on else part)
+        if not goes_on:
+            lines.append("".join(begun))
+            begun = []
+    if begun:
+        lines.append("".join(begun))
     return lines
 
 
@@ -67,5 +65,5 @@ def _unescape(text: str) -> str:
 
 
 def format_properties(values: Mapping[str, str]) -> str:
-    """A text as Java's servers send it: sorted, one ``key=value`` a line, nothing escaped."""
+    """Format properties as Java's servers send them: sorted, one ``key=value`` a line, nothing escaped."""
     return "".join(f"{key}={values[key]}\n" for key in sorted(values))

@@ -1,4 +1,4 @@
-"""Running asyncio: on uvloop where it is installed, which is some twice as fast."""
+"""Runs asyncio on uvloop where it is installed, which is some twice as fast."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,7 +8,7 @@ _T = TypeVar("_T")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes event loops here."""
+    """Return the factory of event loops: uvloop's if it is installed."""
     try:
         import uvloop  # noqa: PLC0415 # may not be there, as on Windows
     except ImportError:

@@ -1,17 +1,17 @@
-"""The extension fields of what name servers are asked; see ``requests``."""
+"""The extension fields of requests to name servers; see ``requests``."""
 
 from rmq_core.remoting.fields import Fields, Int32, Int64
 
 
 class KVConfigKey(Fields, frozen=True, kw_only=True):
-    """Codes 101 and 102."""
+    """Fields of GET_KV_CONFIG (101) and DELETE_KV_CONFIG (102)."""
 
     namespace: str
     key: str
 
 
 class KVConfigValue(Fields, frozen=True, kw_only=True):
-    """Code 100."""
+    """Fields of PUT_KV_CONFIG (100)."""
 
     namespace: str
     key: str
@@ -19,13 +19,13 @@ class KVConfigValue(Fields, frozen=True, kw_only=True):
 
 
 class Namespace(Fields, frozen=True, kw_only=True):
-    """Code 219."""
+    """Fields of GET_KVLIST_BY_NAMESPACE (219)."""
 
     namespace: str
 
 
 class BrokerId(Fields, frozen=True, kw_only=True):
-    """Codes 104 and 322: which broker it is."""
+    """Fields that name a broker, of UNREGISTER_BROKER (104) and QUERY_DATA_VERSION (322)."""
 
     broker_name: str
     broker_addr: str
@@ -34,7 +34,7 @@ class BrokerId(Fields, frozen=True, kw_only=True):
 
 
 class RegisterBroker(BrokerId, frozen=True, kw_only=True):
-    """Code 103; ``body_crc32`` without its sign bit, 0 unchecked."""
+    """Fields of REGISTER_BROKER (103); ``body_crc32`` is without its sign bit, 0 unchecked."""
 
     ha_server_addr: str
     heartbeat_timeout_millis: Int64 | None = None
@@ -44,7 +44,7 @@ class RegisterBroker(BrokerId, frozen=True, kw_only=True):
 
 
 class BrokerHeartbeat(Fields, frozen=True, kw_only=True):
-    """Code 904."""
+    """Fields of BROKER_HEARTBEAT (904)."""
 
     cluster_name: str
     broker_addr: str
@@ -54,40 +54,40 @@ class BrokerHeartbeat(Fields, frozen=True, kw_only=True):
 
 
 class BrokerName(Fields, frozen=True, kw_only=True):
-    """Codes 205 and 327: a broker."""
+    """A broker name, of WIPE_WRITE_PERM_OF_BROKER (205) and ADD_WRITE_PERM_OF_BROKER (327)."""
 
     broker_name: str
 
 
 class BrokerMembersOf(Fields, frozen=True, kw_only=True):
-    """Code 901."""
+    """Fields of GET_BROKER_MEMBER_GROUP (901)."""
 
     cluster_name: str
     broker_name: str
 
 
-class Cluster(Fields, frozen=True, kw_only=True):
+class ClusterName(Fields, frozen=True, kw_only=True):
     """Code 224."""
 
     cluster: str
 
 
 class GetRoute(Fields, frozen=True, kw_only=True):
-    """Code 105."""
+    """Fields of GET_ROUTEINFO_BY_TOPIC (105)."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
 class DeleteTopicInNamesrv(Fields, frozen=True, kw_only=True):
-    """Code 216."""
+    """Fields of DELETE_TOPIC_IN_NAMESRV (216)."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class MinBrokerIdChange(Fields, frozen=True, kw_only=True):
-    """Code 905."""
+    """Fields of NOTIFY_MIN_BROKER_ID_CHANGE (905)."""
 
     min_broker_id: Int64 | None = None
     broker_name: str | None = None

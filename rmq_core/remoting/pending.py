@@ -1,4 +1,4 @@
-"""Requests of ours that wait for their answers on one connection."""
+"""Requests that wait for their answers on one connection, with their timeouts."""
 
 import asyncio
 from typing import Final
@@ -7,25 +7,27 @@ from rmq_core.remoting.errors import ConnectionLostError, RequestTimeoutError
 from rmq_core.remoting.header import RemotingCommand
 
 _MAX_OPAQUE: Final = (1 << 31) - 1
-_SWEEP_S: Final = 0.02  # at least so long between two looks for requests that are out of time
+_SWEEP_S: Final = 0.02  # least interval between two searches for expired requests
 
 
-_Waiting = tuple[asyncio.Future[RemotingCommand], float, float]  # with its deadline, and the timeout that it came of
+_PendingRequest = tuple[
+    asyncio.Future[RemotingCommand], float, float
+]  # with its deadline, and the timeout that it came of
 
 
 class PendingRequests:
-    """Numbers requests and gives each answer to who waits for it.
+    """Numbers requests (``opaque``) and matches answers to them.
 
     One timer serves all requests, as a timer for each would cost more than the rest of a request.
 
     Attributes:
-        address: of the other side, for errors.
+        address: of the peer, for errors.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.address = ""
         self._loop = loop
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingRequest] = {}
         self._next_opaque = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -40,7 +42,7 @@ class PendingRequests:
         return opaque
 
     def add(self, request: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
-        """Number a request that will be sent now; the future of its answer."""
+        """Number a request that will be sent now; return the future of its answer."""
         future = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         self._waiting[self.number(request)] = (future, deadline, timeout_s)
@@ -49,13 +51,13 @@ class PendingRequests:
         return future
 
     def resolve(self, response: RemotingCommand) -> None:
-        """Hand over an answer; one that nobody waits for (any more) is dropped."""
+        """Resolve the future of an answer's request; an answer that nobody waits for is dropped."""
         waiting = self._waiting.pop(response.opaque, None)
         if waiting is not None and not waiting[0].done():
             waiting[0].set_result(response)
 
     def fail(self, reason: str) -> None:
-        """Tell all that no answer will come."""
+        """Fail the futures of all requests: no answer will come."""
         waiting, self._waiting = self._waiting, {}
         for future, _, _ in waiting.values():
             if not future.done():

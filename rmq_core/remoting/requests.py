@@ -1,4 +1,4 @@
-"""The extension fields of requests and answers, as ``read_fields`` and ``write_fields`` take them.
+"""The extension fields of requests and answers, as structs for ``read_fields`` and ``write_fields``.
 
 Members without a default have to be there (``@CFNotNull``). The fields that every 5.x client adds (``bname``,
 ``ns``, ``nsd``, ``oway``, ``lo``) are ignored: they are for proxies.
@@ -10,7 +10,7 @@ from rmq_core.remoting.fields import Fields, Int32, Int64
 
 
 class SendMessage(Fields, frozen=True, kw_only=True):
-    """Codes 10 and 324."""
+    """Fields of SEND_MESSAGE (10) and SEND_REPLY_MESSAGE (324)."""
 
     producer_group: str
     topic: str
@@ -35,7 +35,7 @@ _LETTERS = {
 
 
 class SendMessageV2(SendMessage, frozen=True, kw_only=True, rename=_LETTERS):
-    """Codes 310, 320 and 325: the same under names of one letter."""
+    """Fields of SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325): names of one letter."""
 
     # Only a struct's own members are renamed, so they are declared again.
     producer_group: str
@@ -53,7 +53,7 @@ class SendMessageV2(SendMessage, frozen=True, kw_only=True, rename=_LETTERS):
     max_reconsume_times: Int32 | None = None
 
 
-class SendResult(Fields, frozen=True, kw_only=True):
+class SendAnswer(Fields, frozen=True, kw_only=True):
     """The answer to a send."""
 
     msg_id: str
@@ -65,7 +65,7 @@ class SendResult(Fields, frozen=True, kw_only=True):
 
 
 class PullMessage(Fields, frozen=True, kw_only=True):
-    """Codes 11 and 361. ``sys_flag``: 1 commits, 2 may wait, 4 brings its subscription, 8 class filter, 16 lite."""
+    """Fields of pulls (11, 361). ``sys_flag``: 1 commits, 2 may wait, 4 has a subscription, 8 class filter, 16 lite."""
 
     consumer_group: str
     topic: str
@@ -83,7 +83,7 @@ class PullMessage(Fields, frozen=True, kw_only=True):
 
 
 class PullResult(Fields, frozen=True, kw_only=True):
-    """The answer to a pull."""
+    """Fields of the answer to a pull."""
 
     suggest_which_broker_id: Int64 = 0
     next_begin_offset: Int64
@@ -96,7 +96,7 @@ class PullResult(Fields, frozen=True, kw_only=True):
 
 
 class QueryMessage(Fields, frozen=True, kw_only=True):
-    """Code 12; times in ms."""
+    """Fields of QUERY_MESSAGE (12); times in ms."""
 
     topic: str
     key: str
@@ -106,7 +106,7 @@ class QueryMessage(Fields, frozen=True, kw_only=True):
 
 
 class QueryConsumerOffset(Fields, frozen=True, kw_only=True):
-    """Code 14."""
+    """Fields of QUERY_CONSUMER_OFFSET (14)."""
 
     consumer_group: str
     topic: str
@@ -115,7 +115,7 @@ class QueryConsumerOffset(Fields, frozen=True, kw_only=True):
 
 
 class UpdateConsumerOffset(Fields, frozen=True, kw_only=True):
-    """Code 15."""
+    """Fields of UPDATE_CONSUMER_OFFSET (15)."""
 
     consumer_group: str
     topic: str
@@ -124,7 +124,7 @@ class UpdateConsumerOffset(Fields, frozen=True, kw_only=True):
 
 
 class CreateTopic(Fields, frozen=True, kw_only=True):
-    """Code 17. ``attributes``: ``+message.type=FIFO,-reserve.time``."""
+    """Fields of UPDATE_AND_CREATE_TOPIC (17). ``attributes``: ``+message.type=FIFO,-reserve.time``."""
 
     topic: str
     default_topic: str
@@ -139,7 +139,7 @@ class CreateTopic(Fields, frozen=True, kw_only=True):
 
 
 class Queue(Fields, frozen=True, kw_only=True):
-    """Codes 30, 31 and 32: a queue."""
+    """A queue: fields of GET_MAX_OFFSET (30), GET_MIN_OFFSET (31) and GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
     queue_id: Int32
@@ -147,7 +147,7 @@ class Queue(Fields, frozen=True, kw_only=True):
 
 
 class SearchOffset(Fields, frozen=True, kw_only=True):
-    """Code 29; the time in ms. ``boundary_type``: LOWER or UPPER."""
+    """Fields of SEARCH_OFFSET_BY_TIMESTAMP (29); the time in ms. ``boundary_type``: LOWER or UPPER."""
 
     topic: str
     queue_id: Int32
@@ -156,7 +156,7 @@ class SearchOffset(Fields, frozen=True, kw_only=True):
 
 
 class ViewMessage(Fields, frozen=True, kw_only=True):
-    """Code 33."""
+    """Fields of VIEW_MESSAGE_BY_ID (33)."""
 
     topic: str | None = None
     offset: Int64
@@ -166,14 +166,14 @@ _CLIENT_ID = {"client_id": "clientID", "producer_group": "producerGroup", "consu
 
 
 class UnregisterClient(Fields, frozen=True, kw_only=True, rename=_CLIENT_ID):
-    """Code 35."""
+    """Fields of UNREGISTER_CLIENT (35)."""
 
     client_id: str
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-class SendBack(Fields, frozen=True, kw_only=True):
+class SendBackFields(Fields, frozen=True, kw_only=True):
     """Code 36. ``delay_level``: -1 no more retries, 0 as the broker counts, above 0 that level."""
 
     offset: Int64
@@ -186,7 +186,7 @@ class SendBack(Fields, frozen=True, kw_only=True):
 
 
 class EndTransaction(Fields, frozen=True, kw_only=True):
-    """Code 37. ``commit_or_rollback``: the sys_flag's bits 4 and 8; 0 not known yet."""
+    """Fields of END_TRANSACTION (37). ``commit_or_rollback``: the sys_flag's bits 4 and 8; 0 not known yet."""
 
     topic: str | None = None
     producer_group: str
@@ -199,7 +199,7 @@ class EndTransaction(Fields, frozen=True, kw_only=True):
 
 
 class CheckTransaction(Fields, frozen=True, kw_only=True):
-    """Code 39."""
+    """Fields of CHECK_TRANSACTION_STATE (39)."""
 
     topic: str | None = None
     tran_state_table_offset: Int64
@@ -209,40 +209,40 @@ class CheckTransaction(Fields, frozen=True, kw_only=True):
     offset_msg_id: str | None = None
 
 
-class ConsumerGroup(Fields, frozen=True, kw_only=True):
+class ConsumerGroupName(Fields, frozen=True, kw_only=True):
     """Codes 38, 40 and 203: a consumer group."""
 
     consumer_group: str
 
 
 class ProducerGroup(Fields, frozen=True, kw_only=True):
-    """Code 204: a producer group."""
+    """A producer group: fields of GET_PRODUCER_CONNECTION_LIST (204)."""
 
     producer_group: str
 
 
 class Topic(Fields, frozen=True, kw_only=True):
-    """Codes 202, 215, 217, 300 and 351: a topic."""
+    """A topic: fields of codes 202, 215, 217, 300 and 351."""
 
     topic: str
 
 
 class Group(Fields, frozen=True, kw_only=True):
-    """Codes 343, 345 and 352: a group, perhaps with a topic."""
+    """A group, perhaps with a topic: fields of codes 343, 345 and 352."""
 
     group: str
     topic: str | None = None
 
 
 class DeleteGroup(Fields, frozen=True, kw_only=True):
-    """Code 207."""
+    """Fields of DELETE_SUBSCRIPTIONGROUP (207)."""
 
     group_name: str
     clean_offset: bool = False
 
 
 class ConsumeStatsOf(Fields, frozen=True, kw_only=True):
-    """Code 208; ``topic_list`` is separated by semicolons."""
+    """Fields of GET_CONSUME_STATS (208); ``topic_list`` is separated by semicolons."""
 
     consumer_group: str
     topic: str | None = None
@@ -250,7 +250,7 @@ class ConsumeStatsOf(Fields, frozen=True, kw_only=True):
 
 
 class ResetOffset(Fields, frozen=True, kw_only=True):
-    """Codes 220 and 222; the time in ms, -1 for the end; ``queue_id`` -1 for all."""
+    """Fields of codes 220 and 222 (reset of offsets); the time in ms, -1 for the end; ``queue_id`` -1 for all."""
 
     group: str
     topic: str
@@ -261,7 +261,7 @@ class ResetOffset(Fields, frozen=True, kw_only=True):
 
 
 class GetConsumerStatus(Fields, frozen=True, kw_only=True):
-    """Codes 221 and 223."""
+    """Fields of codes 221 and 223: the consumer offsets that clients hold."""
 
     topic: str
     group: str
@@ -269,30 +269,22 @@ class GetConsumerStatus(Fields, frozen=True, kw_only=True):
 
 
 class ConsumeTimeSpan(Fields, frozen=True, kw_only=True):
-    """Code 303."""
+    """Fields of QUERY_CONSUME_TIME_SPAN (303)."""
 
     topic: str
     group: str
 
 
 class RunningInfo(Fields, frozen=True, kw_only=True):
-    """Code 307."""
+    """Fields of GET_CONSUMER_RUNNING_INFO (307)."""
 
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
 
 
-class CorrectionOffset(Fields, frozen=True, kw_only=True):
-    """Code 308; ``filter_groups`` is separated by commas."""
-
-    filter_groups: str | None = None
-    compare_group: str
-    topic: str
-
-
 class ConsumeDirectly(Fields, frozen=True, kw_only=True):
-    """Code 309."""
+    """Fields of CONSUME_MESSAGE_DIRECTLY (309)."""
 
     consumer_group: str
     client_id: str | None = None
@@ -302,7 +294,7 @@ class ConsumeDirectly(Fields, frozen=True, kw_only=True):
 
 
 class CloneGroupOffset(Fields, frozen=True, kw_only=True):
-    """Code 314."""
+    """Fields of CLONE_GROUP_OFFSET (314)."""
 
     src_group: str
     dest_group: str
@@ -311,37 +303,27 @@ class CloneGroupOffset(Fields, frozen=True, kw_only=True):
 
 
 class ViewStats(Fields, frozen=True, kw_only=True):
-    """Code 315."""
+    """Fields of VIEW_BROKER_STATS_DATA (315)."""
 
     stats_name: str
     stats_key: str
 
 
 class ConsumeStatsInBroker(Fields, frozen=True, kw_only=True):
-    """Code 317."""
+    """Fields of GET_BROKER_CONSUME_STATS (317)."""
 
     is_order: bool
 
 
-class QueryConsumeQueue(Fields, frozen=True, kw_only=True):
-    """Code 321."""
-
-    topic: str
-    queue_id: Int32
-    index: Int64
-    count: Int32
-    consumer_group: str | None = None
-
-
 class ResumeCheckHalf(Fields, frozen=True, kw_only=True):
-    """Code 323."""
+    """Fields of RESUME_CHECK_HALF_MESSAGE (323)."""
 
     topic: str | None = None
     msg_id: str | None = None
 
 
 class PushReply(Fields, frozen=True, kw_only=True):
-    """Code 326: a reply on its way to who asked."""
+    """Fields of PUSH_REPLY_MESSAGE_TO_CLIENT (326): a reply on its way to the requester."""
 
     producer_group: str
     topic: str
@@ -359,23 +341,9 @@ class PushReply(Fields, frozen=True, kw_only=True):
     store_timestamp: Int64
 
 
-class GroupForbidden(Fields, frozen=True, kw_only=True):
-    """Code 353."""
-
-    group: str
-    topic: str
-    readable: bool | None = None
-
-
 class RecallMessage(Fields, frozen=True, kw_only=True):
-    """Code 370."""
+    """Fields of RECALL_MESSAGE (370)."""
 
     topic: str
     recall_handle: str
     producer_group: str | None = None
-
-
-class ResetMasterFlushOffset(Fields, frozen=True, kw_only=True):
-    """Code 908."""
-
-    master_flush_offset: Int64

@@ -1,4 +1,4 @@
-"""The server: listens on one port or several, and answers by a table of handlers."""
+"""The remoting server: listens on one or several ports, and answers requests by a table of handlers."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -9,37 +9,44 @@ from rmq_core.remoting.connection import Connection, Handler, log
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 
-_TICKS: Final = 4  # a connection's idle time is looked at so often within the timeout
+_TICKS: Final = 4  # checks of a connection's idle time within the timeout
 _BACKLOG: Final = 1024
 _DRAIN_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What a server lets its clients take.
+    """The limits of a server for its clients.
 
     Attributes:
         max_frame_bytes: a larger frame ends its connection; Java's limit.
+        max_header_bytes: likewise a larger header. The largest has a message's properties: 32,767 characters, of at
+            most six bytes in JSON.
         max_connections: more are closed at once, so that those there are keep their share.
-        max_held_bytes: of unfinished frames, all connections together: the connection that goes over it ends.
-            Without it 1,000 slow senders of 16 MiB would take 16 GiB.
+        max_held_bytes: of unfinished frames, requests whose answers are awaited and answers that are not yet sent, all
+            connections together: above it, the one that holds the most ends. Without it 1,000 slow senders of 16 MiB
+            would take 16 GiB.
+        max_waiting_bytes: a connection's requests wait while those whose answers are awaited take more than this; some
+            8,000, as many as a disk that is not hung forces at once.
         idle_timeout_s: no byte either way for so long (up to a quarter longer) ends a connection; Java's.
         write_high_water_bytes: a connection's requests wait while more than this is on its way to it.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES
+    max_header_bytes: int = 256 << 10
     max_connections: int = 16_384
-    max_held_bytes: int = 256 << 20
+    max_held_bytes: int = 512 << 20
+    max_waiting_bytes: int = 16 << 20
     idle_timeout_s: float = 120.0
     write_high_water_bytes: int = 1 << 20
 
 
 class RemotingServer:
-    """Listens and answers, on the running event loop; use it with ``async with``, or close it.
+    """Listens and answers on the running event loop; use it with ``async with``, or close it.
 
     Attributes:
         connections: those that are open.
-        held_bytes: of unfinished frames, all connections together.
+        held_bytes: of all connections together; see ``ServerLimits.max_held_bytes``.
     """
 
     def __init__(
@@ -55,13 +62,13 @@ class RemotingServer:
 
         Args:
             handlers: by request code; the table is looked at for each request and may change.
-            limits: of what clients may take.
+            limits: for its clients.
             on_connect: called with each new connection.
             on_disconnect: called with each connection that has ended.
             after_batch: called each time that all requests that had arrived on a connection are handled, before
                 the answers are written: for what is done once for many.
         """
-        self.connections: set[Connection] = set()
+        self.connections: set[_ServerConnection] = set()
         self.held_bytes = 0
         self.limits = limits
         self._handlers = handlers
@@ -78,7 +85,7 @@ class RemotingServer:
         await self.close()
 
     async def listen(self, host: str, port: int, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
-        """Listen on an address, as well as on those before.
+        """Listen on an address, in addition to those before.
 
         Args:
             host: an address of this machine or a name; ``0.0.0.0`` is all.
@@ -89,7 +96,7 @@ class RemotingServer:
             The address that is listened on.
 
         Raises:
-            ListenError: it cannot be had.
+            ListenError: the address cannot be listened on.
         """
         if not 0 <= port < 1 << 16:  # uvloop takes the lower 16 bits of it
             raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
@@ -107,7 +114,7 @@ class RemotingServer:
         return str(name[0]), int(name[1])
 
     async def close(self, grace_s: float = 1.0) -> None:
-        """Stop listening, let requests that wait for their answers have them, end all connections.
+        """Stop listening, let waiting requests have their answers, close all connections.
 
         Args:
             grace_s: how long to wait for the answers, and then again for the peers to take them.
@@ -136,7 +143,7 @@ class RemotingServer:
         self._servers.clear()
 
     def _tick(self) -> None:
-        """End connections that have been idle for too long."""
+        """Close connections that have been idle for too long."""
         for connection in list(self.connections):
             connection.idle_ticks += 1
             if connection.idle_ticks > _TICKS:
@@ -148,8 +155,20 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         self._clock = loop.call_later(self.limits.idle_timeout_s / _TICKS, self._tick)
 
-    def opened(self, connection: Connection) -> None:
-        """A connection is there; it calls this itself."""
+    def make_room(self) -> None:
+        """Close the connections that hold the most, until all together hold no more than they may."""
+        for connection in self.connections:
+            connection.count()  # some of what was to be sent has been
+        while self.held_bytes > self.limits.max_held_bytes and self.connections:
+            most = max(self.connections, key=_held_bytes)
+            log.warning(
+                "closed %(client)s: it holds the most, %(most_bytes)d of %(held_bytes)d B",
+                {"client": most.remote_address, "most_bytes": most.held_bytes, "held_bytes": self.held_bytes},
+            )
+            most.give_up()
+
+    def opened(self, connection: "_ServerConnection") -> None:
+        """Register a new connection, which calls this itself."""
         if len(self.connections) >= self.limits.max_connections:
             log.warning(
                 "refused %(client)s: %(connections)d connections are open",
@@ -161,8 +180,8 @@ class RemotingServer:
         if self._on_connect is not None:
             self._on_connect(connection)
 
-    def ended(self, connection: Connection) -> None:
-        """A connection has ended; it calls this itself."""
+    def ended(self, connection: "_ServerConnection") -> None:
+        """Forget a connection that has ended, which calls this itself."""
         if connection in self.connections:
             self.connections.remove(connection)
             if self._on_disconnect is not None:
@@ -170,18 +189,25 @@ class RemotingServer:
 
 
 class _ServerConnection(Connection):
-    """A client's connection; tells its server when it comes and goes, and what it holds."""
+    """A client's connection; reports to its server that it begins and ends, and how many bytes it holds.
+
+    Attributes:
+        held_bytes: of unfinished frames, requests whose answers are awaited, and answers that are not yet sent.
+    """
 
     def __init__(self, server: RemotingServer, handlers: Mapping[int, Handler]) -> None:
         super().__init__(
             handlers,
             max_frame_bytes=server.limits.max_frame_bytes,
+            max_header_bytes=server.limits.max_header_bytes,
             write_high_water_bytes=server.limits.write_high_water_bytes,
             reads_only_while_writable=True,
+            max_waiting_bytes=server.limits.max_waiting_bytes,
             after_batch=server.after_batch,
         )
+        self.held_bytes = 0
         self._server = server
-        self._held_bytes = 0
+        self._has_given_up = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -189,20 +215,62 @@ class _ServerConnection(Connection):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        held_bytes = self._parser.held_bytes
-        if held_bytes != self._held_bytes:
-            server = self._server
-            server.held_bytes += held_bytes - self._held_bytes
-            self._held_bytes = held_bytes
-            if server.held_bytes > server.limits.max_held_bytes:
-                log.warning(
-                    "closed %(client)s: %(held_bytes)d B of unfinished frames are held",
-                    {"client": self.remote_address, "held_bytes": server.held_bytes},
-                )
-                self.abort()
+        if self._unread:  # else the batch has ended with a flush
+            self._count()
+
+    def hold(self, size: int) -> None:
+        super().hold(size)
+        self._add(size)
+
+    def release(self, size: int) -> None:
+        super().release(size)
+        self._add(-size)
+
+    def _flush(self) -> None:
+        super()._flush()
+        self._count()
+
+    def _add(self, size: int) -> None:
+        if not self._has_given_up:
+            self.held_bytes += size
+            self._server.held_bytes += size
+            self._keep_limit()
+
+    def _count(self) -> None:
+        self.count()
+        self._keep_limit()
+
+    def _keep_limit(self) -> None:
+        if self._server.held_bytes > self._server.limits.max_held_bytes:
+            self._server.make_room()
+
+    def count(self) -> None:
+        """Tell the server how many bytes are held now."""
+        if self._has_given_up:
+            return
+        held_bytes = self._parser.held_bytes + self.waiting_bytes
+        if self._unread:
+            held_bytes += sum(map(len, self._unread))
+        if self._transport is not None:
+            held_bytes += self._transport.get_write_buffer_size()
+        if held_bytes != self.held_bytes:
+            self._server.held_bytes += held_bytes - self.held_bytes
+            self.held_bytes = held_bytes
+
+    def give_up(self) -> None:
+        """Close at once, and hold nothing any more."""
+        self._server.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+        self._has_given_up = True
+        self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._server.held_bytes -= self._held_bytes
-        self._held_bytes = 0
+        self._server.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+        self._has_given_up = True
         self._server.ended(self)
+
+
+def _held_bytes(connection: _ServerConnection) -> int:
+    return connection.held_bytes

@@ -6,7 +6,7 @@ are Java's properties, or TOML if their name ends so; both may use either name.
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -25,7 +25,7 @@ _MAX_INT: Final = (1 << 63) - 1
 
 
 def setting(default: Any, *, java: str | None = None, low: int = 0, high: int = _MAX_INT, mutable: bool = False) -> Any:
-    """A field of a settings dataclass.
+    """Declare a field of a settings dataclass.
 
     Args:
         default: its default, of its type: int, float, bool or str.
@@ -38,7 +38,7 @@ def setting(default: Any, *, java: str | None = None, low: int = 0, high: int = 
 
 
 def java_name(one: Field[Any]) -> str:
-    """A field's name in Java."""
+    """Return a field's name in Java."""
     given = one.metadata.get("java")
     return str(given) if given else re.sub(r"_(\w)", lambda letter: letter[1].upper(), one.name)
 
@@ -50,9 +50,10 @@ def load_settings(
     environ: Mapping[str, str] | None = None,
     prefix: str = "RMQ_",
     flags: Mapping[str, object] | None = None,
-    ignored: frozenset[str] = frozenset(),
+    ignored: Container[str] = (),
+    done_anyway: Mapping[str, str] = {},
 ) -> tuple[_T, list[str]]:
-    """Settings from all their sources.
+    """Load settings from all their sources.
 
     Args:
         kind: the dataclass; its fields are made by ``setting``.
@@ -60,7 +61,8 @@ def load_settings(
         environ: the process's environment; ``prefix`` and a field's name in capitals is that field's variable.
         prefix: of the variables; others are not looked at.
         flags: by the field's name; None is as if it were not there.
-        ignored: keys of Java's that a file may have and that mean nothing here.
+        ignored: Java's keys that a file may have and that have no effect here.
+        done_anyway: Java's keys that promise what is not there, and for each the value that promises nothing.
 
     Returns:
         The settings, and those keys of the file that were ignored.
@@ -74,6 +76,8 @@ def load_settings(
     for key, value in (read_settings_file(file) if file else {}).items():
         if key in by_name:
             values[by_name[key].name] = _convert(by_name[key], value, f"{file}: {key}")
+        elif key in done_anyway:
+            check_promise(key, _text(value), done_anyway[key], f"{file}: ")
         elif key in ignored:
             passed_over.append(key)
         else:
@@ -89,6 +93,17 @@ def load_settings(
     return kind(**values), passed_over
 
 
+def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> None:
+    """Refuse a value that promises what is not there.
+
+    Raises:
+        OptionError: it is not the value that describes what is done anyway.
+    """
+    if value.strip().lower() != done_anyway.lower():
+        only = f"the only value is {done_anyway}" if done_anyway else "it has to be empty"
+        raise OptionError(f"{where}{key}={value.strip()} is not supported: {only}")
+
+
 def _by_name(kind: type[_Dataclass]) -> dict[str, Field[Any]]:
     names = {one.name: one for one in fields(kind)}
     return names | {java_name(one): one for one in fields(kind)}
@@ -99,7 +114,7 @@ def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, s
 
 
 def read_settings_file(path: Path) -> dict[str, object]:
-    """The keys and values of a file, as it has them.
+    """Read the keys and values of a file, unconverted.
 
     Raises:
         OptionError: it cannot be read.
@@ -116,27 +131,27 @@ def read_settings_file(path: Path) -> dict[str, object]:
 
 
 def _convert(one: Field[Any], value: object, where: str) -> object:
-    """A value as the field's type; text is converted, anything else has to be of it."""
+    """Convert a value to the field's type; only text is converted, any other value must have the type."""
     wanted: type[Any] = type(one.default)
     if isinstance(value, str) and wanted is not str:
         text = value.strip()
         try:
             value = _BOOLEANS[text.lower()] if wanted is bool else wanted(text)
         except (ValueError, KeyError):
-            raise OptionError(f"{where}: {text!r} is no {wanted.__name__}") from None
+            raise OptionError(f"{where}: {text!r} is not of type {wanted.__name__}") from None
     if wanted is str and isinstance(value, str):
         return value.strip()
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
-        raise OptionError(f"{where}: {value!r} is no {wanted.__name__}")
+        raise OptionError(f"{where}: {value!r} is not of type {wanted.__name__}")
     if isinstance(value, int | float) and not one.metadata["low"] <= value <= one.metadata["high"]:
-        raise OptionError(f"{where}: {value} is not within {one.metadata['low']} and {one.metadata['high']}")
+        raise OptionError(f"{where}: {value} is not between {one.metadata['low']} and {one.metadata['high']}")
     return value
 
 
 def as_properties(settings: _Dataclass) -> dict[str, str]:
-    """All settings by their names in Java, as text."""
+    """Return all settings by their names in Java, as text."""
     return {java_name(one): _text(getattr(settings, one.name)) for one in fields(settings)}
 
 
@@ -144,8 +159,10 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def changed_settings(settings: _T, changes: Mapping[str, str]) -> dict[str, object]:
-    """What a change over the wire means: new values by field; only what is declared mutable may be changed.
+def changed_settings(settings: _T, changes: Mapping[str, str], done_anyway: Mapping[str, str]) -> dict[str, object]:
+    """Return the new values by field of a change over the wire; only fields declared mutable may be changed.
+
+    A key of ``done_anyway`` (see ``load_settings``) may be set to the value that changes nothing.
 
     Raises:
         OptionError: an unknown key, a bad value, or a setting that may not be changed: then none is.
@@ -153,6 +170,9 @@ def changed_settings(settings: _T, changes: Mapping[str, str]) -> dict[str, obje
     by_name = _by_name(type(settings))
     values: dict[str, object] = {}
     for key, text in changes.items():
+        if key in done_anyway:
+            check_promise(key, text, done_anyway[key])
+            continue
         if key not in by_name or not by_name[key].metadata["mutable"]:
             raise OptionError(f"{key} cannot be changed while it runs")
         values[by_name[key].name] = _convert(by_name[key], text, key)

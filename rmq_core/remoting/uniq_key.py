@@ -1,4 +1,4 @@
-"""The unique key that a producer gives a message, as Java's clients make it; a broker does where there is none.
+"""Unique keys of messages, as Java's producers make them; a broker makes them for messages without.
 
 ::
 
@@ -25,7 +25,7 @@ _ANY_OUTSIDE: Final = ("192.0.2.1", 9)  # never sent to: connecting a datagram s
 
 
 def local_ip() -> str:
-    """The IPv4 address that this machine shows to others; the loopback's if it has no other."""
+    """Return the IPv4 address that this machine shows to others; the loopback's if it has no other."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANY_OUTSIDE)
@@ -37,7 +37,7 @@ def local_ip() -> str:
 class UniqKeys:
     """Makes unique keys; one for each producer, as each has its own four bytes.
 
-    Java's four bytes are a class loader's hash, which tells two of a process apart; here they are random.
+    Java's four bytes are a class loader's hash, which distinguishes two in a process; here they are random.
     """
 
     def __init__(self, ip: str | None = None, pid: int | None = None, instance: bytes | None = None) -> None:
@@ -57,7 +57,7 @@ class UniqKeys:
         self._to_now = ""  # a key's characters before its number
 
     def next(self, now_ms: int | None = None) -> str:
-        """A key that no other message has.
+        """Return a key that no other message has.
 
         Args:
             now_ms: the time; the clock's if it is not given.
@@ -71,7 +71,7 @@ class UniqKeys:
 
 
 def _month(now_ms: int) -> tuple[int, int]:
-    """Begin and end of the month in local time, in ms, as Java's calendar has them."""
+    """Return begin and end of the month in local time, in ms, as Java's calendar has them."""
     begin = datetime.fromtimestamp(now_ms / 1000).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     following = begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
     return int(begin.timestamp() * 1000), int(following.timestamp() * 1000)

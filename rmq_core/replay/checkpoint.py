@@ -1,4 +1,4 @@
-"""How far a replay is: a file that is replaced whole, and that belongs to one store, choice and target."""
+"""The checkpoint of a replay: a file replaced atomically, bound to one store, choice of messages and target."""
 
 import json
 import os
@@ -11,8 +11,8 @@ _FILE = "replay.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How far.
+class ReplayProgress:
+    """How far a replay is.
 
     Attributes:
         replay: what tells this replay from another.
@@ -25,8 +25,8 @@ class Progress:
     messages: int
 
 
-class Checkpoint:
-    """Loads and saves it."""
+class ReplayCheckpoint:
+    """Loads and saves the progress of a replay."""
 
     def __init__(self, directory: str, replay: str) -> None:
         """Prepare.
@@ -38,7 +38,7 @@ class Checkpoint:
         self._path = Path(directory) / _FILE
         self._replay = replay
 
-    def load(self) -> Progress | None:
+    def load(self) -> ReplayProgress | None:
         """The progress of the runs before; None if this is the first.
 
         Raises:
@@ -46,12 +46,12 @@ class Checkpoint:
         """
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
-            progress = Progress(found["replay"], int(found["next_physical_offset"]), int(found["messages"]))
+            progress = ReplayProgress(found["replay"], int(found["next_physical_offset"]), int(found["messages"]))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise StoreError(f"{self._path}: not the checkpoint of a replay") from error
         if progress.replay != self._replay:
             raise StoreError(
@@ -61,7 +61,7 @@ class Checkpoint:
         return progress
 
     def save(self, next_physical_offset: int, messages: int) -> None:
-        """Replace it.
+        """Replace the file.
 
         Raises:
             StoreError: it cannot be written.

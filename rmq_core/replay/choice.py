@@ -1,4 +1,4 @@
-"""Which messages of a store are sent: a query over the log, and what only their properties tell."""
+"""The messages that a replay sends: a query over the CommitLog, with SQL92 and message ids on top."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -8,26 +8,27 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_formats import config_json, paths
-from rmq_formats.access.query import MIN_LONG, Query, Queue, QueueBounds
-from rmq_formats.arrow_filter import fulfilled
-from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.segment import open_storage, opened, read_range
+from rmq_formats.arrow.sql_filter import fulfilled
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
+from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
+from rmq_formats.read.query import MIN_LONG, Query, Queue, QueueBounds
 from rmq_formats.sql92 import SqlError, compile_expression
-from rmq_formats.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.segments import Storage, open_storage, opened, read_range
 
-# Topics of the system, of retries and of what has failed for good: other topics have, or had, the same messages.
+# Without system, retry and dead letter topics: other topics have, or had, the same messages.
 USER_TOPICS: Final = rf"(?!{RETRY_PREFIX}|{DLQ_PREFIX}|(?:{SYSTEM_TOPIC_PATTERN})$).+"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which messages.
+    """The messages to send.
 
     Attributes:
-        query: what the log's fields and the well-known properties tell; it reads queues.
+        query: conditions on the log's fields and the well-known properties; it reads queues.
         sql: an SQL92 expression over properties; None is any.
-        ids: message ids by place, or unique keys; None is any.
+        ids: offset message ids, or unique keys; None is any.
     """
 
     query: Query
@@ -35,13 +36,13 @@ class Choice:
     ids: frozenset[str] | None = None
 
     def columns(self) -> tuple[str, ...]:
-        """Columns that ``filtered`` needs."""
+        """Return the columns that ``filtered`` needs."""
         needed = ["properties"] if self.sql is not None else []
         return (*needed, "msg_id", "uniq_key") if self.ids is not None else tuple(needed)
 
 
 def chosen(query: Query, sql: str | None, ids: frozenset[str] | None) -> Choice:
-    """A choice; without topics or queues it is of all topics that are users' own.
+    """Build a choice; without topics or queues it covers all user topics.
 
     Raises:
         OptionError: ``sql`` does not compile.
@@ -57,7 +58,7 @@ def chosen(query: Query, sql: str | None, ids: frozenset[str] | None) -> Choice:
 
 
 def backlog_of(store: str, group: str, query: Query) -> Query:
-    """The query bounded by what a consumer group has consumed, as the store's ``consumerOffset.json`` has it.
+    """Bound a query to a consumer group's unconsumed messages, by the store's ``consumerOffset.json``.
 
     Args:
         store: its root.
@@ -83,6 +84,7 @@ def backlog_of(store: str, group: str, query: Query) -> Query:
 def _group_offsets(store: str, group: str) -> dict[Queue, int]:
     storage, root = open_storage(store)
     path = str(PurePosixPath(paths.config_dir(root)) / "consumerOffset.json")
+    _refuse_other_offsets(storage, root, path)
     with opened(storage, path) as file:
         table = config_json.loads(read_range(file, 0, file.size_bytes).decode("utf-8", "replace"))
     if not isinstance(table, dict) or not isinstance(table.get("offsetTable"), dict):
@@ -98,8 +100,17 @@ def _group_offsets(store: str, group: str) -> dict[Queue, int]:
     return found
 
 
+def _refuse_other_offsets(storage: Storage, root: str, path: str) -> None:
+    """Say where the offsets are, if not in ``consumerOffset.json``. Raises StoreLayoutError."""
+    found = store_variants.recognise(storage, root)
+    store_variants.refuse(store_variants.no_topic_configs(found))
+    light = f"{paths.config_dir(root)}/lmqConsumerOffset.json"
+    if not storage.exists(path) and storage.exists(light):
+        raise StoreLayoutError(f"{light}: the offsets of a broker with light queues (LMQ), which rmq does not read")
+
+
 def filtered(batches: Iterator[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:
-    """The rows of batches that the choice's expression and ids let through; a batch may become empty."""
+    """Filter batches by the choice's expression and ids; a batch may become empty."""
     for batch in batches:
         rows = batch
         if choice.ids is not None:

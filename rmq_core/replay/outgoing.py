@@ -1,7 +1,7 @@
-"""Rows of the log to messages on the wire: body, flag and properties as they were, and where they come from.
+"""Encodes rows of the CommitLog as batch messages: body, flag and properties unchanged, with their origin.
 
-A body that its producer compressed goes as it is stored, under the same bits of the sys_flag. What the old broker
-has put among the properties gives way to what the new one puts there.
+A body that its producer compressed is sent as it is stored, under the same bits of the sys_flag. Properties that the
+old broker has set are dropped: the new one sets its own.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_formats.arrow_groups import distinct_rows
-from rmq_formats.arrow_messages import (
+from rmq_formats.arrow.messages import (
     SET_BY_BROKERS,
     chunks_by_lane,
     encode_messages,
@@ -23,9 +22,10 @@ from rmq_formats.arrow_messages import (
     lengths,
     property_entries,
 )
-from rmq_formats.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_MASK, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
+from rmq_formats.arrow.sql_filter import distinct_rows
+from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_MASK, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 
-ORIGIN: Final = "RMQ_ORIGIN"  # the property by which a message that came twice is known: STORE@PHYSICAL_OFFSET
+ORIGIN: Final = "RMQ_ORIGIN"  # the property that identifies a message sent twice: STORE@PHYSICAL_OFFSET
 COLUMNS: Final = (
     "topic",
     "queue_id",
@@ -42,13 +42,13 @@ _BROKER_BYTES: Final = 1024  # of properties that the new broker adds: region, t
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class QueueBatch:
     """Messages of one queue, one behind the other.
 
     Attributes:
         topic: of the store.
         queue_id: of the store.
-        sys_flag: what they are to be sent with.
+        sys_flag: the sys_flag of their batch.
         data: as a batch request carries them.
         messages: how many.
     """
@@ -62,16 +62,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What rows become.
+    """The encoded messages of a batch of rows.
 
     Attributes:
-        pieces: in order within each queue.
+        batches: in order within each queue.
         messages: how many they are.
         record_bytes: of the records that they come from.
         refused: how many rows no broker would take: without a body, or too large.
     """
 
-    pieces: list[Piece]
+    batches: list[QueueBatch]
     messages: int
     record_bytes: int
     refused: int
@@ -97,15 +97,15 @@ def outgoing(rows: pa.RecordBatch, store_id: str, batch_bytes: int) -> Outgoing:
         keep = pa.array(able)
         rows, properties = rows.filter(keep), properties.filter(keep)
     messages = encode_messages(rows["body"], properties, np.asarray(rows["flag"]))
-    pieces = list(_pieces(rows, messages, batch_bytes))
-    return Outgoing(pieces, rows.num_rows, pc.sum(rows["size"]).as_py() or 0, refused)
+    batches = list(_batches(rows, messages, batch_bytes))
+    return Outgoing(batches, rows.num_rows, pc.sum(rows["size"]).as_py() or 0, refused)
 
 
-def _pieces(rows: pa.RecordBatch, messages: pa.BinaryArray, batch_bytes: int) -> Iterator[Piece]:
+def _batches(rows: pa.RecordBatch, messages: pa.BinaryArray, batch_bytes: int) -> Iterator[QueueBatch]:
     _, lanes = distinct_rows([rows["topic"], rows["queue_id"]], rows.num_rows)
     kinds: NDArray[np.int32] = np.asarray(rows["sys_flag"]) & np.int32(_KEPT_FLAGS)
     for row, data, count in chunks_by_lane(messages, lanes, batch_bytes, kinds):
-        yield Piece(rows["topic"][row].as_py(), rows["queue_id"][row].as_py(), int(kinds[row]), data, count)
+        yield QueueBatch(rows["topic"][row].as_py(), rows["queue_id"][row].as_py(), int(kinds[row]), data, count)
 
 
 def _repeat(text: str, count: int) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The replay itself: one pass over the log that counts, one that sends.
+"""Runs a replay: one pass over the CommitLog that counts, one that sends.
 
 Messages go through one process, since each queue is to stay in order; a queue has one request on its way, and
 all queues have theirs at once. What is sent is the log's order; how far it is answered, without a gap, is the
@@ -16,36 +16,36 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_core.client.bulk_send import BulkSender
+from rmq_core.client.bulk.send import BulkSender
 from rmq_core.client.errors import NoRouteError
 from rmq_core.remoting.bodies import MessageQueue
-from rmq_core.replay.checkpoint import Checkpoint
+from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_core.replay.choice import Choice, filtered
-from rmq_core.replay.outgoing import COLUMNS, Piece, outgoing
-from rmq_formats.access.plan import Task, plan_read
-from rmq_formats.access.query import Queue, ReadOptions
-from rmq_formats.access.read import read_task
-from rmq_formats.arrow_groups import distinct_rows
+from rmq_core.replay.outgoing import COLUMNS, QueueBatch, outgoing
+from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
-from rmq_formats.offline.plan import frozen_end
-from rmq_formats.segment import commitlog_segments, open_storage
+from rmq_formats.read.plan import Task, plan_read
+from rmq_formats.read.query import Queue, ReadOptions
+from rmq_formats.read.task import read_task
+from rmq_formats.scan.splits import frozen_end
+from rmq_formats.storage.segments import commitlog_segments, open_storage
 
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
 _SAVE_EVERY_S: Final = 1.0
-_PACES_PER_S: Final = 10  # with a rate, so many helpings a second
+_PACES_PER_S: Final = 10  # with a rate, portions a second
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What is to be sent where.
+    """The source, the messages and the target of a replay.
 
     Attributes:
         store: the root of the store.
-        store_id: its name in the messages.
-        choice: which messages.
-        namesrv: of the cluster.
-        to_topic: where all go; None is to the topic that each has.
+        store_id: the store's name in the property RMQ_ORIGIN.
+        choice: the messages to send.
+        namesrv: the name servers of the target cluster.
+        to_topic: the topic to send all messages to; None keeps each message's topic.
         rate: messages a second; None is no limit.
         checkpoint: of this replay; None keeps none.
     """
@@ -56,12 +56,12 @@ class Replay:
     namesrv: str
     to_topic: str | None = None
     rate: int | None = None
-    checkpoint: Checkpoint | None = None
+    checkpoint: ReplayCheckpoint | None = None
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was found, or sent.
+    """The numbers of messages found, or sent.
 
     Attributes:
         by_queue: messages by topic and queue.
@@ -69,7 +69,7 @@ class Counts:
         bytes: of their records.
         damaged: records that fail a check; they are not sent.
         refused: records that no broker would take.
-        begin: the physical offset from which on the log is looked at.
+        begin: the physical offset at which reading starts.
         end: its frozen end.
     """
 
@@ -83,10 +83,10 @@ class Counts:
 
 
 def count(replay: Replay) -> Counts:
-    """What there is to send, and up to where the log goes now.
+    """Count the messages to send, up to the present end of the log.
 
     Raises:
-        StoreError: the store cannot be read, or the checkpoint is another one's.
+        StoreError: the store cannot be read, or the checkpoint is that of another replay.
     """
     progress = None if replay.checkpoint is None else replay.checkpoint.load()
     counts = Counts(begin=0 if progress is None else progress.next_physical_offset, end=_log_end(replay.store))
@@ -103,7 +103,7 @@ def count(replay: Replay) -> Counts:
 
 
 async def send(replay: Replay, found: Counts) -> Counts:
-    """Send what was counted.
+    """Send the messages that were counted.
 
     Args:
         replay: what and where to.
@@ -123,7 +123,7 @@ async def send(replay: Replay, found: Counts) -> Counts:
 
 
 async def _targets(replay: Replay, sender: BulkSender, found: Counts) -> dict[str, Sequence[MessageQueue]]:
-    """The queues of each topic that messages go to; ClusterError where there is no such topic."""
+    """Resolve the queues of each target topic; ClusterError where there is no such topic."""
     wanted = {topic: replay.to_topic or topic for topic, _ in found.by_queue}
     targets: dict[str, Sequence[MessageQueue]] = {}
     missing = []
@@ -134,13 +134,13 @@ async def _targets(replay: Replay, sender: BulkSender, found: Counts) -> dict[st
             missing.append(target)
     if missing:
         raise ClusterError(
-            f"no topic {', '.join(missing)} at the name server {replay.namesrv}: create it, or --to-topic"
+            f"no topic {', '.join(missing)} at the name server {replay.namesrv}: create it, or give --to-topic"
         )
     return {topic: targets[target] for topic, target in wanted.items()}
 
 
 class _Pass:
-    """One run over the log that sends."""
+    """One pass over the log that sends."""
 
     def __init__(
         self, replay: Replay, sender: BulkSender, targets: dict[str, Sequence[MessageQueue]], found: Counts
@@ -178,7 +178,7 @@ class _Pass:
             self._open.append(batch)
             made = await asyncio.to_thread(outgoing, part, self._replay.store_id, BATCH_BYTES)
             self._sent.refused += made.refused
-            for piece in made.pieces:
+            for piece in made.batches:
                 await self._put(piece, batch)
             self._sent.messages += made.messages
             self._sent.bytes += made.record_bytes
@@ -187,7 +187,7 @@ class _Pass:
             await self._pace()
             self._save(_SAVE_EVERY_S)  # here: with a rate, what was read at once takes long to send
 
-    async def _put(self, piece: Piece, batch: "_Batch") -> None:
+    async def _put(self, piece: QueueBatch, batch: "_Batch") -> None:
         queues = self._targets[piece.topic]
         queue = queues[piece.queue_id % len(queues)]
         batch.left += 1
@@ -201,7 +201,7 @@ class _Pass:
         by_queue[piece.topic, piece.queue_id] = by_queue.get((piece.topic, piece.queue_id), 0) + piece.messages
 
     def _advance(self) -> None:
-        """Batches are answered in any order; those before the first that is not are done with."""
+        """Advance the checkpoint over the leading answered batches: batches are answered in any order."""
         while self._open and self._open[0].is_whole and self._open[0].left == 0:
             self._acknowledged = self._open.popleft().end
 
@@ -224,7 +224,7 @@ class _Batch:
     Attributes:
         end: one past the physical offset of the last of them.
         left: pieces that are not answered yet.
-        is_whole: whether all of its pieces are on their way.
+        is_whole: whether all of its pieces have been sent.
     """
 
     end: int
@@ -237,7 +237,7 @@ def _columns(choice: Choice) -> tuple[str, ...]:
 
 
 def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple[tuple[Task, ...], ReadOptions]:
-    """Tasks, in log order, that read the records that the query wants between two physical offsets.
+    """Plan tasks, in log order, that read the wanted records between two physical offsets.
 
     Raises:
         StoreError: the store cannot be read.
@@ -253,7 +253,7 @@ def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple
 
 
 def read_chosen(store: str, tasks: Iterable[Task], options: ReadOptions, choice: Choice) -> Iterator[pa.RecordBatch]:
-    """The records of some tasks that are chosen, in log order; a batch may be empty."""
+    """Yield the chosen records of some tasks, in log order; a batch may be empty."""
     for task in tasks:
         yield from filtered(read_task(store, task, options), choice)
 

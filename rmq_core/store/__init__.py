@@ -1,5 +1,5 @@
-"""The store engine: one broker's CommitLog, ConsumeQueues and Index, written and served as the original does.
+"""The store engine: one broker's CommitLog, ConsumeQueues and Index, written and served in RocketMQ's file formats.
 
-Plain calls, no event loop: the broker's one loop calls ``MessageStore`` and never waits for the disk but
-where it says so; threads of the store force data to the disk. ``docs/store-engine.md`` tells how it works.
+Plain synchronous calls, no asyncio: the broker's event loop calls ``MessageStore``, which waits for the disk only
+where its docstrings say so; threads of the store flush data to the disk. ``docs/store-engine.md`` tells how it works.
 """

@@ -1,31 +1,30 @@
-"""The store's settings, and the names that the original's ``broker.conf`` has for them."""
+"""Settings of a store, and their names in RocketMQ's ``broker.conf``."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.errors import OptionError
-from rmq_formats.layout import (
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     COMMITLOG_FILE_BYTES,
     CONSUMEQUEUE_FILE_BYTES,
     DEFAULT_DELAY_LEVELS,
-    EXT_END_BYTES,
     EXT_FILE_BYTES,
-    EXT_UNIT_MIN_BYTES,
+    EXT_MIN_FILE_BYTES,
     INDEX_ENTRIES,
     INDEX_SLOTS,
     MAX_BODY_BYTES,
-    RECORD_FIXED_BYTES_V2,
     UNIT_BYTES,
 )
-from rmq_formats.paths import commitlog_dir
+from rmq_formats.codecs.paths import commitlog_dir
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V2
+from rmq_formats.errors import OptionError
 
 
 class FlushDiskType(Enum):
-    """When an append counts as stored: in memory that the kernel will write, or forced to the disk."""
+    """When an append counts as stored: at once, in the page cache (ASYNC), or when it is flushed to the disk (SYNC)."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"
@@ -39,23 +38,23 @@ def _named(java_name: str) -> dict[str, Any]:
 class StoreConfig:
     """Settings of one store; the defaults are those of ``MessageStoreConfig``.
 
-    Sizes of files stand in no file: all who open a store must agree on them.
+    A store does not record its file sizes: all who open it must use the same settings.
 
     Attributes:
         root: directory of the store (``storePathRootDir``).
         commitlog_path: directory of the CommitLog; ``<root>/commitlog`` by default.
         commitlog_file_bytes: size of a CommitLog file.
         consumequeue_file_bytes: size of a ConsumeQueue file, rounded up to whole units.
-        consumequeue_ext_enabled: keep tags codes and times in ConsumeQueueExt, as addresses in the units.
+        consumequeue_ext_enabled: write tags codes and store times to ConsumeQueueExt; units hold their addresses.
         consumequeue_ext_file_bytes: size of a ConsumeQueueExt file.
         index_enabled: index keys.
         index_slots: slots of an IndexFile.
         index_entries: entries of an IndexFile, the unused number 0 included.
-        flush_disk_type: ASYNC answers at once; SYNC waits for the disk, one wait for many.
+        flush_disk_type: ASYNC answers at once; SYNC waits for a flush, which many appends share.
         flush_interval_ms: ASYNC: how often the log is forced to the disk.
-        flush_consumequeue_interval_ms: how often busy queues are, and the marks of how far that has come.
-        flush_thorough_interval_ms: how often all queues are, however little is new in them.
-        flush_index_interval_ms: how often the Index is. Ours: the original forces an IndexFile when it is
+        flush_consumequeue_interval_ms: how often busy ConsumeQueues are flushed, and checkpoint and watermark written.
+        flush_thorough_interval_ms: how often all ConsumeQueues are flushed, however little is new in them.
+        flush_index_interval_ms: how often the Index is flushed. Ours: the original flushes an IndexFile when it is
             full, and loses the last ones in a crash.
         delay_levels: delays of the levels 1, 2, …: number and unit (s, m, h, d), separated by a space.
         max_message_bytes: largest body; a record may be 64 KiB larger.
@@ -74,10 +73,10 @@ class StoreConfig:
         max_transfer_bytes_on_disk: … and the same where they are likely not in memory any more.
         max_transfer_count_on_disk: messages there.
         memory_ratio: percent of the machine's memory that is taken for the newest part of the log.
-        max_filter_bytes: bytes of units that one read looks at, at least.
+        max_filter_bytes: ConsumeQueue bytes that one filtered read scans, at least.
         max_query_count: messages that one query by key gives.
-        slave: whether a master writes this store: nothing else does.
-        offset_check_in_slave: whether offsets that a reader asks for are corrected there as well.
+        slave: whether this is a slave's store: its master's log is the only thing appended.
+        offset_check_in_slave: whether a slave, too, corrects queue offsets that are out of range.
     """
 
     root: str = field(metadata=_named("storePathRootDir"))
@@ -124,7 +123,7 @@ class StoreConfig:
         self._check()
 
     def _check(self) -> None:
-        """Refuse what no store can have.
+        """Check that each setting is within its bounds.
 
         Raises:
             OptionError: it names the setting and its value.
@@ -132,7 +131,7 @@ class StoreConfig:
         least = {
             "commitlog_file_bytes": RECORD_FIXED_BYTES_V2 + BLANK_BYTES,
             "consumequeue_file_bytes": UNIT_BYTES,
-            "consumequeue_ext_file_bytes": EXT_UNIT_MIN_BYTES + EXT_END_BYTES,
+            "consumequeue_ext_file_bytes": EXT_MIN_FILE_BYTES,
             "index_slots": 1,
             "index_entries": 2,
             "flush_interval_ms": 1,
@@ -162,7 +161,7 @@ class StoreConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> "StoreConfig":
-        """Settings out of a ``broker.conf``; names that are not the store's are passed over.
+        """Settings from the properties of a ``broker.conf``; names that are no store settings are ignored.
 
         Raises:
             OptionError: no root, or a value that cannot be used.
@@ -174,10 +173,10 @@ class StoreConfig:
 
 
 def parse_property(java_name: str, text: str) -> Any:
-    """The value of a property of ``broker.conf``.
+    """Parse the value of a ``broker.conf`` property.
 
     Raises:
-        OptionError: a text that its type does not have.
+        OptionError: the text is no value of the property's type.
     """
     _, parse = STORE_PROPERTIES[java_name]
     try:
@@ -187,10 +186,10 @@ def parse_property(java_name: str, text: str) -> Any:
 
 
 def delete_hours(delete_when: str) -> frozenset[int]:
-    """The hours of the day in a ``deleteWhen``, such as ``04;16``.
+    """Parse the hours of the day in a ``deleteWhen``, such as ``04;16``.
 
     Raises:
-        OptionError: not hours.
+        OptionError: a part is no hour from 0 to 23.
 
     Source: ``UtilAll#isItTimeToDo``.
     """

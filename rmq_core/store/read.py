@@ -1,35 +1,35 @@
-"""Reads: messages of a queue, by offset, by time; records by place, by key.
+"""Reads from a store: messages of a queue by offset or by time, records by physical offset or by key.
 
-Records are given out as slices of the mapped log: nothing is copied.
+Records are returned as slices of the mapped log: nothing is copied.
 
 Source: ``DefaultMessageStore#getMessage``, ``#queryMessage``, ``ConsumeQueue#getOffsetInQueueByTime``.
 """
 
 import os
 from collections.abc import Callable, Set
-from struct import Struct
 from typing import Final
 
+from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.config import StoreConfig
-from rmq_core.store.index import Index
-from rmq_core.store.log import CommitLog
-from rmq_core.store.queue import ConsumeQueue
-from rmq_core.store.queue_ext import ExtReader
-from rmq_core.store.queue_units import UNIT, StoredUnit
-from rmq_core.store.queues import QueueTable
-from rmq_core.store.values import Boundary, GetResult, GetStatus, QueryResult
+from rmq_core.store.consumequeue.ext import ExtReader
+from rmq_core.store.consumequeue.queue import ConsumeQueue
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.consumequeue.units import StoredUnit
+from rmq_core.store.index.index import Index
+from rmq_core.store.results import Boundary, GetResult, GetStatus, QueryResult
+from rmq_formats.codecs.consumequeue import UNIT
+from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, RECORD_VERSIONS, UNIT_BYTES
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, head_struct
 from rmq_formats.errors import FormatError
-from rmq_formats.index import MAX_LONG
-from rmq_formats.layout import EXT_MAX_ADDRESS, MAGIC_V1, MAGIC_V2, RECORD_FIXED_BYTES_V1, UNIT_BYTES
-from rmq_formats.message import StoredMessage, decode_record
-from rmq_formats.message_id import decode_message_id
 
 Matches = Callable[[memoryview], bool]
 MayMatchUnit = Callable[[int, bytes], bool]
 
-_PLACE: Final = Struct(">ii20xq")  # size, magic, physical offset of a record
+_PLACE: Final = head_struct("size", "magic", "physical_offset")
 _LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
-_MAGICS: Final = (MAGIC_V1, MAGIC_V2)
 _NO_VIEW: Final = memoryview(b"")
 _new = tuple.__new__
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -39,10 +39,10 @@ LEAST_PULL_BYTES: Final = 100
 _MAX_CANDIDATES: Final = 4096  # index entries that one query follows: hot keys and collisions have long chains
 
 
-class Reader:
-    """Answers reads of one store."""
+class StoreReader:
+    """Reads messages of one store by queue offset, time, key and place."""
 
-    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable, index: Index | None) -> None:
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: ConsumeQueueTable, index: Index | None) -> None:
         """Read from these.
 
         Args:
@@ -70,7 +70,7 @@ class Reader:
         matches: Matches | None = None,
         may_match_unit: MayMatchUnit | None = None,
     ) -> GetResult:
-        """Messages of a queue, from an offset on.
+        """Read messages of a queue from a queue offset on.
 
         Args:
             topic: of the queue.
@@ -118,12 +118,12 @@ class Reader:
         matches: Matches | None,
         may_match_unit: MayMatchUnit | None,
     ) -> GetResult:
-        """Take the messages of units, up to the limits. What it calls for each message is what a pull costs."""
+        """Collect the messages of units, up to the limits. What it calls for each message is what a pull costs."""
         log, config, place = self._log, self._config, _PLACE.unpack_from
         max_count, max_bytes = limits
         near_from = log.max_offset - self._memory_bytes
         slices: list[memoryview] = []
-        start = end = -1  # of the log file at hand, and of what of it is there
+        start = end = -1  # physical offsets: where the log file at hand begins, and where its written part ends
         view = _NO_VIEW
         first = last = -1  # the stretch that the next slice will be
         count = total = removed = 0
@@ -159,7 +159,7 @@ class Reader:
                 removed += 1
                 continue
             record_size, magic, recorded_offset = place(view, position)
-            if record_size != size or recorded_offset != physical_offset or magic not in _MAGICS:
+            if record_size != size or recorded_offset != physical_offset or magic not in RECORD_VERSIONS:
                 removed += 1
                 continue
             if matches is not None and not matches(view[position : position + size]):
@@ -177,13 +177,13 @@ class Reader:
         return _new(GetResult, (status, following, low, high, slices, count, total, is_far))
 
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """When a message of a queue was stored; None where there is none."""
+        """Store timestamp (ms) of the message at a queue offset; None if there is none."""
         queue = self._queues.get(topic, queue_id)
         unit = None if queue is None or queue_offset < queue.min_offset else queue.unit(queue_offset)
         return None if unit is None else self._log.store_timestamp_ms(unit.physical_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """Queue offset for a store time.
+        """Find a queue offset by store time.
 
         LOWER is the first message stored at that time or later (the maximum offset if none is), UPPER the
         last one stored at that time or earlier (the minimum offset if none is).
@@ -242,7 +242,7 @@ class Reader:
         return QueryResult(records, *index.last_update())
 
     def message(self, physical_offset: int) -> StoredMessage | None:
-        """The message at a physical offset, decoded; None where none begins, or a damaged one.
+        """Decode the message at a physical offset; None if no record begins there, or a damaged one.
 
         Source: ``DefaultMessageStore#lookMessageByOffset``.
         """
@@ -255,20 +255,20 @@ class Reader:
             return None
 
     def message_by_id(self, msg_id: str) -> StoredMessage | None:
-        """The message with an offset message id; None where there is none.
+        """Decode the message with an offset message id; None if there is none.
 
         Raises:
-            DecodeError: not such an id.
+            DecodeError: the text is no offset message id.
         """
         return self.message(decode_message_id(msg_id)[1])
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First readable queue offset; 0 for a queue that is not there."""
+        """First readable queue offset; 0 if the queue does not exist."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset one past the newest readable message."""
+        """Queue offset one past the newest readable message; 0 if the queue does not exist."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
@@ -280,14 +280,14 @@ class Reader:
 
 
 def _take(slices: list[memoryview], view: memoryview, first: int, last: int, position: int = -1) -> int:
-    """Add the stretch that has come together; a new one begins at a position."""
+    """Append the pending stretch ``view[first:last]``, if any; the next one begins at ``position``."""
     if first >= 0:
         slices.append(view[first:last])
     return position
 
 
 def _is_tagged(queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:
-    """Whether a tags code that is no hash stands for a wanted one."""
+    """Whether a tags code that may be a ConsumeQueueExt address, or a delivery time, stands for a wanted one."""
     if tags_code <= EXT_MAX_ADDRESS and queue.ext is not None:
         tags_code = queue.ext.tags_code(tags_code)
     if not -(1 << 31) <= tags_code < 1 << 31:  # a time of delivery: the original compares its low half

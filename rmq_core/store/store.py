@@ -1,120 +1,86 @@
-"""``MessageStore``: one store, open.
+"""``MessageStore``: an open store, with its appends, reads, dispatch, flushes and cleaning.
 
 One thread calls it, an event loop's for instance. Nothing here waits for the disk but opening, shutting
 down, deleting topics, and an append that needs a new file when none has been made ahead.
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import ExitStack
-from typing import Final
 
-from rmq_core.store import config_files
-from rmq_core.store.append import Appender
-from rmq_core.store.append_bulk import BulkAppender
-from rmq_core.store.background import Background
-from rmq_core.store.cleaning import Cleaner
+from rmq_core.store.commitlog.append import Appender
+from rmq_core.store.commitlog.append_bulk import BulkAppender
+from rmq_core.store.commitlog.boundaries import Boundaries
+from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlusher
+from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.disk import Disk
-from rmq_core.store.dispatch import Dispatch
-from rmq_core.store.flush import FaultListener, FlushListener, LogFlusher
-from rmq_core.store.index import Index
-from rmq_core.store.kernel_loading import load_kernels
-from rmq_core.store.live_dispatch import LiveDispatch
-from rmq_core.store.lock import hold_lock
-from rmq_core.store.log import CommitLog, list_log_files
-from rmq_core.store.queues import QueueTable
-from rmq_core.store.read import Reader
-from rmq_core.store.recovery import Recovery, RecoveryReport
-from rmq_core.store.refusals import SHUTDOWN, Refusals, refuse_put
-from rmq_core.store.unit_writer import UnitWriter
-from rmq_core.store.watermark import Marks
-from rmq_formats import paths
-from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.hosts import Host
+from rmq_core.store.consumequeue.dropped import DroppedTopics
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.consumequeue.writer import UnitWriter
+from rmq_core.store.dispatch.dispatch import Dispatch
+from rmq_core.store.dispatch.kernel_loading import load_kernels
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.layouts import refuse_layouts
+from rmq_core.store.files.lock import hold_lock
+from rmq_core.store.files.watermark import Marks
+from rmq_core.store.index.index import Index
+from rmq_core.store.maintenance.background import Background
+from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport
+from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
+from rmq_core.store.parts import StoreParts
+from rmq_core.store.read import MAX_PULL_BYTES, Matches, MayMatchUnit, StoreReader
+from rmq_core.store.recovery.recovery import Recovery, RecoveryReport
+from rmq_core.store.refusals import SHUTDOWN, Refusals
+from rmq_core.store.results import Boundary, GetResult, PutResult, QueryResult
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.record import StoredMessage
 
 _LOGGER = logging.getLogger(__name__)
-_DROPPED_TOPICS: Final = "droppedTopics.json"
 
 
 class MessageStore:
-    """The store.
+    """A message store on disk: CommitLog, ConsumeQueues and Index, open in this process.
 
     Attributes:
         config: its settings.
         recovery: what opening it found.
-        put: appends a message; see ``Appender.put``. Methods of its parts, such as this, are the store's own
-            without a call in between: it would be felt.
-        put_batch: appends a client's batch; see ``BulkAppender.put_batch``.
-        put_encoded: appends a master's bytes; see ``BulkAppender.put_encoded``.
-        dispatch: makes readable what has been appended; see ``LiveDispatch.run``.
-        on_dispatched: has a function told of new messages; see ``LiveDispatch.on_dispatched``.
-        wait_for_kernels: has no later ``dispatch`` wait for numba; see ``LiveDispatch.wait_for_kernels``.
-        next_offset: queue offset that the next message of a queue gets.
-        get: messages of a queue; see ``Reader.get``.
-        query: messages with a key; see ``Reader.query``.
-        message: the message at a physical offset; see ``Reader.message``.
-        message_by_id: the message with an offset message id; see ``Reader.message_by_id``.
-        record: the stored record at a physical offset; None where none begins.
-        clean: removes what is too old; see ``Cleaner.clean``.
-        log_stretch: bytes of the log, for a slave; see ``CommitLog.stretch``.
-        offset_by_time: queue offset for a store time; see ``Reader.offset_by_time``.
-        store_timestamp_ms: when a message of a queue was stored; see ``Reader.store_timestamp_ms``.
-        is_in_memory: whether a message is likely still in memory; see ``Reader.is_in_memory``.
-        min_offset: first readable queue offset; see ``Reader.min_offset``.
-        max_offset: queue offset one past the newest readable message; see ``Reader.max_offset``.
+        disk: the file system that it is on.
+        appender: appends single messages. Its users call it directly: a call in between, for each message, is felt.
+        boundaries: where records begin in the log.
     """
 
     def __init__(self, config: StoreConfig, *, store_host: Host, disk: Disk) -> None:
         """Use ``open``."""
         self.config = config
-        self._disk = disk
+        self.recovery = RecoveryReport()
         self._closing = ExitStack()
         self._lacks_file = False  # that a new CommitLog file could not be made is told once
-        levels = delay_levels_ms(config.delay_levels)
-        self._log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
-        self._queues = QueueTable(config, disk)
-        self._index = Index(config, disk) if config.index_enabled else None
-        self._dropped = config_files.load_numbers(self._dropped_path)
-        self._dispatch = Dispatch(self._log, self._queues, self._index, levels, UnitWriter(self._queues, self._dropped))
-        self._reader = Reader(config, self._log, self._queues, self._index)
-        self._appender = Appender(config, self._log, self._queues, store_host.to_bytes(), self._roll)
-        self._refusals = Refusals(config.root, self._appender)
-        self.put = self._appender.put
-        bulk = BulkAppender(self._appender, config, self._log, self._roll)
-        self.put_batch = bulk.put_batch
-        self.put_encoded = bulk.put_encoded
-        if config.slave:  # its master writes it; Java: "broker role is slave, so putMessage is forbidden"
-            self.put = self.put_batch = refuse_put
-        self.next_offset = self._appender.next_offset
-        self.get = self._reader.get
-        self.query = self._reader.query
-        self.message = self._reader.message
-        self.message_by_id = self._reader.message_by_id
-        self.offset_by_time = self._reader.offset_by_time
-        self.store_timestamp_ms = self._reader.store_timestamp_ms
-        self.is_in_memory = self._reader.is_in_memory
-        self.min_offset = self._reader.min_offset
-        self.max_offset = self._reader.max_offset
-        self.record = self._log.record
-        self.log_stretch = self._log.stretch
+        self.disk = disk
+        self._log = log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
+        self.boundaries = Boundaries(log)
+        self._dropped = DroppedTopics(config.root, disk)
+        self._queues = queues = ConsumeQueueTable(config, disk, self._dropped)
+        index = Index(config, disk) if config.index_enabled else None
+        levels_ms = delay_levels_ms(config.delay_levels)
+        self._dispatch = Dispatch(log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave))
+        self._reader = StoreReader(config, log, queues, index)
+        self.appender = Appender(config, log, queues, store_host.to_bytes(), self._roll)
+        self._bulk = BulkAppender(self.appender, config, log, self._roll)
+        self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
-        self._flusher = LogFlusher(self._log, disk, None if is_sync else config.flush_interval_ms)
+        self._flusher = LogFlusher(log, disk, None if is_sync else config.flush_interval_ms)
         self._flusher.on_fault(self._on_flush_fault)
-        self._marks = Marks(config.root, disk)
-        self._background = Background(
-            config, disk, self._log, self._queues.open_files, self._index, self._dispatch, self._flusher, self._marks
-        )
-        self._live = LiveDispatch(config, self._log, self._dispatch, self._flusher, self._background, self._refusals)
-        self.dispatch = self._live.run
-        self.on_dispatched = self._live.on_dispatched
-        self.wait_for_kernels = self._live.wait_for_kernels
-        cleaner = Cleaner(
-            config, disk, self._log, self._queues, self._index, self._dispatch, self._background, self._flusher,
-            self._refusals,
+        self._parts = StoreParts(
+            config=config, disk=disk, log=log, queues=queues, index=index, dispatch=self._dispatch,
+            flusher=self._flusher, marks=Marks(config.root, disk), refusals=self._refusals,
+            dropped_topics=self._dropped.ends,
         )  # fmt: skip
-        self.clean = cleaner.clean
-        self.recovery = RecoveryReport()
+        self._background = Background(self._parts)
+        self._live = LiveDispatch(self._parts, self._background)
+        self._cleaner = Cleaner(self._parts, self._background)
 
     @classmethod
     def open(
@@ -124,54 +90,40 @@ class MessageStore:
         *,
         store_host: Host | None = None,
         disk: Disk | None = None,
-        on_kernels: Callable[[], None] | None = None,
     ) -> "MessageStore":
-        """Open a store, or make one, and recover it.
+        """Open a store, creating it if there is none, and recover it.
 
         Args:
             config: its settings.
             now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
-            disk: the file system.
-            on_kernels: has ``dispatch`` of a new store leave messages for later until its kernels are loaded, and is
-                called then, in a thread of its own; see ``LiveDispatch.load_kernels_beside``.
+            disk: the file system; this machine's by default.
 
         Raises:
             StoreLockedError: another process, or this one, has it open.
             StoreSizeError: files of other sizes than the settings say.
-            StoreError: it cannot be locked.
+            StoreLayoutError: a DLedger CommitLog, or queues of another layout.
+            StoreError: it cannot be locked, or the kernels cannot be loaded.
             OSError: the disk is full or broken, or the directory cannot be written.
         """
+        refuse_layouts(config.root)
+        load_kernels()
         disk = disk or Disk()
-        disk.make_directory(config.root)
-        locked = hold_lock(config.root)
+        disk.make_forced_directory(config.root)
+        locked = hold_lock(config.root, disk)
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
-            try:
-                store._open(now_ms, on_kernels)
-            except BaseException:
-                store._live.wait_for_kernels()  # no thread may be left that imports
-                raise
+            store._open(now_ms)
         except BaseException:
             locked.close()
             raise
         store._closing.push(locked)
         return store
 
-    @property
-    def _dropped_path(self) -> str:
-        return f"{paths.config_dir(self.config.root)}/{_DROPPED_TOPICS}"
-
-    def _open(self, now_ms: int, on_kernels: Callable[[], None] | None) -> None:
-        if list_log_files(self.config.commitlog_path):
-            load_kernels()
-        else:
-            self._live.load_kernels_beside(on_kernels)
-        recovery = Recovery(
-            self.config, self._disk, self._log, self._queues, self._index, self._dispatch, self._marks, self._dropped,
-            now_ms,
-        )  # fmt: skip
-        self.recovery = recovery.run()
+    def _open(self, now_ms: int) -> None:
+        self.recovery = Recovery(self._parts, now_ms).run()
+        if not self.config.slave:  # of a slave's log the rest may come
+            self.cut_dropped_topics()
         if self.recovery.damages:
             damages = "; ".join(map(str, self.recovery.damages))
             _LOGGER.error("%(store)s: damage in the log: %(damages)s", {"store": self.config.root, "damages": damages})
@@ -180,68 +132,177 @@ class MessageStore:
         self._background.start()
 
     def _roll(self) -> bool:
-        """Have the log go on in a new file."""
+        """Roll the log over to a new file; False if that fails."""
         start = self._log.start + self.config.commitlog_file_bytes
         try:
             self._log.roll(self._background.take(start))
         except OSError as error:
             if not self._lacks_file:  # each message that comes now asks again
                 _LOGGER.error(
-                    "%(store)s: no new CommitLog file: %(error)s", {"store": self.config.root, "error": error}
+                    "%(store)s: cannot create a CommitLog file: %(error)s", {"store": self.config.root, "error": error}
                 )
             self._lacks_file = True
             return False
         self._lacks_file = False
         return True
 
-    @property
-    def is_loading_kernels(self) -> bool:
-        """Whether what is appended becomes readable only when the kernels are loaded."""
-        return self._live.is_loading_kernels
+    # --- appending ----------------------------------------------------------------------
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch: bytes,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        store_host: bytes | None = None,
+    ) -> PutResult:
+        """Append the messages of a client's batch, all or none; see ``BulkAppender.put_batch``."""
+        return self._bulk.put_batch(
+            topic, queue_id, batch, properties, born_timestamp_ms, born_host, now_ms, sys_flag=sys_flag,
+            reconsume_times=reconsume_times, store_host=store_host,
+        )  # fmt: skip
+
+    def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
+        """Append bytes of a master's log, as a slave does; they may begin and end within records.
+
+        Returns:
+            False if they do not belong at the end of this log, or cannot be taken now.
+        """
+        return not self._refusals.by_cause and self._bulk.put_encoded(physical_offset, data)
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message of a queue gets."""
+        return self.appender.next_offset(topic, queue_id)
+
+    def dispatch(self) -> bool:
+        """Make readable what has been appended, and have it forced; call it after each batch of appends.
+
+        Returns:
+            False if the disk did not take it; see ``LiveDispatch.run``.
+        """
+        return self._live.run()
+
+    def on_dispatched(self, listener: ArrivalListener) -> None:
+        """Runs a callback in ``dispatch`` with the queues that have new messages."""
+        self._live.on_dispatched(listener)
+
+    # --- reading ------------------------------------------------------------------------
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        *,
+        max_bytes: int = MAX_PULL_BYTES,
+        tags_codes: Set[int] | None = None,
+        matches: Matches | None = None,
+        may_match_unit: MayMatchUnit | None = None,
+    ) -> GetResult:
+        """Messages of a queue, from an offset on; see ``StoreReader.get``."""
+        return self._reader.get(
+            topic, queue_id, queue_offset, max_count, max_bytes=max_bytes, tags_codes=tags_codes, matches=matches,
+            may_match_unit=may_match_unit,
+        )  # fmt: skip
+
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
+    ) -> QueryResult:
+        """Messages of a topic with a key, newest first; see ``StoreReader.query``."""
+        return self._reader.query(topic, key, max_count, begin_ms, end_ms, unique=unique)
+
+    def message(self, physical_offset: int) -> StoredMessage | None:
+        """The message at a physical offset, decoded; None where none begins, or a damaged one."""
+        return self._reader.message(physical_offset)
+
+    def message_by_id(self, msg_id: str) -> StoredMessage | None:
+        """The message with an offset message id; None where there is none.
+
+        Raises:
+            DecodeError: not such an id.
+        """
+        return self._reader.message_by_id(msg_id)
+
+    def record(self, physical_offset: int) -> memoryview | None:
+        """The stored record at a physical offset; None where none begins."""
+        return self._log.record(physical_offset)
+
+    def log_stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
+        """Bytes of the log, for a slave; see ``CommitLog.stretch``."""
+        return self._log.stretch(physical_offset, most_bytes)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
+        """Queue offset for a store time; see ``StoreReader.offset_by_time``."""
+        return self._reader.offset_by_time(topic, queue_id, time_ms, boundary)
+
+    def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """When a message of a queue was stored; None where there is none."""
+        return self._reader.store_timestamp_ms(topic, queue_id, queue_offset)
+
+    def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether a message is likely still in memory."""
+        return self._reader.is_in_memory(topic, queue_id, queue_offset)
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """First readable queue offset; 0 for a queue that is not there."""
+        return self._reader.min_offset(topic, queue_id)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset one past the newest readable message."""
+        return self._reader.max_offset(topic, queue_id)
 
     # --- the disk -----------------------------------------------------------------------
     @property
     def flushed_offset(self) -> int:
-        """Physical offset below which the log is on the disk."""
+        """Physical offset below which the log is flushed to the disk."""
         return self._flusher.flushed_offset
 
     @property
     def dispatched_offset(self) -> int:
-        """Physical offset below which messages are readable."""
+        """Physical offset below which the log is dispatched: its messages are readable."""
         return self._dispatch.offset
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why no messages are taken now, by cause; empty while they are."""
+        """Why appends are refused now, by cause; empty while they are taken."""
         return self._refusals.by_cause
+
+    def refuse(self, cause: str, why: str) -> None:
+        """Refuse appends from now on, until the store is opened again."""
+        self._refusals.add(cause, why)
 
     @property
     def fault(self) -> OSError | None:
-        """The error that ended all writing for good, until the store is opened again; None while all is well."""
+        """The I/O error that ended all writing until the store is opened again; None while all is well."""
         return self._flusher.fault
 
     def on_flushed(self, listener: FlushListener) -> None:
-        """Have a function called with the new ``flushed_offset``: by a thread of the store, so be brief."""
+        """Runs a callback with each new ``flushed_offset``: in a thread of the store, so be brief."""
         self._flusher.on_flushed(listener)
 
     def on_fault(self, listener: FaultListener) -> None:
-        """Have a function called when writing ends for good: no append that waits will be forced."""
+        """Runs a callback when writing ends for good: no append that waits will be flushed."""
         self._flusher.on_fault(listener)
 
     def wait_flushed(self, physical_offset: int, timeout_s: float | None = None) -> bool:
-        """Have all that is appended forced, and wait until that has reached an offset; for callers without a loop."""
+        """Flush all that is appended, and block until an offset is flushed; for callers without an event loop."""
         self._flusher.request()
         return self._flusher.wait(physical_offset, timeout_s)
 
     def flush(self) -> bool:
-        """Force log, queues and Index as far as they are dispatched, and wait; False if that failed."""
+        """Flush log, queues and Index as far as they are dispatched, and wait; False if that failed."""
         return self._background.force()
 
     def _on_flush_fault(self, error: OSError) -> None:
         self._refusals.add("fault", f"the disk failed: {error}; open the store again")
 
     def calculate_bit_maps(self, bit_map: Callable[[str, memoryview], bytes]) -> None:
-        """Have messages that are dispatched from now on get bit maps, where ConsumeQueueExt has room for them.
+        """Compute bit maps of the messages that are dispatched from now on, where ConsumeQueueExt has room for them.
 
         Args:
             bit_map: makes one of a topic and a record.
@@ -255,17 +316,17 @@ class MessageStore:
 
     # --- places -------------------------------------------------------------------------
     def topics(self) -> dict[str, list[int]]:
-        """Topics that have queues, and the ids of these."""
+        """Topics that have queues, and their queue ids."""
         return self._queues.topics()
 
     @property
     def min_physical_offset(self) -> int:
-        """Where the log begins."""
+        """Physical offset at which the log begins."""
         return self._log.min_offset
 
     @property
     def max_physical_offset(self) -> int:
-        """Where the next record goes."""
+        """Physical offset of the next record."""
         return self._log.max_offset
 
     def earliest_store_timestamp_ms(self) -> int | None:
@@ -273,44 +334,67 @@ class MessageStore:
         return self._log.store_timestamp_ms(self._log.min_offset)
 
     # --- removing -----------------------------------------------------------------------
-    def delete_topics(self, topics: Collection[str]) -> int:
-        """Remove the queues of topics; how many had any. Their messages stay in the log until it is cleaned.
+    def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
+        """Remove what is too old, or what the disk has no room for; see ``Cleaner.clean``."""
+        return self._cleaner.clean(now_ms, manually=manually)
 
-        A note of the place in the log keeps a later recovery from bringing the queues back.
+    @property
+    def dropped_topics(self) -> Mapping[str, int]:
+        """Topics that were deleted, with a physical offset each: their records before that are dead."""
+        return self._dropped.ends
+
+    def delete_topics(self, topics: Collection[str]) -> int:
+        """Remove the queues of topics; returns how many had any. Messages stay in the log until it is cleaned.
+
+        The log's end is noted for each topic, which keeps a later recovery from bringing the queues back.
 
         Source: ``DefaultMessageStore#deleteTopics``.
         """
         self.dispatch()
-        self._dropped.update(dict.fromkeys(topics, self._log.max_offset))
-        log_min = self._log.min_offset
-        for topic in [topic for topic, offset in self._dropped.items() if offset < log_min]:
-            del self._dropped[topic]
-        config_files.save(self._dropped_path, config_files.dump_numbers(self._dropped), self._disk)
-        removed = self._queues.remove_topics(topics)
-        for topic in topics:
-            self._appender.forget(topic)
+        return self.drop_before(dict.fromkeys(topics, self._log.max_offset))
+
+    def cut_dropped_topics(self) -> None:
+        """Have no topic be deleted beyond the log's end: at a slave, whose master may have lost what was there."""
+        self._dropped.cut(self._log.max_offset)
+
+    def drop_before(self, ends: Mapping[str, int]) -> int:
+        """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
+
+        Args:
+            ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
+        """
+        if not self._dropped.note(ends, self._log.min_offset):
+            return 0
         self._dispatch.writer.forget()
+        removed = self._queues.remove_topics(ends)
+        for topic in ends:
+            self.appender.forget(topic)
         self._dispatch.note()
         self._background.force()
         return removed
 
     # --- the end ------------------------------------------------------------------------
     def shutdown(self) -> bool:
-        """Dispatch and force everything, and let go of the store.
+        """Dispatch and flush everything, then close the store.
 
         Returns:
-            Whether the next start finds it complete; else the mark of a crash stays, and it is recovered then.
+            Whether all is on the disk; else the file ``abort`` stays, and the next start recovers the store.
         """
         self._refusals.add(SHUTDOWN, "the store is shut down")
-        self.wait_for_kernels()  # no thread may be left that imports
         self._flusher.stop()
         self.dispatch()
-        self._background.stop()
-        is_complete = self._dispatch.offset == self._log.max_offset and self.fault is None
-        is_complete = is_complete and self._background.force(clean=True)
-        if is_complete:
-            self._disk.remove(paths.abort_file(self.config.root))
-            self._disk.sync_directory(self.config.root)
+        try:
+            self._background.stop()
+            is_complete = self._dispatch.offset == self._log.max_offset and self.fault is None
+            is_complete = is_complete and self._background.force(clean=True)
+            if is_complete:
+                self.disk.remove(paths.abort_file(self.config.root))
+                self.disk.sync_directory(self.config.root)
+        except OSError as error:
+            _LOGGER.error(
+                "%(store)s: is not shut down in order: %(error)s", {"store": self.config.root, "error": error}
+            )
+            is_complete = False
         self._queues.close()
         self._log.close()
         self._closing.close()

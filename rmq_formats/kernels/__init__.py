@@ -1,7 +1,7 @@
-"""numba kernels: arrays in, arrays out, native speed; each has a plain-Python oracle in the tests.
+"""Functions over arrays of store bytes, compiled by numba; tests compare each with plain Python.
 
-numba compiles a kernel when its module is first imported and keeps the machine code beside it, by the
-age of that one file. Kernels inline each other, so code kept from before a change of any of them is
+numba compiles a kernel when its module is first imported and caches the machine code beside it, by the
+mtime of that one file. Kernels inline each other, so code cached before a change of any of them is
 dropped here, for all of them; other packages with kernels have ``drop_stale_code`` do the same for theirs.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+_BELOW = ("layout.py", "record_layout.py", "damage.py")  # constants that kernels are compiled with
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
@@ -22,11 +23,11 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
         directory: of the package.
         sources: what its kernels are made of; all of this package is taken to be a part of it.
     """
-    own = [*sorted(_HERE.glob("*.py")), _HERE.parent / "layout.py", _HERE.parent / "damage.py"]
+    own = [*sorted(_HERE.rglob("*.py")), *(_HERE.parent / "codecs" / name for name in _BELOW)]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in [*own, *sources])).hexdigest()
     cache = directory / "__pycache__"
     stamp = cache / "kernels.sha256"
-    # An installation that cannot be written to was not changed since it was made.
+    # A read-only installation cannot have changed since its code was compiled.
     with contextlib.suppress(OSError):
         if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
             return
@@ -36,4 +37,5 @@ def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:
         stamp.write_text(digest, encoding="ascii")
 
 
-drop_stale_code(_HERE, ())
+for _package in (_HERE, _HERE / "columns", _HERE / "encode"):
+    drop_stale_code(_package, ())

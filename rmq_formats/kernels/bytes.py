@@ -3,7 +3,11 @@
 None checks bounds: the caller has done so. Arrays are uint8[n], C-contiguous, borrowed.
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import update_wrapper
+from inspect import Signature
+from inspect import signature as inspect_signature
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -11,38 +15,56 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+COMPILED: Final[dict[str, Any]] = {"cache": True, "nogil": True}  # options of all kernels
+INLINED: Final[dict[str, Any]] = {**COMPILED, "forceinline": True}  # of those that others are made of
+# Options of kernels that only borrow their arrays and allocate none: no reference counts, which numba
+# does not always prune out of loops that call helpers. Appending short strings is six times faster so.
+BORROWING: Final[dict[str, Any]] = {**COMPILED, "_nrt": False}
+
+
+def emitted(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make an intrinsic out of a function that emits its LLVM code.
+
+    The function is given numba's context, LLVM's builder and the values of the arguments; it gives the value of the
+    result, or nothing.
+    """
+
+    def make(emit: Callable[..., Any]) -> Any:
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            value = emit(context, builder, *arguments)
+            return context.get_dummy_value() if value is None else value
+
+        def define(_typing_context: Any, *_types: Any) -> Any:
+            return signature, generate
+
+        update_wrapper(define, emit)
+        # Numba reads the arguments' names: those behind a typing context, for which the builder stands here.
+        define.__signature__ = Signature(list(inspect_signature(emit).parameters.values())[1:])  # type: ignore[attr-defined]
+        return intrinsic(define)
+
+    return make
+
 
 def _big_endian_load(bits: int) -> Any:
     """An intrinsic that loads ``bits`` bits at an address and swaps them: one instruction or two."""
 
-    @intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-    def load(typing_context: Any, address: Any) -> Any:
-        signature = types.int64(types.uint64)
-
-        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            word = ir.IntType(bits)
-            value = builder.load(builder.inttoptr(arguments[0], word.as_pointer()), align=1)
-            swapped = builder.bswap(value)
-            return swapped if bits == 64 else builder.sext(swapped, ir.IntType(64))
-
-        return signature, generate
+    @emitted(types.int64(types.uint64))
+    def load(context: Any, builder: Any, address: Any) -> Any:
+        word = ir.IntType(bits)
+        value = builder.load(builder.inttoptr(address, word.as_pointer()), align=1)
+        swapped = builder.bswap(value)
+        return swapped if bits == 64 else builder.sext(swapped, ir.IntType(64))
 
     return load
 
 
 def _big_endian_store(bits: int) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-    def store(typing_context: Any, address: Any, value: Any) -> Any:
-        signature = types.void(types.uint64, types.int64)
-
-        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-            word = ir.IntType(bits)
-            target = builder.inttoptr(arguments[0], word.as_pointer())
-            narrowed = arguments[1] if bits == 64 else builder.trunc(arguments[1], word)
-            builder.store(builder.bswap(narrowed), target, align=1)
-            return context.get_dummy_value()
-
-        return signature, generate
+    @emitted(types.void(types.uint64, types.int64))
+    def store(context: Any, builder: Any, address: Any, value: Any) -> Any:
+        word = ir.IntType(bits)
+        target = builder.inttoptr(address, word.as_pointer())
+        narrowed = value if bits == 64 else builder.trunc(value, word)
+        builder.store(builder.bswap(narrowed), target, align=1)
 
     return store
 
@@ -61,88 +83,76 @@ def _equal_lanes(builder: Any, address: Any, value: Any, lane_count: int) -> Any
     return builder.icmp_unsigned("==", loaded, wanted)
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def match_mask_16(typing_context: Any, address: Any, value: Any) -> Any:
-    """Bit i (uint64) is set where byte i of the 16 at ``address`` equals ``value`` (uint8)."""
-    signature = types.uint64(types.uint64, types.uint8)
+def _match_mask(lane_count: int) -> Any:
+    """An intrinsic: bit i (uint64) is set where byte i of the ``lane_count`` at an address equals a value (uint8)."""
 
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        bits = builder.bitcast(_equal_lanes(builder, arguments[0], arguments[1], 16), ir.IntType(16))
-        return builder.zext(bits, ir.IntType(64))
+    @emitted(types.uint64(types.uint64, types.uint8))
+    def match(context: Any, builder: Any, address: Any, value: Any) -> Any:
+        lanes = _equal_lanes(builder, address, value, lane_count)
+        return builder.zext(builder.bitcast(lanes, ir.IntType(lane_count)), ir.IntType(64))
 
-    return signature, generate
-
-
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def match_mask_32(typing_context: Any, address: Any, value: Any) -> Any:
-    """Bit i (uint64) is set where byte i of the 32 at ``address`` equals ``value`` (uint8)."""
-    signature = types.uint64(types.uint64, types.uint8)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        bits = builder.bitcast(_equal_lanes(builder, arguments[0], arguments[1], 32), ir.IntType(32))
-        return builder.zext(bits, ir.IntType(64))
-
-    return signature, generate
+    return match
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def trailing_zeros(typing_context: Any, mask: Any) -> Any:
+match_mask_16, match_mask_32 = _match_mask(16), _match_mask(32)
+
+
+@emitted(types.int64(types.uint64))
+def trailing_zeros(context: Any, builder: Any, mask: Any) -> Any:
     """Count (int64) of the zero bits below the lowest set bit of a uint64 that is not 0."""
-    signature = types.int64(types.uint64)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.IntType(1)(1))
-
-    return signature, generate
+    return builder.cttz(mask, ir.IntType(1)(1))
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def copy_bytes(typing_context: Any, target: Any, source: Any, byte_count: Any) -> Any:
+@emitted(types.void(types.uint64, types.uint64, types.int64))
+def copy_bytes(context: Any, builder: Any, target: Any, source: Any, byte_count: Any) -> Any:
     """``memcpy`` of ``byte_count`` bytes between two addresses (uint64) that do not overlap."""
-    signature = types.void(types.uint64, types.uint64, types.int64)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        target_pointer, source_pointer = (builder.inttoptr(value, pointer) for value in arguments[:2])
-        cgutils.raw_memcpy(builder, target_pointer, source_pointer, arguments[2], 1)
-        return context.get_dummy_value()
-
-    return signature, generate
+    pointer = ir.IntType(8).as_pointer()
+    target_pointer, source_pointer = (builder.inttoptr(value, pointer) for value in (target, source))
+    cgutils.raw_memcpy(builder, target_pointer, source_pointer, byte_count, 1)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(**INLINED)
 def read_i16(data: Any, at: int) -> int:
-    """Signed 16-bit big-endian integer at ``data[at]``."""
+    """Read the signed 16-bit big-endian integer at ``data[at]``."""
     return _load_16(np.uint64(data.ctypes.data + at))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(**INLINED)
 def read_i32(data: Any, at: int) -> int:
-    """Signed 32-bit big-endian integer at ``data[at]``."""
+    """Read the signed 32-bit big-endian integer at ``data[at]``."""
     return _load_32(np.uint64(data.ctypes.data + at))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(**INLINED)
 def read_i64(data: Any, at: int) -> int:
-    """Signed 64-bit big-endian integer at ``data[at]``."""
+    """Read the signed 64-bit big-endian integer at ``data[at]``."""
     return _load_64(np.uint64(data.ctypes.data + at))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(**INLINED)
 def write_i32(data: Any, at: int, value: int) -> None:
     """Write the low 32 bits of ``value`` at ``data[at]``, big-endian."""
     _store_32(np.uint64(data.ctypes.data + at), np.int64(value))
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@njit(**INLINED)
 def write_i64(data: Any, at: int, value: int) -> None:
     """Write ``value`` at ``data[at]``, big-endian."""
     _store_64(np.uint64(data.ctypes.data + at), np.int64(value))
 
 
-@njit("int64(uint8[::1], int64, int64, uint8)", cache=True, nogil=True, forceinline=True)
+@njit(forceinline=True, **BORROWING)  # no signature: numba types global arrays as read-only, arguments not
+def same_bytes(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> bool:
+    """Return whether ``data`` and ``other`` hold the same ``byte_count`` bytes at their positions."""
+    for index in range(byte_count):
+        if data[at + index] != other[other_at + index]:
+            return False
+    return True
+
+
+@njit("int64(uint8[::1], int64, int64, uint8)", **INLINED)
 def find_byte(data: Any, start: int, stop: int, value: int) -> int:
-    """Position of the first ``value`` in ``data[start:stop]``, or ``stop``."""
+    """Find the position of the first ``value`` in ``data[start:stop]``, or ``stop``."""
     position = start
     while position + 16 <= stop:
         mask = match_mask_16(np.uint64(data.ctypes.data + position), value)
@@ -154,9 +164,9 @@ def find_byte(data: Any, start: int, stop: int, value: int) -> int:
     return position
 
 
-@njit("int64(uint8[::1], int64, int64, uint8, uint8)", cache=True, nogil=True, forceinline=True)
+@njit("int64(uint8[::1], int64, int64, uint8, uint8)", **INLINED)
 def find_either(data: Any, start: int, stop: int, first: int, second: int) -> int:
-    """Position of the first byte of ``data[start:stop]`` that is ``first`` or ``second``, or ``stop``."""
+    """Find the first byte of ``data[start:stop]`` that is ``first`` or ``second``; return its position, or ``stop``."""
     position = start
     while position + 16 <= stop:
         address = np.uint64(data.ctypes.data + position)
@@ -169,16 +179,10 @@ def find_either(data: Any, start: int, stop: int, first: int, second: int) -> in
     return position
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask for the cache line at ``address`` (uint64), to be read and written soon."""
-    signature = types.void(types.uint64)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function_type = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), word(1), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return signature, generate
+@emitted(types.void(types.uint64))
+def prefetch(context: Any, builder: Any, address: Any) -> Any:
+    """Prefetch the cache line at ``address`` (uint64), to be read and written soon."""
+    pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function_type = ir.FunctionType(ir.VoidType(), [pointer, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+    builder.call(function, [builder.inttoptr(address, pointer), word(1), word(3), word(1)])

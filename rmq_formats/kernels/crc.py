@@ -1,4 +1,4 @@
-"""CRC-32 (the one of zlib) over a stretch of bytes, callable from other kernels.
+"""Computes CRC-32 (that of zlib) over a range of bytes, callable from other kernels.
 
 Two ways, one result. On x86-64 processors with carry-less multiplication the body of a long stretch
 is folded 64 bytes at a time (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
@@ -13,7 +13,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from rmq_formats.kernels.bytes import COMPILED, emitted
 
 POLYNOMIAL = 0xEDB88320  # reflected
 HAS_CLMUL = bool(llvm.get_host_cpu_features().get("pclmul", False))
@@ -37,64 +38,59 @@ def _tables() -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 _TABLES = _tables()
+_TWO_WORDS = types.UniTuple(types.uint64, 2)
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def _fold_64(typing_context: Any, address: Any, block_count: Any, crc: Any) -> Any:
-    """Fold ``block_count`` >= 1 blocks of 64 bytes at ``address`` into 128 bits with the same CRC."""
-    signature = types.UniTuple(types.uint64, 2)(types.uint64, types.int64, types.uint64)
+@emitted(_TWO_WORDS(types.uint64, types.int64, types.uint64))
+def _fold_64(context: Any, builder: Any, base: Any, count: Any, crc_value: Any) -> Any:
+    """Fold ``count`` >= 1 blocks of 64 bytes at ``base`` into 128 bits with the same CRC."""
+    i64, vector = ir.IntType(64), ir.VectorType(ir.IntType(64), 2)
+    clmul_type = ir.FunctionType(vector, [vector, vector, ir.IntType(8)])
+    clmul = cgutils.get_or_insert_function(builder.module, clmul_type, "llvm.x86.pclmulqdq")
 
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        base, count, crc_value = arguments
-        i64, vector = ir.IntType(64), ir.VectorType(ir.IntType(64), 2)
-        clmul_type = ir.FunctionType(vector, [vector, vector, ir.IntType(8)])
-        clmul = cgutils.get_or_insert_function(builder.module, clmul_type, "llvm.x86.pclmulqdq")
+    def load(address_value: Any, offset: int) -> Any:
+        pointer = builder.inttoptr(builder.add(address_value, i64(offset)), vector.as_pointer())
+        return builder.load(pointer, align=1)
 
-        def load(address_value: Any, offset: int) -> Any:
-            pointer = builder.inttoptr(builder.add(address_value, i64(offset)), vector.as_pointer())
-            return builder.load(pointer, align=1)
+    def fold(accumulator: Any, constants: tuple[int, int], incoming: Any) -> Any:
+        keys = ir.Constant(vector, list(constants))
+        low = builder.call(clmul, [accumulator, keys, ir.Constant(ir.IntType(8), 0x00)])
+        high = builder.call(clmul, [accumulator, keys, ir.Constant(ir.IntType(8), 0x11)])
+        return builder.xor(builder.xor(low, high), incoming)
 
-        def fold(accumulator: Any, constants: tuple[int, int], incoming: Any) -> Any:
-            keys = ir.Constant(vector, list(constants))
-            low = builder.call(clmul, [accumulator, keys, ir.Constant(ir.IntType(8), 0x00)])
-            high = builder.call(clmul, [accumulator, keys, ir.Constant(ir.IntType(8), 0x11)])
-            return builder.xor(builder.xor(low, high), incoming)
+    lanes = [load(base, 16 * lane) for lane in range(4)]
+    seeded = builder.insert_element(ir.Constant(vector, [0, 0]), crc_value, ir.Constant(ir.IntType(32), 0))
+    lanes[0] = builder.xor(lanes[0], seeded)
+    entry = builder.block
+    loop, body, done = (builder.append_basic_block(f"fold.{name}") for name in ("loop", "body", "done"))
+    builder.branch(loop)
 
-        lanes = [load(base, 16 * lane) for lane in range(4)]
-        seeded = builder.insert_element(ir.Constant(vector, [0, 0]), crc_value, ir.Constant(ir.IntType(32), 0))
-        lanes[0] = builder.xor(lanes[0], seeded)
-        entry = builder.block
-        loop, body, done = (builder.append_basic_block(f"fold.{name}") for name in ("loop", "body", "done"))
-        builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(i64)
+    index.add_incoming(i64(1), entry)
+    states = [builder.phi(vector) for _ in range(4)]
+    for state, lane in zip(states, lanes, strict=True):
+        state.add_incoming(lane, entry)
+    builder.cbranch(builder.icmp_signed("<", index, count), body, done)
 
-        builder.position_at_end(loop)
-        index = builder.phi(i64)
-        index.add_incoming(i64(1), entry)
-        states = [builder.phi(vector) for _ in range(4)]
-        for state, lane in zip(states, lanes, strict=True):
-            state.add_incoming(lane, entry)
-        builder.cbranch(builder.icmp_signed("<", index, count), body, done)
+    builder.position_at_end(body)
+    address_value = builder.add(base, builder.mul(index, i64(FOLD_BYTES)))
+    for lane_index, state in enumerate(states):
+        state.add_incoming(fold(state, _FOLD_512, load(address_value, 16 * lane_index)), body)
+    index.add_incoming(builder.add(index, i64(1)), body)
+    builder.branch(loop)
 
-        builder.position_at_end(body)
-        address_value = builder.add(base, builder.mul(index, i64(FOLD_BYTES)))
-        for lane_index, state in enumerate(states):
-            state.add_incoming(fold(state, _FOLD_512, load(address_value, 16 * lane_index)), body)
-        index.add_incoming(builder.add(index, i64(1)), body)
-        builder.branch(loop)
-
-        builder.position_at_end(done)
-        folded = states[0]
-        for state in states[1:]:
-            folded = fold(folded, _FOLD_128, state)
-        words = [builder.extract_element(folded, ir.Constant(ir.IntType(32), lane)) for lane in range(2)]
-        return context.make_tuple(builder, signature.return_type, words)
-
-    return signature, generate
+    builder.position_at_end(done)
+    folded = states[0]
+    for state in states[1:]:
+        folded = fold(folded, _FOLD_128, state)
+    words = [builder.extract_element(folded, ir.Constant(ir.IntType(32), lane)) for lane in range(2)]
+    return context.make_tuple(builder, _TWO_WORDS, words)
 
 
-@njit("uint64(uint64, uint64)", cache=True, nogil=True)
+@njit("uint64(uint64, uint64)", **COMPILED)
 def _update_word(crc: int, word: int) -> int:
-    """CRC state (inverted, 32 bits) after eight more bytes, given as a little-endian word."""
+    """Update the CRC state (inverted, 32 bits) by eight more bytes, given as a little-endian word."""
     word ^= crc
     return np.uint64(
         _TABLES[7, word & 0xFF]
@@ -108,7 +104,7 @@ def _update_word(crc: int, word: int) -> int:
     )
 
 
-@njit("uint64(uint8[::1], int64, int64, uint64)", cache=True, nogil=True)
+@njit("uint64(uint8[::1], int64, int64, uint64)", **COMPILED)
 def _update_by_table(data: Any, start: int, stop: int, crc: int) -> int:
     position = start
     while position + 8 <= stop:
@@ -125,7 +121,7 @@ def _update_by_table(data: Any, start: int, stop: int, crc: int) -> int:
 
 if HAS_CLMUL:
 
-    @njit("uint64(uint8[::1], int64, int64, uint64)", cache=True, nogil=True)
+    @njit("uint64(uint8[::1], int64, int64, uint64)", **COMPILED)
     def _update(data: Any, start: int, stop: int, crc: int) -> int:
         block_count = (stop - start) // FOLD_BYTES
         if block_count > 0:
@@ -138,9 +134,9 @@ else:
     _update = _update_by_table
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def crc32(data: Any, start: int, stop: int) -> int:
-    """CRC-32 of ``data[start:stop]``; the caller guarantees the bounds.
+    """Compute the CRC-32 of ``data[start:stop]``; the caller guarantees the bounds.
 
     Args:
         data: uint8[n], C-contiguous, borrowed.

@@ -1,7 +1,7 @@
-"""What a record gives to its ConsumeQueue and to the Index: some fifty bytes of a thousand.
+"""Dispatch kernel: extracts ConsumeQueue units and Index keys from records, some fifty bytes of a thousand.
 
 Source: ``CommitLog#checkMessageAndReturnSize``, ``IndexService#buildIndex``. The plain-Python oracles
-are ``rmq_formats.consumequeue`` and ``rmq_formats.index``.
+are ``tests.consumequeue_oracle`` and ``tests.index_oracle``.
 """
 
 from typing import Any, Final
@@ -9,7 +9,22 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.kernels.bytes import read_i32, read_i64
+from rmq_formats.codecs.layout import (
+    FLAG_BORN_HOST_V6,
+    FLAG_INNER_BATCH,
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_MASK,
+    FLAG_TRANSACTION_ROLLBACK,
+    SCHEDULE_TOPIC,
+)
+from rmq_formats.codecs.record_layout import (
+    HOST_V6_EXTRA_BYTES,
+    RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
+    RECORD_STORE_TIMESTAMP_AT,
+    RECORD_SYS_FLAG_AT,
+)
+from rmq_formats.kernels.bytes import COMPILED, INLINED, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.scan import (
     CODE,
     POSITION,
@@ -20,16 +35,17 @@ from rmq_formats.kernels.scan import (
     TOPIC_AT,
     TOPIC_BYTES,
 )
-from rmq_formats.kernels.text import DELAY, KEYS, TAGS, UNIQ_KEY, find_properties, java_hash, parse_decimal
-from rmq_formats.layout import (
-    FLAG_BORN_HOST_V6,
-    FLAG_TRANSACTION_COMMIT,
-    FLAG_TRANSACTION_MASK,
-    FLAG_TRANSACTION_ROLLBACK,
-    RECORD_QUEUE_ID_AT,
-    RECORD_QUEUE_OFFSET_AT,
-    RECORD_SYS_FLAG_AT,
-    SCHEDULE_TOPIC,
+from rmq_formats.kernels.text import (
+    DELAY,
+    INNER_BASE,
+    KEYS,
+    LIGHT_OFFSETS,
+    PROPERTY_ROWS,
+    TAGS,
+    UNIQ_KEY,
+    find_properties,
+    java_hash,
+    parse_decimal,
 )
 
 # Columns of a unit table, int64[n, UNIT_COLUMNS].
@@ -53,46 +69,41 @@ QUEUE_TOPIC_AT: Final = 0
 QUEUE_TOPIC_BYTES: Final = 1
 QUEUE_ID: Final = 2
 QUEUE_TOPIC_HASH: Final = 3
-QUEUE_COLUMNS: Final = 4
+QUEUE_MARKS: Final = 4  # of its records: MARK_LIGHT, MARK_BATCH
+QUEUE_COLUMNS: Final = 5
 
-# What a run says, int64[RESULT_COLUMNS].
-NEXT_FRAME: Final = 0  # the row to go on at
+MARK_LIGHT: Final = 1  # one that was put into light queues (LMQ) too
+MARK_BATCH: Final = 2  # an inner batch, as only topics with a BatchConsumeQueue have them
+
+# Result of a run, int64[RESULT_COLUMNS].
+NEXT_FRAME: Final = 0  # the frame row to continue at
 UNIT_COUNT: Final = 1
 KEY_COUNT: Final = 2
-MESSAGE_COUNT: Final = 3  # sound records, those included that give neither unit nor key
-MESSAGE_BYTES: Final = 4  # of these records
-LAST_OFFSET: Final = 5  # physical offset of the last of them
-RESULT_COLUMNS: Final = 6
+MESSAGE_COUNT: Final = 3  # sound records, including those that give neither unit nor key
+MESSAGE_BYTES: Final = 4  # bytes of these records
+LAST_OFFSET: Final = 5  # physical offset of the last of these
+MARKS: Final = 6  # of these: MARK_LIGHT, MARK_BATCH
+RESULT_COLUMNS: Final = 7
 
 DONE: Final = 0
-QUEUES_FULL: Final = 1  # enlarge the queue table or its pool and go on at the frame in NEXT_FRAME
+QUEUES_FULL: Final = 1  # grow the queue table or its pool, then continue at the frame in NEXT_FRAME
 UNITS_FULL: Final = 2
 KEYS_FULL: Final = 3
 
-STORE_TIMESTAMP_AT: Final = 56  # behind an IPv4 born host; 12 more behind an IPv6 one
 _SCHEDULE = np.frombuffer(SCHEDULE_TOPIC.encode(), dtype=np.uint8)
 _NO_QUEUE = -1
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+@njit("int64(uint8[::1], int64, int64)", **INLINED)
 def store_timestamp(data: Any, position: int, sys_flag: int) -> int:
     """Store timestamp, in ms, of the record at ``position``."""
-    return read_i64(data, position + STORE_TIMESTAMP_AT + (12 if sys_flag & FLAG_BORN_HOST_V6 else 0))
-
-
-@njit(cache=True, nogil=True, forceinline=True)  # no signature: numba types global arrays as read-only, arguments not
-def _same(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> bool:
-    for index in range(byte_count):
-        if data[at + index] != other[other_at + index]:
-            return False
-    return True
+    extra = HOST_V6_EXTRA_BYTES if sys_flag & FLAG_BORN_HOST_V6 else 0
+    return read_i64(data, position + RECORD_STORE_TIMESTAMP_AT + extra)
 
 
 @njit(
     "int64(uint8[::1], int64, int64, uint32, int64, int64[:, ::1], int32[::1], uint8[::1], int64[::1])",
-    cache=True,
-    nogil=True,
-    forceinline=True,
+    **INLINED,
 )
 def find_queue(
     data: Any,
@@ -105,7 +116,7 @@ def find_queue(
     pool: Any,
     used: Any,
 ) -> int:
-    """Row of a queue in the queue table, added if it is new; -1 if there is no room.
+    """Find the row of a queue in the queue table, added if it is new; -1 if there is no room.
 
     Args:
         data: uint8[n], holds the topic.
@@ -126,7 +137,7 @@ def find_queue(
             queues[row, QUEUE_ID] == queue_id
             and queues[row, QUEUE_TOPIC_HASH] == np.int64(topic_hash)
             and queues[row, QUEUE_TOPIC_BYTES] == topic_bytes
-            and _same(data, topic_at, pool, queues[row, QUEUE_TOPIC_AT], topic_bytes)
+            and same_bytes(data, topic_at, pool, queues[row, QUEUE_TOPIC_AT], topic_bytes)
         ):
             return row
         slot = (slot + 1) & mask
@@ -143,16 +154,16 @@ def find_queue(
     return row
 
 
-@njit("int64(uint32)", cache=True, nogil=True, forceinline=True)
+@njit("int64(uint32)", **INLINED)
 def index_hash(hashed: int) -> int:
-    """Key hash of an Index entry: the absolute value, and 0 for the one that has none."""
+    """Compute the key hash of an Index entry: the absolute value, and 0 for the one that has none."""
     signed = np.int64(np.int32(hashed))
     if signed == -2147483648:
         return 0
     return -signed if signed < 0 else signed
 
 
-@njit("void(int64[:, ::1], int64, int64, int64[::1])", cache=True, nogil=True, forceinline=True)
+@njit("void(int64[:, ::1], int64, int64, int64[::1])", **INLINED)
 def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
     result[MESSAGE_COUNT] += 1
     result[MESSAGE_BYTES] += frames[row, SIZE]
@@ -162,8 +173,7 @@ def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
 @njit(
     "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64[:, ::1], int32[::1], uint8[::1],"
     " int64[::1], int64[:, ::1], int64[:, ::1], int64[::1])",
-    cache=True,
-    nogil=True,
+    **COMPILED,
 )
 def dispatch_frames(
     data: Any,
@@ -199,7 +209,7 @@ def dispatch_frames(
         DONE, QUEUES_FULL, UNITS_FULL or KEYS_FULL. What a frame gives is written whole or not at all.
     """
     unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
-    found = np.empty((4, 2), dtype=np.int64)
+    found = np.empty((PROPERTY_ROWS, 2), dtype=np.int64)
     for row in range(start, len(frames)):
         result[NEXT_FRAME], result[UNIT_COUNT], result[KEY_COUNT] = row, unit_count, key_count
         if frames[row, CODE] != SOUND:
@@ -215,7 +225,7 @@ def dispatch_frames(
         topic_hash = java_hash(data, topic_at, topic_at + topic_bytes, np.uint32(0))
         properties_at = frames[row, PROPERTIES_AT]
         find_properties(data, properties_at, properties_at + frames[row, PROPERTIES_BYTES], found)
-        # An upper bound for the keys of this record: each part of KEYS has a byte and a space.
+        # Upper bound of the keys of this record: each part of KEYS takes at least a byte and a space.
         if key_count + 2 + found[KEYS, 1] // 2 > len(keys):
             return KEYS_FULL
         if unit_count == len(units):
@@ -224,6 +234,12 @@ def dispatch_frames(
         queue = find_queue(data, topic_at, topic_bytes, topic_hash, queue_id, queues, slots, pool, used)
         if queue < 0:
             return QUEUES_FULL
+        if found[LIGHT_OFFSETS, 1] > 0:
+            queues[queue, QUEUE_MARKS] |= MARK_LIGHT
+            result[MARKS] |= MARK_LIGHT
+        if sys_flag & FLAG_INNER_BATCH and found[INNER_BASE, 1] > 0:  # the filler of a repair has the flag alone
+            queues[queue, QUEUE_MARKS] |= MARK_BATCH
+            result[MARKS] |= MARK_BATCH
         _count(frames, row, physical_offset, result)
         if transaction == 0 or transaction == FLAG_TRANSACTION_COMMIT:
             tags_at, tags_bytes = found[TAGS, 0], found[TAGS, 1]
@@ -234,7 +250,7 @@ def dispatch_frames(
                 found[DELAY, 1] > 0
                 and topic_bytes == len(_SCHEDULE)
                 and len(delay_levels_ms) > 0
-                and _same(data, topic_at, _SCHEDULE, 0, topic_bytes)
+                and same_bytes(data, topic_at, _SCHEDULE, 0, topic_bytes)
             ):
                 level = parse_decimal(data, found[DELAY, 0], found[DELAY, 1])
                 if level > 0:

@@ -1,6 +1,6 @@
 """Builds the entries and slots of an IndexFile in log order.
 
-Source: ``IndexFile#putKey``. ``rmq_formats.index`` is the plain-Python oracle.
+Source: ``IndexFile#putKey``. ``tests.index_oracle`` is the plain-Python oracle.
 """
 
 from typing import Any, Final
@@ -8,40 +8,42 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, types
 
-from rmq_formats.kernels.bytes import prefetch, read_i32, read_i64, write_i32, write_i64
-from rmq_formats.kernels.dispatch import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_STORE_TIMESTAMP
-from rmq_formats.layout import (
+from rmq_formats.codecs.layout import (
     INDEX_BEGIN_PHYSICAL_OFFSET_AT,
     INDEX_BEGIN_TIMESTAMP_AT,
     INDEX_COUNT_AT,
     INDEX_END_PHYSICAL_OFFSET_AT,
     INDEX_END_TIMESTAMP_AT,
     INDEX_ENTRY_BYTES,
+    INDEX_ENTRY_PHYSICAL_OFFSET_AT,
+    INDEX_ENTRY_PREVIOUS_AT,
+    INDEX_ENTRY_SECONDS_AT,
     INDEX_HEADER_BYTES,
     INDEX_SLOT_BYTES,
     INDEX_SLOT_COUNT_AT,
 )
+from rmq_formats.kernels.bytes import COMPILED, prefetch, read_i32, read_i64, write_i32, write_i64
+from rmq_formats.kernels.dispatch import KEY_HASH, KEY_PHYSICAL_OFFSET, KEY_STORE_TIMESTAMP
 
-# The state of a file under construction, int64[STATE_COLUMNS]; what its header will say.
+# State of a file under construction, int64[STATE_COLUMNS]: its header's fields.
 BEGIN_TIMESTAMP: Final = 0
 END_TIMESTAMP: Final = 1
 BEGIN_PHYSICAL_OFFSET: Final = 2
 END_PHYSICAL_OFFSET: Final = 3
 SLOT_COUNT: Final = 4
-INDEX_COUNT: Final = 5  # of the next entry; 1 in a new file
+INDEX_COUNT: Final = 5  # number of the next entry; 1 in a new file
 STATE_COLUMNS: Final = 6
 
 # Columns that come out of an Arrow file are read-only.
 _READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
-_AHEAD = 24  # entries: the slot table is far larger than a cache, its lines must be asked for early
+_AHEAD = 24  # entries ahead: the slot table is far larger than a cache, its lines must be prefetched
 _MAX_SECONDS = 0x7FFFFFFF
 
 
 @njit(
     types.void(_READ_INT32, _READ_INT64, _READ_INT64, types.int32[::1], types.int64[::1], types.uint8[::1]),
-    cache=True,
-    nogil=True,
+    **COMPILED,
 )
 def chain_entries(
     hashes: Any, physical_offsets: Any, store_timestamps_ms: Any, slots: Any, state: Any, out: Any
@@ -69,9 +71,9 @@ def chain_entries(
             seconds = min(max((timestamp - state[BEGIN_TIMESTAMP]) // 1000, 0), _MAX_SECONDS)
         at = row * INDEX_ENTRY_BYTES
         write_i32(out, at, hashes[row])
-        write_i64(out, at + 4, physical_offsets[row])
-        write_i32(out, at + 12, seconds)
-        write_i32(out, at + 16, previous)
+        write_i64(out, at + INDEX_ENTRY_PHYSICAL_OFFSET_AT, physical_offsets[row])
+        write_i32(out, at + INDEX_ENTRY_SECONDS_AT, seconds)
+        write_i32(out, at + INDEX_ENTRY_PREVIOUS_AT, previous)
         slots[slot] = state[INDEX_COUNT]
         if state[INDEX_COUNT] <= 1:
             state[BEGIN_TIMESTAMP] = timestamp
@@ -83,7 +85,7 @@ def chain_entries(
         state[END_PHYSICAL_OFFSET] = physical_offsets[row]
 
 
-@njit("void(uint8[::1], int64, int64[:, ::1])", cache=True, nogil=True)
+@njit("void(uint8[::1], int64, int64[:, ::1])", **COMPILED)
 def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
     """Append entries to a file that is in use: what ``chain_entries`` does, on the file's own bytes.
 
@@ -110,9 +112,9 @@ def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
             seconds = min(max((timestamp - begin_timestamp) // 1000, 0), _MAX_SECONDS)
         at = entries_at + count * INDEX_ENTRY_BYTES
         write_i32(image, at, key_hash)
-        write_i64(image, at + 4, keys[row, KEY_PHYSICAL_OFFSET])
-        write_i32(image, at + 12, seconds)
-        write_i32(image, at + 16, previous)
+        write_i64(image, at + INDEX_ENTRY_PHYSICAL_OFFSET_AT, keys[row, KEY_PHYSICAL_OFFSET])
+        write_i32(image, at + INDEX_ENTRY_SECONDS_AT, seconds)
+        write_i32(image, at + INDEX_ENTRY_PREVIOUS_AT, previous)
         write_i32(image, slot_at, count)
         if count == 1:
             begin_timestamp = timestamp
@@ -130,9 +132,9 @@ def append_in_place(image: Any, slot_count: int, keys: Any) -> None:
     write_i32(image, INDEX_COUNT_AT, count)
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def rechain(image: Any, slot_count: int, index_count: int) -> int:
-    """Make the slots anew from the entries below ``index_count``, and these entries' links.
+    """Recompute the slots from the entries below ``index_count``, and these entries' links.
 
     Args:
         image: uint8[n], the whole file; slots and links are updated, the header is not.
@@ -149,7 +151,7 @@ def rechain(image: Any, slot_count: int, index_count: int) -> int:
         at = entries_at + number * INDEX_ENTRY_BYTES
         slot_at = INDEX_HEADER_BYTES + (read_i32(image, at) & _MAX_SECONDS) % slot_count * INDEX_SLOT_BYTES
         previous = read_i32(image, slot_at)
-        write_i32(image, at + 16, previous)
+        write_i32(image, at + INDEX_ENTRY_PREVIOUS_AT, previous)
         write_i32(image, slot_at, number)
         used_slots += previous == 0
     return used_slots

@@ -1,7 +1,7 @@
 """Walks the frames of a CommitLog segment, window by window.
 
 A window is a stretch of one segment file in memory: ``data[:data_bytes]`` holds the file's bytes from
-``window_at`` on. Positions are relative to the window. ``rmq_formats.commitlog`` is the plain-Python
+``window_at`` on. Positions are relative to the window. ``tests.commitlog_walk_oracle`` is the plain-Python
 oracle of the same rules. The array behind ``data`` belongs to the caller.
 """
 
@@ -10,25 +10,26 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.damage import DamageCode
-from rmq_formats.kernels.bytes import find_either, read_i16, read_i32, read_i64
-from rmq_formats.kernels.crc import crc32
-from rmq_formats.layout import (
+from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     FLAG_BORN_HOST_V6,
     FLAG_STORE_HOST_V6,
-    HOST_V4_BYTES,
-    HOST_V6_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     MAX_FRAME_BYTES,
+)
+from rmq_formats.codecs.record_layout import (
+    HOST_V6_EXTRA_BYTES,
     RECORD_BODY_CRC_AT,
-    RECORD_FIXED_BYTES_V1,
+    RECORD_HEAD_BYTES,
     RECORD_MAGIC_AT,
     RECORD_PHYSICAL_OFFSET_AT,
     RECORD_SYS_FLAG_AT,
 )
+from rmq_formats.kernels.bytes import COMPILED, find_either, read_i16, read_i32, read_i64
+from rmq_formats.kernels.crc import crc32
 
 # Columns of a frame table, int64[n, FRAME_COLUMNS]; positions are in the window.
 POSITION: Final = 0
@@ -42,15 +43,14 @@ PROPERTIES_BYTES: Final = 7
 CODE: Final = 8  # 0, or the DamageCode of a checksum that does not match
 FRAME_COLUMNS: Final = 9
 
-# What a check or a walk says, beside the DamageCodes (which are positive).
+# Results of a check or a walk besides the DamageCodes (which are positive).
 SOUND: Final = 0
-NEED_MORE: Final = -1  # the window ends before the answer; the file does not
+NEED_MORE: Final = -1  # the window ends before the frame does; the file does not
 BLANK: Final = -2
 FULL: Final = -3  # the frame table has no free row
 LIMIT: Final = -4  # a sound frame at or past the limit, or the end of the file
 NOT_FOUND: Final = -5
 
-_HOST_V6_EXTRA = HOST_V6_BYTES - HOST_V4_BYTES
 _TRUNCATED = int(DamageCode.TRUNCATED)
 _MAGIC = int(DamageCode.MAGIC)
 _SIZE = int(DamageCode.SIZE)
@@ -64,11 +64,11 @@ _PROPERTIES_CRC = int(DamageCode.PROPERTIES_CRC)
 _CRC_PROPERTY = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 
 
-@njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64[::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64[::1])", **COMPILED)
 def check_frame(
     data: Any, data_bytes: int, window_at: int, file_offset: int, file_bytes: int, position: int, row: Any
 ) -> int:
-    """Judge what stands at ``position``; fill ``row`` where it is a sound frame.
+    """Check the frame at ``position``; fill ``row`` where it is sound.
 
     Args:
         data: uint8[>= data_bytes], the window.
@@ -95,16 +95,16 @@ def check_frame(
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         return _MAGIC
     topic_width = 1 if magic == MAGIC_V1 else 2
-    fixed = RECORD_FIXED_BYTES_V1 - 1 + topic_width
+    fixed = RECORD_HEAD_BYTES + topic_width + 2
     if left < fixed:
         return _SIZE
     if have < fixed:
         return NEED_MORE
     sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
     if sys_flag & FLAG_BORN_HOST_V6:
-        fixed += _HOST_V6_EXTRA
+        fixed += HOST_V6_EXTRA_BYTES
     if sys_flag & FLAG_STORE_HOST_V6:
-        fixed += _HOST_V6_EXTRA
+        fixed += HOST_V6_EXTRA_BYTES
     if have < fixed and left >= fixed:
         return NEED_MORE
     if size < fixed or size > left or size > MAX_FRAME_BYTES:
@@ -135,9 +135,9 @@ def check_frame(
     return SOUND
 
 
-@njit("int64(uint8[::1], int64[::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64[::1])", **COMPILED)
 def check_crc(data: Any, row: Any) -> int:
-    """Check the sums of a sound frame: that of the body, and that of the whole record if it has one.
+    """Check the CRCs of a sound frame: that of the body, and that of the whole record if it has one.
 
     The record's own sum (``enabledAppendPropCRC``) is its last property, twenty bytes: the decimal
     digits stand least significant first. Source: ``MessageDecoder#createCrc32``.
@@ -173,8 +173,7 @@ def check_crc(data: Any, row: Any) -> int:
 
 @njit(
     "int64(uint8[::1], int64, int64, int64, int64, int64, int64, boolean, int64[:, ::1], int64[::1])",
-    cache=True,
-    nogil=True,
+    **COMPILED,
 )
 def walk_frames(
     data: Any,
@@ -188,7 +187,7 @@ def walk_frames(
     frames: Any,
     result: Any,
 ) -> int:
-    """Walk sound frames from ``position`` on, one row of ``frames`` each.
+    """Walk sound frames from ``position`` on, and fill one row of ``frames`` for each.
 
     A frame whose checksum fails has its row too, with CODE set: its lengths hold, so the walk goes on.
 
@@ -227,7 +226,7 @@ def walk_frames(
         count += 1
 
 
-@njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64[::1], int64[::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64, int64, int64, int64, int64, int64[::1], int64[::1])", **COMPILED)
 def find_sound(
     data: Any,
     data_bytes: int,
@@ -238,7 +237,7 @@ def find_sound(
     row: Any,
     result: Any,
 ) -> int:
-    """Search the first sound frame or blank record at or after ``position``.
+    """Find the first sound frame or BLANK record at or after ``position``.
 
     Arguments are those of ``check_frame``; ``row`` is scratch; ``result[0]`` is where the search ended.
 
@@ -262,9 +261,9 @@ def find_sound(
     return NOT_FOUND
 
 
-@njit("int64(uint8[::1], int64)", cache=True, nogil=True)
+@njit("int64(uint8[::1], int64)", **COMPILED)
 def used_bytes(data: Any, data_bytes: int) -> int:
-    """Length of ``data[:data_bytes]`` without the zeros at its end."""
+    """Compute the length of ``data[:data_bytes]`` without the zeros at its end."""
     while data_bytes >= 8 and read_i64(data, data_bytes - 8) == 0:
         data_bytes -= 8
     while data_bytes > 0 and data[data_bytes - 1] == 0:

@@ -1,4 +1,4 @@
-"""Java's ``String.hashCode`` and RocketMQ's property blocks, over UTF-8 bytes.
+"""Computes Java's ``String.hashCode``, and parses RocketMQ's property blocks, over UTF-8 bytes.
 
 Source: ``java.lang.String#hashCode``, ``MessageDecoder#string2messageProperties``.
 """
@@ -9,28 +9,42 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from rmq_formats.kernels.bytes import match_mask_16, match_mask_32, read_i32, trailing_zeros
+from rmq_formats.kernels.bytes import (
+    COMPILED,
+    INLINED,
+    emitted,
+    match_mask_16,
+    match_mask_32,
+    read_i32,
+    same_bytes,
+    trailing_zeros,
+)
 
-# Rows of a property lookup, int64[4, 2]: position of the value and its length, -1 where there is none.
+# Rows of a property lookup, int64[PROPERTY_ROWS, 2]: position of the value and its length, -1 where there is none.
 TAGS: Final = 0
 KEYS: Final = 1
 UNIQ_KEY: Final = 2
 DELAY: Final = 3
+LIGHT_OFFSETS: Final = 4  # INNER_MULTI_QUEUE_OFFSET: places in light queues (LMQ)
+INNER_BASE: Final = 5  # of an inner batch: the queue offset of its first message
+PROPERTY_ROWS: Final = 6
 
 _TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
 _DELA_WORD = int.from_bytes(b"DELA", "big", signed=True)
 _UNIQ_WORD = int.from_bytes(b"UNIQ", "big", signed=True)
 _KEY_WORD = int.from_bytes(b"_KEY", "big", signed=True)
+_INNE_WORD = int.from_bytes(b"INNE", "big", signed=True)
+_INNER_BASE = np.frombuffer(b"INNER_BASE", dtype=np.uint8)
+_LIGHT_OFFSETS = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", dtype=np.uint8)
 _POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(17)], dtype=np.uint32)
 REPLACEMENT: Final = 0xFFFD
 
 
-@njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", **COMPILED)
 def decode_code_point(data: Any, at: int, stop: int) -> tuple[int, int]:
-    """The code point at ``data[at]`` and its length in bytes.
+    """Decode the code point at ``data[at]``, and its length in bytes.
 
     What is not UTF-8 gives U+FFFD for its longest valid beginning, as decoders of Java and Python do.
     """
@@ -61,33 +75,26 @@ def decode_code_point(data: Any, at: int, stop: int) -> tuple[int, int]:
     return code, trail_count + 1
 
 
-@intrinsic  # type: ignore[untyped-decorator] # numba ships no types
-def _ascii_hash_16(typing_context: Any, address: Any, byte_count: Any) -> Any:
-    """Hash of the last ``byte_count`` (1 to 16) of the 16 bytes at ``address``; -1 if not all are ASCII."""
-    signature = types.int64(types.uint64, types.int64)
-
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        bytes_type, words_type = (ir.VectorType(ir.IntType(bits), 16) for bits in (8, 32))
-        loaded = builder.load(builder.inttoptr(arguments[0], bytes_type.as_pointer()), align=1)
-        wanted = builder.trunc(arguments[1], ir.IntType(8))
-        single = builder.insert_element(ir.Constant(bytes_type, ir.Undefined), wanted, ir.IntType(32)(0))
-        counts = builder.shuffle_vector(
-            single, ir.Constant(bytes_type, ir.Undefined), ir.Constant(words_type, [0] * 16)
-        )
-        inside = builder.icmp_unsigned("<", ir.Constant(bytes_type, list(range(15, -1, -1))), counts)
-        text = builder.select(inside, loaded, ir.Constant(bytes_type, [0] * 16))
-        high = builder.bitcast(builder.icmp_signed("<", text, ir.Constant(bytes_type, [0] * 16)), ir.IntType(16))
-        powers = ir.Constant(words_type, [pow(31, 15 - lane, 1 << 32) for lane in range(16)])
-        products = builder.mul(builder.zext(text, words_type), powers)
-        reduce_type = ir.FunctionType(ir.IntType(32), [words_type])
-        reduce = cgutils.get_or_insert_function(builder.module, reduce_type, "llvm.vector.reduce.add.v16i32")
-        total = builder.zext(builder.call(reduce, [products]), ir.IntType(64))
-        return builder.select(builder.icmp_unsigned("==", high, ir.IntType(16)(0)), total, ir.IntType(64)(-1))
-
-    return signature, generate
+@emitted(types.int64(types.uint64, types.int64))
+def _ascii_hash_16(context: Any, builder: Any, address: Any, byte_count: Any) -> Any:
+    """Hash the last ``byte_count`` (1 to 16) of the 16 bytes at ``address``; -1 if not all are ASCII."""
+    bytes_type, words_type = (ir.VectorType(ir.IntType(bits), 16) for bits in (8, 32))
+    loaded = builder.load(builder.inttoptr(address, bytes_type.as_pointer()), align=1)
+    wanted = builder.trunc(byte_count, ir.IntType(8))
+    single = builder.insert_element(ir.Constant(bytes_type, ir.Undefined), wanted, ir.IntType(32)(0))
+    counts = builder.shuffle_vector(single, ir.Constant(bytes_type, ir.Undefined), ir.Constant(words_type, [0] * 16))
+    inside = builder.icmp_unsigned("<", ir.Constant(bytes_type, list(range(15, -1, -1))), counts)
+    text = builder.select(inside, loaded, ir.Constant(bytes_type, [0] * 16))
+    high = builder.bitcast(builder.icmp_signed("<", text, ir.Constant(bytes_type, [0] * 16)), ir.IntType(16))
+    powers = ir.Constant(words_type, [pow(31, 15 - lane, 1 << 32) for lane in range(16)])
+    products = builder.mul(builder.zext(text, words_type), powers)
+    reduce_type = ir.FunctionType(ir.IntType(32), [words_type])
+    reduce = cgutils.get_or_insert_function(builder.module, reduce_type, "llvm.vector.reduce.add.v16i32")
+    total = builder.zext(builder.call(reduce, [products]), ir.IntType(64))
+    return builder.select(builder.icmp_unsigned("==", high, ir.IntType(16)(0)), total, ir.IntType(64)(-1))
 
 
-@njit("uint32(uint8[::1], int64, int64, uint32)", cache=True, nogil=True)
+@njit("uint32(uint8[::1], int64, int64, uint32)", **COMPILED)
 def _java_hash_by_character(data: Any, start: int, stop: int, seed: int) -> int:
     hashed = np.uint32(seed)
     at = start
@@ -101,9 +108,9 @@ def _java_hash_by_character(data: Any, start: int, stop: int, seed: int) -> int:
     return hashed
 
 
-@njit("uint32(uint8[::1], int64, int64, uint32)", cache=True, nogil=True, forceinline=True)
+@njit("uint32(uint8[::1], int64, int64, uint32)", **INLINED)
 def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
-    """Java's hash of the UTF-8 text ``data[start:stop]``, continued from ``seed`` (0 for a whole text).
+    """Compute Java's hash of the UTF-8 text ``data[start:stop]``, continued from ``seed`` (0 for a whole text).
 
     ASCII goes sixteen characters a step: the hash is a polynomial, so a stretch is one vector of
     products. The load ends at the text's end and may begin before it, never before ``data[0]``.
@@ -127,11 +134,17 @@ def java_hash(data: Any, start: int, stop: int, seed: int) -> int:
     return hashed
 
 
-@njit("void(uint8[::1], int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
-def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
-    """Note the value of the entry ``data[entry:end]`` if its name is one of the four and its value is not empty.
+@njit(**COMPILED)  # no signature: numba types global arrays as read-only, arguments not
+def _begins_with(data: Any, entry: int, end: int, name: Any) -> bool:
+    """Whether an entry begins with a name and has room for 0x01 and one byte of a value."""
+    return end - entry >= len(name) + 2 and same_bytes(data, entry, name, 0, len(name))
 
-    A name has no 0x01: where one of the four stands before a 0x01, that is the first one, which ends the name.
+
+@njit("void(uint8[::1], int64, int64, int64[:, ::1])", **INLINED)
+def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
+    """Record the value of the entry ``data[entry:end]`` if its name is one of those above and its value is not empty.
+
+    A name has no 0x01: where one of them stands before a 0x01, that is the first one, which ends the name.
     """
     if end - entry < 6:  # four characters, 0x01 and one of a value
         return
@@ -146,13 +159,18 @@ def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
             row, name_bytes = UNIQ_KEY, 8
     elif word == _DELA_WORD and end - entry > 6 and data[entry + 4] == 89:
         row, name_bytes = DELAY, 5
+    elif word == _INNE_WORD:
+        if _begins_with(data, entry, end, _LIGHT_OFFSETS):
+            row, name_bytes = LIGHT_OFFSETS, np.int64(len(_LIGHT_OFFSETS))
+        elif _begins_with(data, entry, end, _INNER_BASE):
+            row, name_bytes = INNER_BASE, np.int64(len(_INNER_BASE))
     if row >= 0 and data[entry + name_bytes] == 1:
         found[row, 0], found[row, 1] = entry + name_bytes + 1, end - entry - name_bytes - 1
 
 
-@njit("void(uint8[::1], int64, int64, int64[:, ::1])", cache=True, nogil=True, forceinline=True)
+@njit("void(uint8[::1], int64, int64, int64[:, ::1])", **INLINED)
 def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
-    """Find TAGS, KEYS, UNIQ_KEY and DELAY in a property block; of several, the last one counts.
+    """Find TAGS, KEYS, UNIQ_KEY, DELAY and places in light queues in a property block; of several, the last counts.
 
     An entry is ``name 0x01 value 0x02``, the last 0x02 may be missing; one with an empty name or value
     counts as absent. The ends come out of bit masks of 32 bytes, or 16 near the end of the array.
@@ -161,9 +179,9 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
         data: uint8[n], the window.
         start: first byte of the block.
         stop: one past its last byte.
-        found: int64[4, 2], written: position and length of each value, -1 and 0 where there is none.
+        found: int64[PROPERTY_ROWS, 2], written: position and length of each value, -1 and 0 where there is none.
     """
-    for name in range(4):
+    for name in range(PROPERTY_ROWS):
         found[name, 0], found[name, 1] = -1, 0
     entry = at = start
     while at < stop:
@@ -188,9 +206,9 @@ def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
     _take_property(data, entry, stop, found)
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+@njit("int64(uint8[::1], int64, int64)", **INLINED)
 def parse_decimal(data: Any, start: int, byte_count: int) -> int:
-    """The integer in the text as ``Integer#parseInt`` reads it, or -1: where it is none, negative or too large."""
+    """Parse an integer as ``Integer#parseInt`` does; -1 where the text is none, negative or too large."""
     first = start + 1 if byte_count > 1 and data[start] == 43 else start  # a plus sign
     stop = start + byte_count
     if not 1 <= stop - first <= 10:

@@ -1,10 +1,17 @@
-"""Groups ConsumeQueue units by queue and writes them in their places."""
+"""Groups ConsumeQueue units by queue, and encodes them at their queue offsets."""
 
 from typing import Any, Final
 
 from numba import njit
 
-from rmq_formats.kernels.bytes import read_i32, read_i64, write_i32, write_i64
+from rmq_formats.codecs.layout import (
+    PRE_BLANK_SIZE,
+    UNIT_BYTES,
+    UNIT_PHYSICAL_OFFSET_AT,
+    UNIT_SIZE_AT,
+    UNIT_TAGS_CODE_AT,
+)
+from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, write_i32, write_i64
 from rmq_formats.kernels.dispatch import (
     UNIT_PHYSICAL_OFFSET,
     UNIT_QUEUE,
@@ -13,9 +20,8 @@ from rmq_formats.kernels.dispatch import (
     UNIT_STORE_TIMESTAMP,
     UNIT_TAGS_CODE,
 )
-from rmq_formats.layout import PRE_BLANK_SIZE, UNIT_BYTES
 
-# Columns of a queue's rows, int64[n, ROW_COLUMNS]: a unit table without its queue.
+# Columns of a queue's rows, int64[n, ROW_COLUMNS]: a unit table without its queue column.
 QUEUE_OFFSET: Final = 0
 PHYSICAL_OFFSET: Final = 1
 SIZE: Final = 2
@@ -24,7 +30,7 @@ STORE_TIMESTAMP: Final = 4
 ROW_COLUMNS: Final = 5
 
 
-@njit("void(int64[:, ::1], int64[::1], int64[::1], int64[:, ::1])", cache=True, nogil=True)
+@njit("void(int64[:, ::1], int64[::1], int64[::1], int64[:, ::1])", **COMPILED)
 def group_by_queue(units: Any, rank: Any, starts: Any, rows: Any) -> None:
     """Sort units by the rank of their queue, in one stable pass.
 
@@ -51,18 +57,18 @@ def group_by_queue(units: Any, rank: Any, starts: Any, rows: Any) -> None:
         rows[row, STORE_TIMESTAMP] = units[index, UNIT_STORE_TIMESTAMP]
 
 
-@njit("int64(int64[:, ::1])", cache=True, nogil=True)
+@njit("int64(int64[:, ::1])", **COMPILED)
 def contiguous_count(rows: Any) -> int:
-    """How many rows from the first on have queue offsets that go up by one."""
+    """Count the rows from the first on whose queue offsets go up by one."""
     for index in range(1, len(rows)):
         if rows[index, QUEUE_OFFSET] != rows[0, QUEUE_OFFSET] + index:
             return index
     return len(rows)
 
 
-@njit("void(int64[:, ::1], int64, uint8[::1])", cache=True, nogil=True)
+@njit("void(int64[:, ::1], int64, uint8[::1])", **COMPILED)
 def encode_units(rows: Any, first_queue_offset: int, out: Any) -> None:
-    """Write rows, ascending by queue offset, as units; each place without one becomes a pre-blank.
+    """Encode rows, ascending by queue offset, as units; each place without one becomes a pre-blank.
 
     Args:
         rows: int64[n, ROW_COLUMNS]; queue offsets at or above ``first_queue_offset``, none twice.
@@ -73,21 +79,21 @@ def encode_units(rows: Any, first_queue_offset: int, out: Any) -> None:
     for index in range(len(rows)):
         unit_at = (rows[index, QUEUE_OFFSET] - first_queue_offset) * UNIT_BYTES
         while at < unit_at:
-            write_i64(out, at, 0)
-            write_i32(out, at + 8, PRE_BLANK_SIZE)
-            write_i64(out, at + 12, 0)
+            write_i64(out, at + UNIT_PHYSICAL_OFFSET_AT, 0)
+            write_i32(out, at + UNIT_SIZE_AT, PRE_BLANK_SIZE)
+            write_i64(out, at + UNIT_TAGS_CODE_AT, 0)
             at += UNIT_BYTES
-        write_i64(out, at, rows[index, PHYSICAL_OFFSET])
-        write_i32(out, at + 8, rows[index, SIZE])
-        write_i64(out, at + 12, rows[index, TAGS_CODE])
+        write_i64(out, at + UNIT_PHYSICAL_OFFSET_AT, rows[index, PHYSICAL_OFFSET])
+        write_i32(out, at + UNIT_SIZE_AT, rows[index, SIZE])
+        write_i64(out, at + UNIT_TAGS_CODE_AT, rows[index, TAGS_CODE])
         at += UNIT_BYTES
 
 
-@njit("void(uint8[::1], int64[:, ::1])", cache=True, nogil=True)
+@njit("void(uint8[::1], int64[:, ::1])", **COMPILED)
 def decode_units(data: Any, rows: Any) -> None:
-    """Read units into rows: PHYSICAL_OFFSET, SIZE and TAGS_CODE; the other columns stay as they are."""
+    """Decode units into rows: PHYSICAL_OFFSET, SIZE and TAGS_CODE; the other columns stay as they are."""
     for index in range(len(rows)):
         at = index * UNIT_BYTES
-        rows[index, PHYSICAL_OFFSET] = read_i64(data, at)
-        rows[index, SIZE] = read_i32(data, at + 8)
-        rows[index, TAGS_CODE] = read_i64(data, at + 12)
+        rows[index, PHYSICAL_OFFSET] = read_i64(data, at + UNIT_PHYSICAL_OFFSET_AT)
+        rows[index, SIZE] = read_i32(data, at + UNIT_SIZE_AT)
+        rows[index, TAGS_CODE] = read_i64(data, at + UNIT_TAGS_CODE_AT)

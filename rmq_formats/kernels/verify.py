@@ -1,7 +1,7 @@
-"""Compares what a store's files hold with what its CommitLog says they should.
+"""Verification kernels: compare a store's files with what its CommitLog demands.
 
-Each kernel goes on as long as all is as expected and says where it is not; what is odd there is told by
-slower code, once a finding. Arrays are borrowed.
+Each kernel runs as long as all is as expected and returns where it is not; slower code then makes
+the finding, once for each fault. Arrays are borrowed.
 """
 
 from typing import Any, Final
@@ -9,7 +9,48 @@ from typing import Any, Final
 import numpy as np
 from numba import njit, types
 
-from rmq_formats.kernels.bytes import match_mask_32, prefetch, read_i16, read_i32, read_i64, trailing_zeros
+from rmq_formats.codecs.layout import (
+    EXT_UNIT_MIN_BYTES,
+    FLAG_BORN_HOST_V6,
+    FLAG_COMPRESSED,
+    FLAG_COMPRESSION_LZ4,
+    FLAG_COMPRESSION_MASK,
+    FLAG_COMPRESSION_ZLIB,
+    FLAG_COMPRESSION_ZSTD,
+    FLAG_STORE_HOST_V6,
+    FLAG_TRANSACTION_COMMIT,
+    INDEX_ENTRY_BYTES,
+    INDEX_ENTRY_PHYSICAL_OFFSET_AT,
+    INDEX_ENTRY_PREVIOUS_AT,
+    INDEX_ENTRY_SECONDS_AT,
+    INDEX_SLOT_BYTES,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    UNIT_BYTES,
+    UNIT_SIZE_AT,
+    UNIT_TAGS_CODE_AT,
+)
+from rmq_formats.codecs.record_layout import (
+    HOST_V6_EXTRA_BYTES,
+    PORT_BYTES,
+    RECORD_BORN_TIMESTAMP_AT,
+    RECORD_PREPARED_OFFSET_AT,
+    RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
+    RECORD_RECONSUME_TIMES_AT,
+    RECORD_STORE_TIMESTAMP_AT,
+    RECORD_SYS_FLAG_AT,
+)
+from rmq_formats.kernels.bytes import (
+    COMPILED,
+    INLINED,
+    match_mask_32,
+    prefetch,
+    read_i16,
+    read_i32,
+    read_i64,
+    trailing_zeros,
+)
 from rmq_formats.kernels.dispatch import store_timestamp
 from rmq_formats.kernels.scan import (
     BODY_AT,
@@ -25,31 +66,8 @@ from rmq_formats.kernels.scan import (
 from rmq_formats.kernels.scan import SIZE as RECORD_BYTES
 from rmq_formats.kernels.text import REPLACEMENT, decode_code_point
 from rmq_formats.kernels.units import PHYSICAL_OFFSET, SIZE, TAGS_CODE
-from rmq_formats.layout import (
-    EXT_UNIT_MIN_BYTES,
-    FLAG_BORN_HOST_V6,
-    FLAG_COMPRESSED,
-    FLAG_COMPRESSION_LZ4,
-    FLAG_COMPRESSION_MASK,
-    FLAG_COMPRESSION_ZLIB,
-    FLAG_COMPRESSION_ZSTD,
-    FLAG_STORE_HOST_V6,
-    FLAG_TRANSACTION_COMMIT,
-    HOST_V4_BYTES,
-    HOST_V6_BYTES,
-    INDEX_ENTRY_BYTES,
-    INDEX_SLOT_BYTES,
-    NAME_VALUE_SEPARATOR,
-    PROPERTY_SEPARATOR,
-    RECORD_BORN_HOST_AT,
-    RECORD_BORN_TIMESTAMP_AT,
-    RECORD_QUEUE_ID_AT,
-    RECORD_QUEUE_OFFSET_AT,
-    RECORD_SYS_FLAG_AT,
-    UNIT_BYTES,
-)
 
-# Bits of what is odd about a record.
+# Bits of a record's odd fields.
 ODD_TOPIC: Final = 1
 ODD_PROPERTIES: Final = 2
 ODD_SYS_FLAG: Final = 4
@@ -63,10 +81,10 @@ ODD_RECONSUME_TIMES: Final = 512
 ODD_PREPARED_OFFSET: Final = 1024
 ODD_COMPRESSION: Final = 2048
 
-# What ``check_records`` says of a window, int64[SUMMARY_COLUMNS].
+# Summary of a window by ``check_records``, int64[SUMMARY_COLUMNS].
 ODD_COUNT: Final = 0
 FAILED_COUNT: Final = 1  # frames that are not sound
-FALL_COUNT: Final = 2  # store timestamps below the one before
+FALL_COUNT: Final = 2  # store timestamps below that of the record before
 LARGEST_BYTES: Final = 3
 LATEST_MS: Final = 4  # -1 without a sound frame
 SUMMARY_COLUMNS: Final = 5
@@ -83,21 +101,21 @@ FAULT_SECONDS: Final = 0
 FAULT_PREVIOUS: Final = 1
 
 # The state of a walk over an IndexFile's entries, int64[STATE_COLUMNS].
-STATE_FAULTS: Final = 0  # noted so far; those behind the table's end are counted only
+STATE_FAULTS: Final = 0  # faults so far; those beyond the fault table's end are only counted
 STATE_SLOTS_USED: Final = 1
 STATE_COLUMNS: Final = 2
-NO_BEGIN: Final = -1  # seconds are not to be looked at
+NO_BEGIN: Final = -1  # seconds are not compared
 
 _READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
 _READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
 _MAX_SECONDS = 0x7FFFFFFF
-_AHEAD = 24  # entries: the slot table is far larger than a cache, its lines must be asked for early
+_AHEAD = 24  # entries ahead: the slot table is far larger than a cache, its lines must be prefetched
 _HIGH_BITS = -9187201950435737472  # 0x8080808080808080
 
 
-@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def is_utf8(data: Any, at: int, stop: int) -> bool:
-    """Whether ``data[at:stop]`` is UTF-8 as Java encodes it."""
+    """Return whether ``data[at:stop]`` is UTF-8 as Java encodes it."""
     while at < stop:
         if at + 8 <= stop and read_i64(data, at) & _HIGH_BITS == 0:
             at += 8
@@ -109,9 +127,9 @@ def is_utf8(data: Any, at: int, stop: int) -> bool:
     return True
 
 
-@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def is_plain_topic(data: Any, at: int, stop: int) -> bool:
-    """Whether the topic is printable ASCII that can name a directory; others are to be looked at."""
+    """Return whether the topic is printable ASCII that can name a directory; others need a closer look."""
     if at == stop or (stop - at <= 2 and data[at] == 46):
         return False
     for index in range(at, stop):
@@ -120,9 +138,9 @@ def is_plain_topic(data: Any, at: int, stop: int) -> bool:
     return True
 
 
-@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def are_properties(data: Any, start: int, stop: int) -> bool:
-    """Whether a property block parses: each entry has a name and a separator; a value may be empty."""
+    """Return whether a property block parses: each entry has a name and a separator; a value may be empty."""
     entry, separator = start, -1
     at = start
     while at < stop:
@@ -154,9 +172,9 @@ def are_properties(data: Any, start: int, stop: int) -> bool:
     return is_utf8(data, start, stop)
 
 
-@njit("boolean(uint8[::1], int64, int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64, int64)", **COMPILED)
 def is_compressed_as_said(data: Any, sys_flag: int, at: int, byte_count: int) -> bool:
-    """Whether the stored body begins as the compression that ``sys_flag`` names has it."""
+    """Return whether the stored body begins as the compression that ``sys_flag`` names does."""
     kind = sys_flag & FLAG_COMPRESSION_MASK
     if sys_flag & FLAG_COMPRESSED == 0:
         return kind == 0
@@ -167,9 +185,9 @@ def is_compressed_as_said(data: Any, sys_flag: int, at: int, byte_count: int) ->
     return kind == FLAG_COMPRESSION_ZSTD and byte_count >= 4 and read_i32(data, at) == _ZSTD_MAGIC
 
 
-@njit("int64(uint8[::1], int64, int64)", cache=True, nogil=True, forceinline=True)
+@njit("int64(uint8[::1], int64, int64)", **INLINED)
 def _odd_fields(data: Any, position: int, physical_offset: int) -> int:
-    """The bits of the fixed fields that have values that no broker writes."""
+    """Return the bits of the fixed fields whose values no broker writes."""
     odd = 0
     sys_flag = read_i32(data, position + RECORD_SYS_FLAG_AT)
     if sys_flag & ~_KNOWN_FLAGS:
@@ -180,26 +198,26 @@ def _odd_fields(data: Any, position: int, physical_offset: int) -> int:
         odd |= ODD_QUEUE_OFFSET
     if not 0 <= read_i64(data, position + RECORD_BORN_TIMESTAMP_AT) < _MAX_TIMESTAMP:
         odd |= ODD_BORN_TIMESTAMP
-    at = position + RECORD_BORN_HOST_AT + (HOST_V6_BYTES if sys_flag & FLAG_BORN_HOST_V6 else HOST_V4_BYTES)
-    if not 0 <= read_i32(data, at - 4) <= _MAX_PORT:
+    position += HOST_V6_EXTRA_BYTES if sys_flag & FLAG_BORN_HOST_V6 else 0
+    if not 0 <= read_i32(data, position + RECORD_STORE_TIMESTAMP_AT - PORT_BYTES) <= _MAX_PORT:
         odd |= ODD_BORN_HOST
-    if not 0 <= read_i64(data, at) < _MAX_TIMESTAMP:
+    if not 0 <= read_i64(data, position + RECORD_STORE_TIMESTAMP_AT) < _MAX_TIMESTAMP:
         odd |= ODD_STORE_TIMESTAMP
-    at += 8 + (HOST_V6_BYTES if sys_flag & FLAG_STORE_HOST_V6 else HOST_V4_BYTES)
-    if not 0 <= read_i32(data, at - 4) <= _MAX_PORT:
+    position += HOST_V6_EXTRA_BYTES if sys_flag & FLAG_STORE_HOST_V6 else 0
+    if not 0 <= read_i32(data, position + RECORD_RECONSUME_TIMES_AT - PORT_BYTES) <= _MAX_PORT:
         odd |= ODD_STORE_HOST
-    if not 0 <= read_i32(data, at) < _MAX_RECONSUME_TIMES:
+    if not 0 <= read_i32(data, position + RECORD_RECONSUME_TIMES_AT) < _MAX_RECONSUME_TIMES:
         odd |= ODD_RECONSUME_TIMES
-    prepared = read_i64(data, at + 4)
+    prepared = read_i64(data, position + RECORD_PREPARED_OFFSET_AT)
     # The second half of a transaction names its first half; every other record has 0 here.
     if prepared != 0 and (sys_flag & FLAG_TRANSACTION_COMMIT == 0 or not 0 < prepared < physical_offset):
         odd |= ODD_PREPARED_OFFSET
     return odd
 
 
-@njit("void(uint8[::1], int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])", cache=True, nogil=True)
+@njit("void(uint8[::1], int64, int64[:, ::1], int64[::1], int64[::1], int64[::1])", **COMPILED)
 def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any, odd: Any, summary: Any) -> None:
-    """Look at what no checksum covers in the sound frames of a window.
+    """Check the fields that no checksum covers in the sound frames of a window.
 
     Args:
         data: uint8[n], the window.
@@ -239,9 +257,9 @@ def check_records(data: Any, physical_offset: int, frames: Any, timestamps: Any,
     summary[LARGEST_BYTES], summary[LATEST_MS] = largest, latest
 
 
-@njit("int64(int64[:, ::1], uint8[::1])", cache=True, nogil=True)
+@njit("int64(int64[:, ::1], uint8[::1])", **COMPILED)
 def equal_units(rows: Any, data: Any) -> int:
-    """How many units from the first on equal these rows.
+    """Count the units from the first on that equal these rows.
 
     Args:
         rows: int64[n, ROW_COLUMNS].
@@ -251,16 +269,16 @@ def equal_units(rows: Any, data: Any) -> int:
         at = index * UNIT_BYTES
         if (
             read_i64(data, at) != rows[index, PHYSICAL_OFFSET]
-            or read_i32(data, at + 8) != rows[index, SIZE]
-            or read_i64(data, at + 12) != rows[index, TAGS_CODE]
+            or read_i32(data, at + UNIT_SIZE_AT) != rows[index, SIZE]
+            or read_i64(data, at + UNIT_TAGS_CODE_AT) != rows[index, TAGS_CODE]
         ):
             return index
     return len(rows)
 
 
-@njit("void(uint8[::1], int64, int64[:, ::1], int64[::1])", cache=True, nogil=True)
+@njit("void(uint8[::1], int64, int64[:, ::1], int64[::1])", **COMPILED)
 def walk_ext(data: Any, start: int, units: Any, result: Any) -> None:
-    """Read ConsumeQueueExt units one behind the other, up to a place where there is none.
+    """Walk ConsumeQueueExt units one behind the other, up to a place where there is none.
 
     Args:
         data: uint8[n], the file.
@@ -280,7 +298,7 @@ def walk_ext(data: Any, start: int, units: Any, result: Any) -> None:
     result[0], result[1] = count, at
 
 
-@njit("void(int64[:, ::1], int64, int64, int64, int64, int64[::1])", cache=True, nogil=True)
+@njit("void(int64[:, ::1], int64, int64, int64, int64, int64[::1])", **COMPILED)
 def _note_fault(faults: Any, number: int, field: int, expected: int, actual: int, state: Any) -> None:
     if state[STATE_FAULTS] < len(faults):
         row = state[STATE_FAULTS]
@@ -288,11 +306,11 @@ def _note_fault(faults: Any, number: int, field: int, expected: int, actual: int
     state[STATE_FAULTS] += 1
 
 
-@njit("void(uint8[::1], int64, int64, int64, int32[::1], int64[:, ::1], int64[::1])", cache=True, nogil=True)
+@njit("void(uint8[::1], int64, int64, int64, int32[::1], int64[:, ::1], int64[::1])", **COMPILED)
 def _follow_chain(entries: Any, at: int, number: int, key_hash: int, slots: Any, faults: Any, state: Any) -> None:
-    """Compare an entry's link with the slot table as it was when the entry was put, and update the table."""
+    """Compare an entry's link with the slot table as it was when the entry was added, and update the table."""
     slot = key_hash % len(slots)
-    previous = read_i32(entries, at + 16)
+    previous = read_i32(entries, at + INDEX_ENTRY_PREVIOUS_AT)
     if previous != slots[slot]:
         _note_fault(faults, number, FAULT_PREVIOUS, slots[slot], previous, state)
     if slots[slot] == 0:
@@ -305,14 +323,13 @@ def _follow_chain(entries: Any, at: int, number: int, key_hash: int, slots: Any,
         types.uint8[::1], types.int64, _READ_INT32, _READ_INT64, _READ_INT64, types.int64, types.int32[::1],
         types.int64[:, ::1], types.int64[::1],
     ),
-    cache=True,
-    nogil=True,
+    **COMPILED,
 )  # fmt: skip
 def match_entries(
     entries: Any, number: int, hashes: Any, physical_offsets: Any, store_timestamps_ms: Any, begin_ms: int, slots: Any,
     faults: Any, state: Any,
 ) -> int:  # fmt: skip
-    """Walk entries and keys in step, until an entry is not that of its key.
+    """Walk entries and keys in step, until an entry does not match its key.
 
     Args:
         entries: uint8[>= n * INDEX_ENTRY_BYTES].
@@ -333,29 +350,34 @@ def match_entries(
         if row + _AHEAD < len(hashes):
             prefetch(np.uint64(base + 4 * (hashes[row + _AHEAD] % len(slots))))
         at = row * INDEX_ENTRY_BYTES
-        if read_i32(entries, at) != hashes[row] or read_i64(entries, at + 4) != physical_offsets[row]:
+        if (
+            read_i32(entries, at) != hashes[row]
+            or read_i64(entries, at + INDEX_ENTRY_PHYSICAL_OFFSET_AT) != physical_offsets[row]
+        ):
             return row
         if begin_ms != NO_BEGIN:
             seconds = 0
             if begin_ms > 0:
                 seconds = min(max((store_timestamps_ms[row] - begin_ms) // 1000, 0), _MAX_SECONDS)
-            if read_i32(entries, at + 12) != seconds:
-                _note_fault(faults, number + row, FAULT_SECONDS, seconds, read_i32(entries, at + 12), state)
+            if read_i32(entries, at + INDEX_ENTRY_SECONDS_AT) != seconds:
+                _note_fault(
+                    faults, number + row, FAULT_SECONDS, seconds, read_i32(entries, at + INDEX_ENTRY_SECONDS_AT), state
+                )
         _follow_chain(entries, at, number + row, hashes[row], slots, faults, state)
     return len(hashes)
 
 
-@njit("void(uint8[::1], int64, int32[::1], int32[::1], int64[:, ::1], int64[::1])", cache=True, nogil=True)
+@njit("void(uint8[::1], int64, int32[::1], int32[::1], int64[:, ::1], int64[::1])", **COMPILED)
 def chain_only(entries: Any, number: int, hashes: Any, slots: Any, faults: Any, state: Any) -> None:
-    """Follow the chains through entries whose keys are not known, by the hashes that they should have."""
+    """Update the slot table by entries whose keys are not known, by the hashes that they should have."""
     for row in range(len(hashes)):
         if hashes[row] >= 0:
             _follow_chain(entries, row * INDEX_ENTRY_BYTES, number + row, hashes[row], slots, faults, state)
 
 
-@njit("int64(uint8[::1], int32[::1], int64[::1])", cache=True, nogil=True)
+@njit("int64(uint8[::1], int32[::1], int64[::1])", **COMPILED)
 def compare_slots(data: Any, slots: Any, found: Any) -> int:
-    """Find the slots of a file that are not as recomputed; returns how many there are.
+    """Find the slots of a file that differ from the recomputed ones; returns how many there are.
 
     Args:
         data: uint8[slot count * INDEX_SLOT_BYTES], the slot table.

@@ -1,4 +1,4 @@
-"""The directory of a stream's checkpoint: whose it is, and where its batches end."""
+"""Checkpoint directory of an export's streaming query: its owner, and where its micro batches end."""
 
 import json
 import uuid
@@ -13,8 +13,8 @@ _OFFSETS: Final = "offsets"
 _COMMITS: Final = "commits"
 
 
-class Checkpoint:
-    """A checkpoint's directory, by Hadoop's file systems, as Spark itself opens it."""
+class ExportCheckpoint:
+    """Checkpoint directory, read by Hadoop's file systems, as Spark itself opens it."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -24,7 +24,7 @@ class Checkpoint:
         self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
     def check(self, store_id: str) -> None:
-        """Refuse what is not a checkpoint of the store's exports; writes nothing.
+        """Refuse a directory that is no checkpoint of the store's exports; writes nothing.
 
         Raises:
             StoreError: it is another store's, or no export's.
@@ -37,12 +37,12 @@ class Checkpoint:
         try:
             owner = json.loads(self._read(marker))["store"]
         except (ValueError, KeyError, TypeError):
-            raise StoreError(f"{self.path}/{_MARKER}: is not what an export wrote; give another --checkpoint") from None
+            raise StoreError(f"{self.path}/{_MARKER}: not written by an export; give another --checkpoint") from None
         if owner != store_id:
             raise StoreError(f"{self.path}: a checkpoint of {owner}, not of {store_id}; give another --checkpoint")
 
     def claim(self, store_id: str) -> None:
-        """Mark a directory that was checked as the store's, once; whoever is killed leaves a whole mark or none.
+        """Mark a checked directory as the store's, once; a kill leaves a whole mark or none.
 
         Raises:
             StoreError: it cannot be marked.
@@ -56,11 +56,11 @@ class Checkpoint:
         stream.close()
         if not self._files.rename(temporary, marker):
             self._files.delete(temporary, False)
-            if not self._files.exists(marker):  # another export was not faster
+            if not self._files.exists(marker):  # not because another export was faster
                 raise StoreError(f"{self.path}/{_MARKER}: cannot be written")
 
     def committed_end(self) -> int:
-        """Physical offset up to which the query has been; 0 where there was none."""
+        """Return the physical offset up to which the query has committed; 0 where there was none."""
         commits = self._path(_COMMITS)
         if not self._files.exists(commits):
             return 0
@@ -69,7 +69,7 @@ class Checkpoint:
         return self.batch_end(max(batches)) if batches else 0
 
     def batch_end(self, batch_id: int) -> int:
-        """Physical offset where a micro batch ends, which Spark writes down before it begins."""
+        """Return the physical offset where a micro batch ends, which Spark writes down before it begins."""
         *_, line = self._read(self._path(f"{_OFFSETS}/{batch_id}")).splitlines()
         return int(json.loads(line)["physicalOffset"])
 

@@ -1,4 +1,4 @@
-"""How a table's columns grow: new ones are added, those within structs too; a type that changes is refused."""
+"""Schema evolution of a Delta table: new columns are added, within structs too; changed types are refused."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ Path = tuple[str, ...]
 
 
 def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataType] | None:
-    """The first column that a table has with another type than is wanted.
+    """Find the first column that a table has with another type than is wanted.
 
     Args:
         there: the table's columns.
@@ -24,7 +24,7 @@ def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataTy
 
 
 def missing(there: StructType, wanted: StructType) -> Iterator[str]:
-    """The columns that a table lacks, as ``ALTER TABLE … ADD COLUMNS`` takes them."""
+    """List the columns that a table lacks, as ``ALTER TABLE … ADD COLUMNS`` takes them."""
     known = {field.name.lower() for field in there}
     for field in wanted:
         if field.name.lower() not in known:
@@ -38,7 +38,7 @@ def missing(there: StructType, wanted: StructType) -> Iterator[str]:
 
 
 def _pairs(there: StructType, wanted: StructType, around: Path) -> Iterator[tuple[Path, DataType, DataType]]:
-    """Types of all columns that both have, those within others too; paths as ``ALTER TABLE`` has them."""
+    """Pair the types of all columns that both have, nested ones too; paths as ``ALTER TABLE`` has them."""
     known = {field.name.lower(): field for field in there}
     for field in wanted:
         found = known.get(field.name.lower())
@@ -58,7 +58,7 @@ def _pairs_within(path: Path, there: DataType, wanted: DataType) -> Iterator[tup
 
 
 def _is_same_shape(there: DataType, wanted: DataType) -> bool:
-    """Whether types are equal, but for what is within them."""
+    """Return whether types are equal, but for what is within them."""
     for kind in (StructType, ArrayType, MapType):
         if isinstance(there, kind) and isinstance(wanted, kind):
             return True
@@ -66,7 +66,7 @@ def _is_same_shape(there: DataType, wanted: DataType) -> bool:
 
 
 def _ddl(kind: DataType) -> str:
-    """A type in SQL. Spark's own texts of types leave the names of fields as they are, which need not parse."""
+    """Write a type as DDL. Spark's own texts of types leave the names of fields unquoted, which need not parse."""
     if isinstance(kind, StructType):
         return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
     if isinstance(kind, ArrayType):

@@ -1,10 +1,10 @@
-"""Lands rows in a table of one row a key: the last message of a key, by physical offset, is its row.
+"""Upserts rows into a Delta table with one row a key: the last message of a key, by physical offset.
 
-A merge that is run again, or after a later one, changes nothing: a row gives way only to a later message. So what
+A merge is idempotent, also after a later one: only a later message replaces a row. So what
 two exports both land is landed once, in whatever order they commit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from delta.tables import DeltaTable
@@ -12,60 +12,79 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.once import ATTEMPTS, OnceTable
-from rmq_formats.spark.delta import CONFLICTS
+from rmq_formats.lakehouse.delta import CONFLICTS
+from rmq_formats.lakehouse.once import ATTEMPTS, ExactlyOnceTable
 
-_SETTINGS = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+_WRITE = "spark.databricks.delta.write"
+_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def upsert(
-    spark: SparkSession, table: OnceTable, rows: Callable[[int], DataFrame], key: Sequence[str], end: int
+    spark: SparkSession,
+    table: ExactlyOnceTable,
+    rows: Callable[[int], DataFrame],
+    key: Sequence[str],
+    end: int,
+    note: str | None,
 ) -> None:
-    """Merge what is owed of the records that begin before ``end``, and set the transaction's version, in one commit.
+    """Merge the rows not landed yet of the records before ``end``, and set the transaction version, in one commit.
 
     Args:
         spark: the session.
-        table: where to.
-        rows: of a physical offset or behind it, with the table's columns.
+        table: table to merge into.
+        rows: gives the rows from a physical offset on, with the table's columns.
         key: names of columns, none of which is null in a row.
         end: physical offset, exclusive.
+        note: what the commit says of the log.
 
     Raises:
-        StoreError: other writers were faster each time.
+        StoreError: each attempt lost a commit conflict.
     """
-    offset = table.offset
     for _ in range(ATTEMPTS):
-        landed = table.exported_end()
-        if end <= landed:
-            return
-        frame = rows(landed)
-        every = F.struct(*(F.col(f"`{name}`") for name in frame.columns))
-        last = frame.groupBy(*(F.col(f"`{name}`") for name in key)).agg(F.max_by(every, offset).alias("row"))
-        same = " AND ".join(f"there.`{name}` = here.`{name}`" for name in key)
-        merge = (
-            DeltaTable.forPath(spark, table.path)
-            .alias("there")
-            .merge(last.select("row.*").alias("here"), same)
-            .withSchemaEvolution()
-            .whenMatchedUpdateAll(f"here.`{offset}` > there.`{offset}`")
-            .whenNotMatchedInsertAll()
-        )
+        begin = table.exported_end()
+        if end <= begin:
+            break
+        settings = {f"{_WRITE}.txnAppId": table.app_id, f"{_WRITE}.txnVersion": str(end)}
+        if note is not None:
+            settings[_NOTE] = note
+        if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
+            settings.clear()
         try:
-            with _transaction(spark, table.app_id, end):
-                merge.execute()
+            with _set(spark, settings):
+                _merge(spark, table, rows(begin), key)
+            table.force()
         except CONFLICTS:
             continue
-        return
-    raise StoreError(f"{table.path}: other writers were faster {ATTEMPTS} times; nothing was written")
+        break
+    else:
+        raise StoreError(f"{table.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
+    if table.lands_again:
+        table.settle(end, note)
+
+
+def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: Sequence[str]) -> None:
+    offset = table.offset
+    every = F.struct(*(F.col(f"`{name}`") for name in frame.columns))
+    last = frame.groupBy(*(F.col(f"`{name}`") for name in key)).agg(F.max_by(every, offset).alias("row"))
+    same = " AND ".join(f"there.`{name}` = here.`{name}`" for name in key)
+    merge = (
+        DeltaTable.forPath(spark, table.path)
+        .alias("there")
+        .merge(last.select("row.*").alias("here"), same)
+        .withSchemaEvolution()
+        .whenMatchedUpdateAll(f"here.`{offset}` > there.`{offset}`")
+        .whenNotMatchedInsertAll()
+    )
+    merge.execute()
 
 
 @contextmanager
-def _transaction(spark: SparkSession, app_id: str, version: int) -> Iterator[None]:
-    """Have the session's next commands set a transaction's version, or do nothing if it is set already."""
-    for name, value in zip(_SETTINGS, (app_id, str(version)), strict=True):
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have settings of the session for a while."""
+    for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in _SETTINGS:
+        for name in settings:
             spark.conf.unset(name)

@@ -1,23 +1,29 @@
-"""What an export looks at in a store's log: where it ends, what is gone of it, which topics it has."""
+"""Snapshot of a store's CommitLog for an export: its ends, its deleted ranges, its topics, marks of its content."""
 
+import json
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from pyspark.sql import SparkSession
 
-from rmq_formats import paths
-from rmq_formats.access.follow import missing_ranges
-from rmq_formats.access.queues import queue_topics
-from rmq_formats.config_json import topic_configs
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.config_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
-from rmq_formats.lakehouse.selection import Selection
-from rmq_formats.offline.plan import frozen_end, torn_bytes
-from rmq_formats.segment import Segment, Storage, commitlog_segments, open_storage
+from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.read.tail import missing_ranges
+from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.storage.queue_files import named_topics
+from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, open_storage, opened, read_range
+
+_MARKED_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
+_MARK: Final = ("physical_offset", "crc32_from", "crc32")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLog:
-    """A store's CommitLog at one moment.
+    """A store's CommitLog as it was at one moment.
 
     Attributes:
         store: the store's root.
@@ -25,7 +31,7 @@ class StoreLog:
         root: the root in that storage.
         segments: in log order.
         end: physical offset one past the last sound record.
-        torn: bytes behind it that nobody is at work on.
+        torn: bytes behind it that no broker is writing.
     """
 
     store: str
@@ -36,21 +42,47 @@ class StoreLog:
     torn: int
 
     def missing(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """Stretches of ``[begin, end)`` that were deleted."""
+        """Return the ranges of ``[begin, end)`` that were deleted."""
         return missing_ranges(self.segments, begin, end)
+
+    def mark(self, end: int) -> str | None:
+        """Describe the log's last bytes before an offset, as JSON for a commit; None if they are deleted."""
+        for segment in self.segments:
+            if segment.start_offset < end <= segment.end_offset:
+                begin = max(segment.start_offset, end - _MARKED_BYTES)
+                return json.dumps(dict(zip(_MARK, (end, begin, self._crc32(segment, begin, end)), strict=True)))
+        return None
+
+    def differs(self, mark: str) -> tuple[int, int] | None:
+        """Return the range of bytes that differ from those of a mark; None if they are the same, or deleted."""
+        try:
+            end, begin, known = (int(json.loads(mark)[name]) for name in _MARK)
+        except (ValueError, TypeError, KeyError):  # another program's metadata
+            return None
+        for segment in self.segments:
+            if segment.start_offset <= begin < end <= segment.end_offset and end - begin <= _MARKED_BYTES:
+                return None if self._crc32(segment, begin, end) == known else (begin, end)
+        return None
+
+    def _crc32(self, segment: Segment, begin: int, end: int) -> int:
+        with opened(self.storage, segment.path) as file:
+            return zlib.crc32(read_range(file, begin - segment.start_offset, end - begin))
 
     def known_topics(self) -> frozenset[str]:
         """Topics that the store's queues and configuration name; others may be in the log."""
-        found = set(queue_topics(self.storage, self.root))
+        found = set(named_topics(self.storage, self.root))
         path = f"{paths.config_dir(self.root)}/topics.json"
         if self.storage.exists(path):
-            with suppress(RmqError):  # the log is the truth, and is asked then
+            with suppress(RmqError):  # topics are then taken from the log itself
                 found |= set(topic_configs(self.storage.read_bytes(path).decode(errors="replace")))
         return frozenset(found)
 
 
 def look(store: str) -> StoreLog:
-    """The log as it is now.
+    """Take a snapshot of the log as it is now.
+
+    Args:
+        store: the store's root.
 
     Raises:
         StoreNotFoundError: there is none.
@@ -62,13 +94,13 @@ def look(store: str) -> StoreLog:
 
 
 def check_topics(spark: SparkSession, log: StoreLog, known: frozenset[str], topics: tuple[str, ...]) -> None:
-    """Refuse topics that the store does not have; the log itself is scanned for those that only it can have.
+    """Refuse topics that the store does not have; the log is scanned for those that neither queues nor config name.
 
     Args:
-        spark: scans.
+        spark: session that scans.
         log: of the store.
-        known: its ``known_topics``, which are looked up anew at each call.
-        topics: that are asked for.
+        known: its ``known_topics``, which are computed anew at each call.
+        topics: topics asked for.
 
     Raises:
         OptionError: naming them.
@@ -76,7 +108,7 @@ def check_topics(spark: SparkSession, log: StoreLog, known: frozenset[str], topi
     unknown = [topic for topic in topics if topic not in known]
     if not unknown:
         return
-    scanned = Selection(log.store, log.store, tuple(unknown)).batch(
+    scanned = ExportSelection(log.store, log.store, tuple(unknown)).batch(
         spark, log.segments[0].start_offset, log.end, {"columns": "topic"}
     )
     found = {row.topic for row in scanned.distinct().collect()}
@@ -85,8 +117,14 @@ def check_topics(spark: SparkSession, log: StoreLog, known: frozenset[str], topi
         raise OptionError(f"{log.store}: has no topic {', '.join(map(repr, lacking))}")
 
 
-def check_end(log: StoreLog, exported: int, table: str) -> None:
-    """Refuse a log that ends before what was exported of it.
+def check_log(log: StoreLog, exported: int, mark: str | None, table: str) -> None:
+    """Refuse a log that is not the one that was exported, or one that ends before that.
+
+    Args:
+        log: the log now.
+        exported: physical offset up to which the table holds it; -1 if it holds nothing.
+        mark: of the log when it was exported; None if none is known.
+        table: its path.
 
     Raises:
         StoreError: it was cut off, or is another store's.
@@ -95,4 +133,11 @@ def check_end(log: StoreLog, exported: int, table: str) -> None:
         raise StoreError(
             f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported}: "
             "the log was cut off, or it is another store's"
+        )
+    found = None if mark is None else log.differs(mark)
+    if found is not None:
+        raise StoreError(
+            f"{log.store}: bytes {found[0]} to {found[1]} of the CommitLog are not those that {table} was exported "
+            "from: the log was cut off and written anew, or it is another store's; give another table, "
+            "or --from-offset N to go on from there"
         )

@@ -1,4 +1,4 @@
-"""What is done to a table after an export: old messages go, small files become large ones, old files go."""
+"""Maintenance of exported Delta tables: deletes old messages, compacts small files, vacuums old files."""
 
 from typing import Final
 
@@ -9,17 +9,17 @@ from pyspark.sql import functions as F
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.raw import Export
 
-_SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or a reader that runs so long would lose its files
+_SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
 
 
 def check_maintenance(retention_days: int | None, vacuum_hours: int | None) -> None:
-    """Refuse what would delete what is in use.
+    """Refuse a retention or vacuum interval that would delete what is in use.
 
     Raises:
         OptionError: naming the option.
     """
     if retention_days is not None and retention_days < 1:
-        raise OptionError(f"--retention {retention_days}: a number of days, 1 or more")
+        raise OptionError(f"--retention {retention_days}: expected a number of days, 1 or more")
     if vacuum_hours is not None and vacuum_hours < _SAFE_VACUUM_HOURS:
         raise OptionError(
             f"--vacuum {vacuum_hours}: at least {_SAFE_VACUUM_HOURS} hours; younger files may be in use by a reader"
@@ -29,12 +29,12 @@ def check_maintenance(retention_days: int | None, vacuum_hours: int | None) -> N
 def maintain(
     spark: SparkSession, export: Export, *, optimize: bool, retention_days: int | None, vacuum_hours: int | None
 ) -> None:
-    """Look after the tables of an export.
+    """Delete, compact and vacuum the tables of an export.
 
     Args:
         spark: the session.
-        export: whose tables.
-        optimize: compact files to the size of ``files``, and cluster a table that has columns for it.
+        export: export whose tables are maintained.
+        optimize: compact files to the target size of ``files``, and cluster a table that has clustering columns.
         retention_days: delete the rows of messages that were stored longer ago; None keeps all.
         vacuum_hours: delete files that have been in no version for so long; None keeps them.
     """

@@ -1,9 +1,9 @@
-"""Lands rows of a log in a Delta table, each once.
+"""Exactly-once appends of log rows to a Delta table, by transaction versions that hold physical offsets.
 
-A transaction identifier keeps the physical offset up to which a selection was landed. It is read in the very
-transaction that adds the rows and sets it anew, which fails if another export has set it meanwhile: then rows
-are chosen anew, from where that one ended. So a run that dies leaves all or nothing, what is run again adds what
-is owed, and of two that race each row is one's.
+A Delta transaction version holds the physical offset up to which a selection has landed. It is read in the very
+transaction that adds the rows and sets it, and that fails if another export has set it meanwhile: then the rows
+are selected again, from where that one ended. So a killed run leaves all or nothing, a run that is repeated adds
+only what has not landed, and of two that race each row is landed by one.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,26 +17,30 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.delta import CONFLICTS, Appended, AppendTransaction, DeltaTableLog, TableSnapshot
 from rmq_formats.lakehouse.evolution import misfit, missing
-from rmq_formats.lakehouse.selection import Selection
-from rmq_formats.spark.delta import CONFLICTS, Appended, AppendTransaction, DeltaTableLog
+from rmq_formats.lakehouse.log import StoreLog, check_log
+from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.lakehouse.standing import Standing, standing
 
 STORE_PROPERTY: Final = "rmq.store"
-ATTEMPTS: Final = 50  # each lost race is another's commit
+ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 
 Finish = Callable[[DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One attempt to land what is owed.
+    """One attempt to append the rows that have not landed yet.
 
     Attributes:
-        transaction: that has read where the table stands.
-        begin: physical offset of what is owed.
+        transaction: transaction that has read up to where the table has landed.
+        begin: physical offset where the rows not landed yet begin.
         end: exclusive.
-        shared: whether exports of other selections have landed in the table, perhaps some of this.
+        shared: whether the table may hold some of the rows already: other selections' exports have landed in it,
+            or these are landed again.
         versions: transaction versions to commit.
+        note: what the commit says of the log; see ``LogMark``.
     """
 
     transaction: AppendTransaction
@@ -44,6 +48,7 @@ class Turn:
     end: int
     shared: bool
     versions: Mapping[str, int]
+    note: str | None
 
 
 Write = Callable[[Turn], Appended]
@@ -51,13 +56,13 @@ Write = Callable[[Turn], Appended]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a table is laid out when it is made.
+    """Partitions, clustering and properties of a table when it is created.
 
     Attributes:
         partitions: columns that it is partitioned by.
         clusters: columns that OPTIMIZE clusters it by; there are no partitions then.
-        properties: of the table, beyond whose it is.
-        stats: columns that Delta keeps the smallest and largest values of in each file.
+        properties: table properties, beyond the store's identifier.
+        stats: columns with minimum and maximum of each file in Delta's log.
     """
 
     partitions: tuple[str, ...] = ()
@@ -66,8 +71,8 @@ class Shape:
     stats: tuple[str, ...] = ()
 
 
-class OnceTable:
-    """A table of one store's rows.
+class ExactlyOnceTable:
+    """Delta table into which rows of one store are landed exactly once.
 
     Args:
         spark: the session.
@@ -78,7 +83,7 @@ class OnceTable:
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, selection: Selection, shape: Shape, offset: str = "physical_offset"
+        self, spark: SparkSession, path: str, selection: ExportSelection, shape: Shape, offset: str = "physical_offset"
     ) -> None:
         self._spark = spark
         self.path = path
@@ -87,13 +92,57 @@ class OnceTable:
         self._shape = shape
         self.offset = offset
         self._log = DeltaTableLog(spark, path)
+        self._found: dict[tuple[int, int], Standing] = {}  # of the version looked at last
 
     def exported_end(self) -> int:
-        """Physical offset up to which the selection was landed; -1 if it never was."""
-        return self._log.transaction_version(self._selection.app_id) if self._log.exists() else -1
+        """Return the physical offset where the rows to land begin; -1 if nothing has landed yet.
+
+        Raises:
+            StoreError: the table does not hold what has landed in it, and no offset to begin at was asked for.
+        """
+        return self._begin(self.standing())
+
+    def standing(self) -> Standing:
+        """Find how far the selection has landed in the newest version of the table."""
+        snapshot = self._log.snapshot()
+        return Standing(-1, -1) if snapshot.version < 0 else self._standing(snapshot)
+
+    def check_log(self, log: StoreLog) -> None:
+        """Refuse a log that is not the one that the table was exported from; unless it is to be landed again.
+
+        Raises:
+            StoreError: it was cut off, or is another store's.
+        """
+        found = self.standing()
+        if not self.lands_again:
+            check_log(log, found.landed, found.note, self.path)
+
+    def _standing(self, snapshot: TableSnapshot) -> Standing:
+        known = snapshot.transaction_version(self.app_id)
+        if (snapshot.version, known) not in self._found:
+            mine = any(name.startswith(self._selection.lock_id) for name in snapshot.app_ids())
+            is_complete = mine and not snapshot.drops_transactions()
+            found = standing(self._log, snapshot.version, self.app_id, known, is_complete=is_complete)
+            self._found = {(snapshot.version, known): found}
+        return self._found[snapshot.version, known]
+
+    def _begin(self, found: Standing) -> int:
+        asked = self._selection.from_offset
+        if asked is None:
+            if found.fault is not None:
+                raise StoreError(f"{self.path}: {found.fault}")
+            return found.landed
+        if found.claimed is not None and asked > max(found.claimed, 0):
+            raise StoreError(f"--from-offset {asked}: {self.path} has landed up to {max(found.claimed, 0)} only")
+        return asked
+
+    @property
+    def lands_again(self) -> bool:
+        """Whether rows may be in the table already, and are to be left out then."""
+        return self._selection.from_offset is not None
 
     def check(self, schema: StructType) -> None:
-        """Refuse a table that is another's, or another one.
+        """Refuse a table of another store, or of another layout.
 
         Raises:
             StoreError: naming what does not fit.
@@ -125,12 +174,12 @@ class OnceTable:
             raise StoreError(f"{self.path}: its column {name} is {there.simpleString()}, not {wanted.simpleString()}")
 
     def prepare(self, schema: StructType) -> None:
-        """Make the table if there is none, and add the columns that it lacks."""
+        """Create the table if there is none, and add the columns that it lacks."""
         if not self._log.exists():
             try:
                 self._create(schema)
             except (PySparkException, *CONFLICTS):
-                if not self._log.exists():  # another export was not faster
+                if not self._log.exists():  # not because another export was faster
                     raise
         self.check(schema)
         columns = ", ".join(missing(self._log.schema(), schema))
@@ -149,54 +198,79 @@ class OnceTable:
             table = table.property(name, value)
         table.property(STORE_PROPERTY, self._selection.store_id).execute()
 
-    def land(self, write: Write, end: int) -> Appended:
-        """Land what is owed of the records that begin before ``end``, a physical offset.
+    def land(self, write: Write, end: int, note: str | None) -> Appended:
+        """Land the rows not landed yet of the records that begin before ``end``, a physical offset.
 
         Args:
-            write: appends them; called again after a lost race.
+            write: appends the rows; called again after a lost race.
             end: exclusive.
+            note: what the commit says of the log.
 
         Raises:
-            StoreError: other writers were faster each time.
+            StoreError: each attempt lost a commit conflict, or the table does not hold what has landed in it.
         """
-        selection = self._selection
         for _ in range(ATTEMPTS):
-            transaction = self._log.begin_append()
-            landed = transaction.transaction_version(selection.app_id)
-            transaction.transaction_version(selection.lock_id)
-            if end <= landed:
+            turn = self._turn(end, note)
+            if turn is None:
                 return Appended()
-            own = {selection.app_id, selection.lock_id}
-            shared = any(name.startswith(selection.lock_id) and name not in own for name in transaction.app_ids())
-            versions = {selection.app_id: end, selection.lock_id: transaction.table_version + 1}
-            begin = max(landed, selection.starting_physical_offset)
             try:
-                return write(Turn(transaction, begin, end, shared, versions))
+                return write(turn) if turn.begin < turn.end else _acknowledge(turn)
             except CONFLICTS:
                 continue
-        raise StoreError(f"{self.path}: other writers were faster {ATTEMPTS} times; nothing was written")
+        raise StoreError(f"{self.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
+
+    def force(self) -> None:
+        """Force what was committed by other means than ``land``."""
+        self._log.force()
+
+    def settle(self, end: int, note: str | None) -> None:
+        """Set the transaction version alone; see ``land``."""
+        self.land(_acknowledge, end, note)
+
+    def _turn(self, end: int, note: str | None) -> Turn | None:
+        """Begin an attempt; None if nothing is left to land."""
+        selection = self._selection
+        transaction = self._log.begin_append()
+        transaction.watch(selection.app_id)
+        transaction.watch(selection.lock_id)
+        snapshot = transaction.snapshot
+        found = self._standing(snapshot)
+        first = self._begin(found)
+        if end < first or (end == first and not self.lands_again):
+            return None
+        own = {selection.app_id, selection.lock_id}
+        others = any(name.startswith(selection.lock_id) and name not in own for name in snapshot.app_ids())
+        shared = self.lands_again or others or snapshot.drops_transactions()
+        versions = {selection.app_id: max(end, found.landed), selection.lock_id: snapshot.version + 1}
+        return Turn(transaction, max(first, selection.starting_physical_offset), end, shared, versions, note)
 
     def append(self, turn: Turn, frame: DataFrame, finish: Finish = lambda frame: frame) -> Appended:
-        """Write rows by Spark, and commit them.
+        """Append rows by Spark, and commit them with the turn's transaction versions.
 
         Args:
             turn: see ``Turn``.
             frame: the rows that begin at ``turn.begin`` or behind it, with the table's column of physical offsets.
-            finish: makes the table's columns of those that are owed.
+            finish: builds the table's columns of the rows to append.
         """
         owed = self._without_landed(frame, turn) if turn.shared else frame
-        return turn.transaction.append(finish(owed), turn.versions)
+        return turn.transaction.append(finish(owed), turn.versions, turn.note)
 
     def takes_files(self) -> str | None:
-        """The directory for files that Spark has not written; None if the table asks more of its writers.
+        """Return the directory for Parquet files written without Spark; None if the table asks more of its writers.
 
-        It does if it is not in a file system of this machine, too.
+        A table that is not in a file system of this machine does, too.
         """
         return self._log.local_path() if self._log.is_plain() and not self._shape.clusters else None
 
     def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:
-        """Leave out what an export of another selection of the store has landed."""
-        seen = turn.transaction.table_version
+        """Remove rows that the table has."""
+        seen = turn.transaction.snapshot.version
         table = self._spark.read.format("delta").option("versionAsOf", seen).load(self.path)
         there = table.where(F.col(self.offset).between(turn.begin, turn.end - 1)).select(self.offset)
         return frame.join(there, self.offset, "left_anti").select(*frame.columns)
+
+
+def _acknowledge(turn: Turn) -> Appended:
+    """Commit that the table holds what it is to hold."""
+    turn.transaction.append_files([], {}, turn.versions, turn.note)
+    return Appended(committed=True)

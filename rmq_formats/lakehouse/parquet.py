@@ -1,6 +1,6 @@
-"""Arrow batches as Parquet files of a Delta table: a directory for each partition, and what its log tells of a file.
+"""Writes Arrow batches as Parquet files of a partitioned Delta table, with the ``add`` actions of its log.
 
-A row passes from Arrow to Parquet in columns; Spark's own writer takes it apart and puts it together value by value.
+Rows go from Arrow to Parquet column by column; Spark's own writer converts them value by value.
 """
 
 import json
@@ -27,10 +27,10 @@ CODECS: Final = {
     "none": "none", "uncompressed": "none", "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4",
 }  # fmt: skip
 _OPEN_FILES: Final = 64
-_MAX_DIRECTORY_BYTES: Final = 255  # that file systems take
+_MAX_DIRECTORY_BYTES: Final = 255  # longest name that file systems accept
 # VACUUM compares the log's texts of paths with what Hadoop makes of the files' names: of these both make the same.
 _AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
-# Values that hardly ever come twice: a dictionary of them would be made and thrown away.
+# Values that hardly ever repeat: a dictionary of them would be built and thrown away.
 _PLAIN: Final = frozenset(
     {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
 )
@@ -41,14 +41,14 @@ Key = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where files go and what is in them.
+    """Directory, partition columns, codec and sizes of the files.
 
     Attributes:
         table: directory of the table.
-        partitions: columns that become directories, and stand in no file.
-        stats: columns whose smallest and largest values the table's log keeps.
+        partitions: partition columns, which become directories and are in no file.
+        stats: columns with minimum and maximum in the table's log.
         codec: one of ``CODECS``.
-        target_bytes: of a file, about. Rows of an eighth of it become a row group; twice as much waits at most,
+        target_bytes: file size, about. Rows of an eighth of it become a row group; at most twice as much is buffered,
             whatever the number of partitions.
     """
 
@@ -61,10 +61,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that no version of the table has yet.
+    """A finished file that no version of the table has yet.
 
     Attributes:
-        action: of the table's log, as JSON.
+        action: ``add`` action of the table's log, as JSON.
         path: of the file.
         rows: in it.
         bytes: its size.
@@ -77,7 +77,7 @@ class WrittenFile:
 
 
 class PartitionedFiles:
-    """Writes batches of one schema. Rows of a partition keep their order.
+    """Writes batches of one schema to one open file a partition. Rows of a partition keep their order.
 
     Args:
         layout: see ``Layout``.
@@ -89,12 +89,12 @@ class PartitionedFiles:
         self._schema = pa.schema([field for field in schema if field.name not in layout.partitions])
         self._pending: dict[Key, list[pa.RecordBatch]] = {}
         self._pending_bytes: dict[Key, int] = {}
-        self._open: dict[Key, _File] = {}  # the one that was written to last is the last
+        self._open: dict[Key, _ParquetFile] = {}  # in order of the last write
         self._written: list[WrittenFile] = []
         self._paths: list[Path] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows.
+        """Buffer a batch's rows, and write those of partitions that have enough.
 
         Raises:
             StoreError: a file cannot be written.
@@ -110,7 +110,7 @@ class PartitionedFiles:
                 self._flush(key)
 
     def close(self) -> list[WrittenFile]:
-        """Write what waits; all files."""
+        """Write the buffered rows, and return all files."""
         for key in list(self._pending):
             self._flush(key)
         for key in list(self._open):
@@ -118,11 +118,11 @@ class PartitionedFiles:
         return self._written
 
     def abort(self) -> None:
-        """Remove all files."""
+        """Delete all files."""
         for file in self._open.values():
             file.discard()
         for path in self._paths:
-            with suppress(OSError):  # what is left belongs to no version
+            with suppress(OSError):  # the files left belong to no version
                 path.unlink()
 
     def _flush(self, key: Key) -> None:
@@ -132,7 +132,7 @@ class PartitionedFiles:
         if file is None:
             while len(self._open) >= _OPEN_FILES:
                 self._close(next(iter(self._open)))
-            file = _File(self._layout, self._schema, key)
+            file = _ParquetFile(self._layout, self._schema, key)
             self._paths.append(file.path)
             file.open()
         self._open[key] = file
@@ -144,8 +144,8 @@ class PartitionedFiles:
         self._written.append(self._open.pop(key).close())
 
 
-class _File:
-    """A Parquet file while it is written."""
+class _ParquetFile:
+    """A Parquet file that is being written."""
 
     def __init__(self, layout: Layout, schema: pa.Schema, key: Key) -> None:
         self._layout, self._key = layout, key
@@ -157,11 +157,11 @@ class _File:
         self._schema = schema
 
     def open(self) -> None:
-        """Make it. The table's directory is there already: where it is not, this is not the table's file system."""
+        """Create the file. The table's directory must exist: where it does not, this is not the table's file system."""
         table, schema, layout = Path(self._layout.table), self._schema, self._layout
         leaves = [leaf for name in schema.names for leaf in _LEAVES.get(name, (name,))]
         if not table.is_dir():
-            raise StoreError(f"{table}: the table is not seen on {socket.gethostname()}")
+            raise StoreError(f"{table}: the table's directory does not exist on {socket.gethostname()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._sink = pa.OSFile(str(self.path), "wb")
@@ -178,11 +178,11 @@ class _File:
 
     @property
     def bytes(self) -> int:
-        """Size so far."""
+        """Size of the file so far, in bytes."""
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """A row group."""
+        """Write a row group."""
         for name, stats in self._stats.items():
             stats.add(rows.column(name))
         self._rows += rows.num_rows
@@ -192,9 +192,10 @@ class _File:
             raise _fault(self.path, error) from error
 
     def close(self) -> WrittenFile:
-        """Finish the file; what the table's log is to say of it."""
+        """Finish the file, and build its ``add`` action with statistics."""
         try:
             self._writer.close()
+            os.fsync(self._sink.fileno())  # on a machine of its own no one else does
             self._sink.close()
             found = self.path.stat()
         except OSError as error:
@@ -219,14 +220,14 @@ class _File:
         }
 
     def discard(self) -> None:
-        """Let go of it unfinished."""
+        """Close the unfinished file."""
         for close in (self._writer.close, self._sink.close):
             with suppress(OSError, pa.ArrowException):
                 close()
 
 
 def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    """The rows of each partition that a batch has rows of."""
+    """Split a batch by its partitions' values."""
     if not batch.num_rows:
         return
     codes = np.zeros(batch.num_rows, dtype=np.int64)
@@ -236,13 +237,13 @@ def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[K
     _, counts = np.unique(codes, return_counts=True)
     order = np.argsort(codes, kind="stable")
     for places in np.split(order, np.cumsum(counts)[:-1]):
-        # A copy each: a part of the batch would keep all of it in memory until a rare partition's rows are written.
+        # A copy each: a slice would keep the whole batch in memory until a rare partition's rows are written.
         rows = batch.take(pa.array(places)) if len(counts) > 1 else batch
         yield tuple(_partition_value(rows.column(name)[0]) for name in partitions), rows
 
 
 def _partition_value(value: pa.Scalar) -> str | None:
-    """As Delta writes it; to it a text without characters is none."""
+    """Convert a partition value to Delta's text; the empty text becomes null, as in Delta."""
     text: str | None = pc.cast(value, pa.string()).as_py()
     return text or None
 
@@ -251,7 +252,7 @@ def _directory(name: str, value: str | None) -> str:
     if value is None:
         return f"{name}=__HIVE_DEFAULT_PARTITION__"
     escaped = "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in value.encode())
-    # Which directory it is says nothing: the log has the value. A cut name may be that of several.
+    # The directory's name means nothing to Delta: its log has the value. A cut name may be that of several.
     return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
 
 

@@ -1,4 +1,4 @@
-"""The raw table: the source's columns as they are, and the date of the store time."""
+"""Raw table: the columns of ``rmq_commitlog`` unchanged, and the date of the store time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,32 +9,33 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.delta import Appended
 from rmq_formats.lakehouse.files import may_write_apart
-from rmq_formats.lakehouse.once import OnceTable, Shape, Turn
+from rmq_formats.lakehouse.log import StoreLog
+from rmq_formats.lakehouse.once import ExactlyOnceTable, Shape, Turn
 from rmq_formats.lakehouse.parquet import CODECS, Layout
 from rmq_formats.lakehouse.raw_files import DATE, ERROR, FilesJob, write_files
 from rmq_formats.lakehouse.records import Records
-from rmq_formats.lakehouse.selection import Selection
-from rmq_formats.spark import schemas
-from rmq_formats.spark.delta import Appended
+from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.spark.options import schemas
 
 _NEEDED: Final = ("physical_offset", "size", "store_timestamp", ERROR)
-# Smallest and largest values cost a look at each value; these are what rows are looked up by.
+# Columns with statistics, which cost a look at each value: those that rows are looked up by.
 _STATS: Final[tuple[str, ...]] = ("physical_offset", "store_timestamp", "queue_id", "queue_offset", "uniq_key")
-# Types whose texts in the table's log are those of Arrow.
+# Types whose text in the table's log is as Arrow's cast to string.
 _PLAIN_PARTITIONS: Final = (StringType(), IntegerType(), LongType(), DateType())
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What an export has added to its tables.
+    """Counts of what an export has added to its tables.
 
     Attributes:
         messages: rows.
-        bytes: of these messages in the log.
-        damaged: stretches of the log that hold no sound record, and bodies that do not inflate.
-        undecoded: messages whose body is not what the spec says.
-        files: of the tables.
+        bytes: bytes of these messages in the log.
+        damaged: stretches of the log without a sound record, and bodies that do not inflate.
+        undecoded: messages whose body does not decode by the spec.
+        files: files added to the tables.
     """
 
     messages: int = 0
@@ -51,36 +52,40 @@ Counted = tuple[Appended, Landed]
 
 
 class Export(Protocol):
-    """Lands a selection of a store's messages in tables of its own."""
+    """Interface of an export, which lands a selection of a store's messages in tables of its own."""
 
     name: str
     tables: dict[str, str]
     """Their paths, each with its column of store times."""
-    selection: Selection
+    selection: ExportSelection
 
     def source_options(self) -> dict[str, str]:
-        """The source's options beyond those of the selection."""
+        """Return the source's options beyond those of the selection."""
         ...
 
     def check(self) -> None:
-        """Refuse tables that do not fit. Raises StoreError."""
+        """Refuse existing tables that do not fit. Raises StoreError."""
+        ...
+
+    def check_log(self, log: StoreLog) -> None:
+        """Refuse a log that is not the one that the tables were exported from. Raises StoreError."""
         ...
 
     def prepare(self) -> None:
-        """Make the tables that are not there. Raises StoreError."""
+        """Create the tables that do not exist. Raises StoreError."""
         ...
 
     def exported_end(self) -> int:
-        """Physical offset up to which all is landed; -1 if nothing ever was."""
+        """Return the physical offset where the rows to land begin; -1 if nothing has landed. Raises StoreError."""
         ...
 
     def land(self, records: Records) -> Landed:
-        """Land what is owed of the records."""
+        """Land those of the records that have not landed yet."""
         ...
 
 
 class RawExport:
-    """Lands all columns, or some, in one table.
+    """Export of all columns, or some, to one table.
 
     Args:
         spark: the session.
@@ -91,7 +96,7 @@ class RawExport:
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, selection: Selection, columns: Sequence[str] | None, shape: Shape
+        self, spark: SparkSession, path: str, selection: ExportSelection, columns: Sequence[str] | None, shape: Shape
     ) -> None:
         layout = [name for name in (*shape.partitions, *shape.clusters) if name != DATE]
         wanted = None if columns is None else tuple(dict.fromkeys([*columns, *_NEEDED, "topic", *layout]))
@@ -110,18 +115,22 @@ class RawExport:
         )
         stats += tuple(name for name in shape.clusters if name not in stats)
         self._shape = Shape(shape.partitions, shape.clusters, stats=stats)
-        self._table = OnceTable(spark, path, selection, self._shape)
+        self._table = ExactlyOnceTable(spark, path, selection, self._shape)
 
     def source_options(self) -> dict[str, str]:
-        """The wanted columns."""
+        """Return the options that select the wanted columns."""
         return {"columns": ",".join(self._source.fieldNames())}
 
     def check(self) -> None:
         """Refuse a table of another store, or of other columns. Raises StoreError."""
         self._table.check(self._schema)
 
+    def check_log(self, log: StoreLog) -> None:
+        """See ``Export``."""
+        self._table.check_log(log)
+
     def prepare(self) -> None:
-        """Make the table."""
+        """Create the table."""
         self._table.prepare(self._schema)
 
     def exported_end(self) -> int:
@@ -137,11 +146,11 @@ class RawExport:
             added, counted = self._files(records, turn) or self._rows(records, turn)
             return added
 
-        added = self._table.land(write, records.end)
+        added = self._table.land(write, records.end, records.mark)
         return replace(counted, messages=added.rows, files=added.files) if added.committed else Landed()
 
     def _files(self, records: Records, turn: Turn) -> Counted | None:
-        """Have the tasks write files; None where Spark has to."""
+        """Let the tasks write Parquet files; None where the rows have to go through Spark."""
         spark, layout = records.spark, None if turn.shared else self._layout(records.spark)
         if layout is None:
             return None
@@ -157,12 +166,12 @@ class RawExport:
             "numOutputRows": added.rows,
             "numOutputBytes": sum(file.bytes for file in files),
         }
-        turn.transaction.append_files([file.action for file in files], told, turn.versions)
+        turn.transaction.append_files([file.action for file in files], told, turn.versions, turn.note)
         bytes_, damaged = sum(task.bytes for task in written), sum(task.damaged for task in written)
         return added, Landed(bytes=bytes_, damaged=damaged)
 
     def _layout(self, spark: SparkSession) -> Layout | None:
-        """Where tasks write files and how; None where they cannot."""
+        """Return where and how tasks write files; None where they cannot."""
         path = self._table.takes_files()
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._shape.partitions)
@@ -171,7 +180,7 @@ class RawExport:
         return Layout(path, self._shape.partitions, self._shape.stats, codec)
 
     def _rows(self, records: Records, turn: Turn) -> Counted:
-        """Have Spark write the rows."""
+        """Append the rows by Spark."""
         seen = Observation()
 
         def finish(frame: DataFrame) -> DataFrame:

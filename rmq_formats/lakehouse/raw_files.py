@@ -1,4 +1,4 @@
-"""Lands raw rows without Spark's rows between: each task reads a stretch of the log and writes Parquet files of it."""
+"""Lands raw rows without Spark's row format: each task scans a split of the log, writes Parquet files directly."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from rmq_formats.access.plan import Task
-from rmq_formats.access.query import ReadOptions
-from rmq_formats.access.read import read_task
-from rmq_formats.arrow_schema import schema_of
+from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_formats.lakehouse.selection import LeftOut
+from rmq_formats.read.plan import Task
+from rmq_formats.read.query import ReadOptions
+from rmq_formats.read.task import read_task
 from rmq_formats.spark.runner import SparkRunner
 
 DATE = "date"
@@ -23,7 +23,7 @@ ERROR = "record_error"
 
 @dataclass(frozen=True, slots=True)
 class FilesJob:
-    """What all tasks have to know.
+    """Job description that all tasks get.
 
     Attributes:
         store: root of the store.
@@ -40,7 +40,7 @@ class FilesJob:
 
 @dataclass(frozen=True, slots=True)
 class TaskFiles:
-    """What a task has written.
+    """Files and counts of one task.
 
     Attributes:
         files: in the order in which they were closed.
@@ -54,7 +54,7 @@ class TaskFiles:
 
 
 def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> list[TaskFiles]:
-    """Write the rows of all tasks; nobody sees the files before the table's log names them.
+    """Run the tasks that write files; nobody sees these before the table's log names them.
 
     Raises:
         StoreError: a file that cannot be read or written, or was written where the driver does not see it.
@@ -68,13 +68,13 @@ def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> 
 
 
 def _check_seen(file: WrittenFile) -> None:
-    """See that a file is where the table's log will look for it: a task may run where the table's mount is missing."""
+    """Check that a file is where the table's log will look for it: an executor may lack the table's mount."""
     try:
         size = Path(file.path).stat().st_size
     except OSError as error:
-        raise StoreError(f"{file.path}: written by a task, and not seen here ({error.strerror})") from error
+        raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({error.strerror})") from error
     if size != file.bytes:
-        raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, and seen here with {size}")
+        raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, but the driver sees {size}")
 
 
 def write_task(job: FilesJob, task: Task) -> TaskFiles:
@@ -105,6 +105,6 @@ def _wanted(batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
 
 
 def _dated(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """With the day of the store time, and without what a sound row has not."""
+    """Add the day of the store time, and drop columns that a sound row has not."""
     date = rows.column("store_timestamp").cast(pa.date32())
     return pa.RecordBatch.from_arrays([*(rows.column(name) for name in schema.names[:-1]), date], schema=schema)

@@ -1,15 +1,15 @@
-"""What a run offers an export: the records of its selection up to an offset, as rows or as tasks."""
+"""Records that a run hands to an export: its selection up to an offset, as a DataFrame or as scan tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_formats.access.plan import Plan
 from rmq_formats.lakehouse.files import split_bytes
-from rmq_formats.lakehouse.selection import Selection
-from rmq_formats.spark.commitlog import plan_of
-from rmq_formats.spark.options import SourceOptions, commitlog_options
+from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.read.plan import ReadPlan
+from rmq_formats.spark.commitlog.batch import plan_of
+from rmq_formats.spark.options.read import SourceOptions, commitlog_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +23,23 @@ class Records:
         log_begin: the log's first offset: what was before it is deleted.
         end: the offset.
         topics: how many there may be, for the size of files.
+        mark: of the log at the offset, for the commit; None if there is none.
     """
 
     spark: SparkSession
-    selection: Selection
+    selection: ExportSelection
     options: Mapping[str, str]
     log_begin: int
     end: int
     topics: int
+    mark: str | None
 
     def frame(self, first: int) -> DataFrame:
-        """Those that begin at ``first`` or behind it, as rows."""
+        """Read the records that begin at ``first`` or behind it as a DataFrame."""
         return self.selection.batch(self.spark, first, self.end, self._with_splits(first))
 
-    def plan(self, first: int) -> tuple[SourceOptions, Plan]:
-        """The same as options and tasks; the topics that are left out are among them."""
+    def plan(self, first: int) -> tuple[SourceOptions, ReadPlan]:
+        """Plan the same read as options and tasks; topics that are left out are not filtered yet."""
         given = commitlog_options(self.selection.read_options(first, self.end, self._with_splits(first)))
         return given, plan_of(given)
 

@@ -1,9 +1,9 @@
-"""Runs exports: once over what is there, or micro batch by micro batch as a log grows."""
+"""Runs exports: as one batch of what is there, or as a stream of micro batches while a log grows."""
 
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,13 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.checkpoint import Checkpoint
-from rmq_formats.lakehouse.log import StoreLog, check_end, look
+from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.log import StoreLog, look
 from rmq_formats.lakehouse.raw import Export, Landed
 from rmq_formats.lakehouse.records import Records
+from rmq_formats.read.forced import force_log
 
-_WAIT_S = 0.5  # how long a signal waits to be noticed
-# Spark gives the process that plans a stream ten seconds to start, and no setting for it: a busy machine needs more.
+_WAIT_S = 0.5  # how long until a signal is noticed
+# Spark gives a stream's planning process ten seconds to start, without a setting: a busy machine needs more.
 _STARTS = 5
 _NOT_STARTED = "Python worker failed to connect back"
 
@@ -27,12 +28,12 @@ _log = logging.getLogger("rmq_formats.lakehouse")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How far an export goes, and what it puts up with.
+    """Bounds of an export, and its tolerance of data loss.
 
     Attributes:
         ending_physical_offset: exclusive; None is the log's end.
         fail_on_data_loss: whether what was deleted before it was exported is an error.
-        topics: how many there may be, for the size of files.
+        topics: number of topics at most, for the size of files.
     """
 
     ending_physical_offset: int | None = None
@@ -41,15 +42,15 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Progress:
-    """What a run has done so far.
+class ExportProgress:
+    """Progress of a run: offsets and counts.
 
     Attributes:
         start: physical offset where it began.
         end: where it stands.
-        missing_bytes: of the log that were deleted before they were exported.
-        landed: by export.
-        batches: that landed something.
+        missing_bytes: bytes of the log that were deleted before they were exported.
+        landed: counts by export.
+        batches: micro batches that landed something.
     """
 
     start: int = 0
@@ -60,17 +61,17 @@ class Progress:
 
     @property
     def total(self) -> Landed:
-        """All exports together."""
+        """Counts of all exports together."""
         return sum(self.landed.values(), Landed())
 
 
-class Run:
-    """Exports of one store that go together.
+class ExportRun:
+    """Exports of one store that run together.
 
     Args:
         spark: the session.
         store: the store's root.
-        exports: what is landed, and where.
+        exports: the exports.
         bounds: see ``Bounds``.
     """
 
@@ -79,17 +80,18 @@ class Run:
         self._store = store
         self._exports = exports
         self._bounds = bounds
-        self.progress = Progress(landed={export.name: Landed() for export in exports})
+        self.still_alone: Callable[[], None] = lambda: None  # raises if another exporter has taken over
+        self.progress = ExportProgress(landed={export.name: Landed() for export in exports})
 
     def check(self, log: StoreLog) -> None:
-        """Refuse what does not fit, before anything is written; then see where the run begins.
+        """Refuse what does not fit, before anything is written; then set where the run begins.
 
         Raises:
             StoreError: a table of another store, a log that was cut off, or a part of it that is gone.
         """
         for export in self._exports:
             export.check()
-            check_end(log, export.exported_end(), ", ".join(export.tables))
+            export.check_log(log)
             self._missing(log, self._begin(export, log), self._end(log))
         self.progress.start = min(self._begin(export, log) for export in self._exports)
         self.progress.end = self.progress.start
@@ -105,36 +107,40 @@ class Run:
     def _missing(self, log: StoreLog, begin: int, end: int) -> int:
         gaps = log.missing(begin, end)
         for first, last in gaps:
-            message = f"{self._store}: bytes {first} to {last} of the CommitLog are gone: never exported, and deleted"
+            message = f"{self._store}: bytes {first} to {last} of the CommitLog are gone: deleted before the export"
             if self._bounds.fail_on_data_loss:
-                raise StoreError(f"{message}; --fail-on-data-loss false goes on without them")
+                raise StoreError(f"{message}; --fail-on-data-loss false skips them")
             _log.warning("%s", message)
         return sum(last - first for first, last in gaps)
 
     def prepare(self) -> None:
-        """Make the tables. Raises StoreError."""
+        """Create the tables. Raises StoreError."""
         for export in self._exports:
             export.prepare()
 
     def land(self, log: StoreLog, end: int) -> None:
-        """Land all that is owed of the records that begin before ``end``.
+        """Land the rows not landed yet of the records that begin before ``end``, in all exports.
 
         Raises:
             StoreError: the log ends before; nothing is landed.
         """
         progress, gone, done = self.progress, 0, False
         for export in self._exports:
+            self.still_alone()
+            export.check_log(log)
             begin = self._begin(export, log)
-            if begin >= end:
+            if begin > end or (begin == end and export.selection.from_offset is None):
                 continue
-            if end > log.end:  # what is written there later would be taken for landed
+            if end > log.end:  # records written there later would be taken for landed
                 raise StoreError(
                     f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
                     "the log was cut off, or it is another store's; give another --checkpoint"
                 )
             gone = max(gone, self._missing(log, begin, end))
             options, first = export.source_options(), log.segments[0].start_offset
-            added = export.land(Records(self._spark, export.selection, options, first, end, self._bounds.topics))
+            force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
+            records = Records(self._spark, export.selection, options, first, end, self._bounds.topics, log.mark(end))
+            added = export.land(records)
             progress.landed[export.name] += added
             done = True
         progress.missing_bytes += gone
@@ -142,21 +148,21 @@ class Run:
         progress.end = max(progress.end, end)
 
     def batch(self, log: StoreLog) -> None:
-        """Land what is there."""
+        """Land all records up to the log's end, as one batch."""
         self.land(log, self._end(log))
 
-    def stream(self, checkpoint: Checkpoint, interval: str | None, limits: dict[str, str]) -> None:
-        """Land what comes, until the query ends or a signal stops it.
+    def stream(self, checkpoint: ExportCheckpoint, interval: str | None, limits: dict[str, str]) -> None:
+        """Land records as they come, until the query ends or a signal stops it.
 
-        A micro batch is a stretch of the log. Its rows are read from where the table stands, not from where the
-        checkpoint says: that may be lost, or behind the table, or ahead of it.
+        A micro batch is a range of the log. Its rows are read from where the table stands, not from where the
+        checkpoint stands, which may be lost, or behind the table, or ahead of it.
 
         Args:
             checkpoint: of the query.
             interval: between micro batches, as ``10 seconds``; None ends the query with what is there now.
             limits: options of the source that bound a micro batch.
         """
-        self.land(look(self._store), checkpoint.committed_end())  # what a table that is new has not seen
+        self.land(look(self._store), checkpoint.committed_end())  # a new table has not seen what the checkpoint has
         source = self._spark.readStream.format("rmq_commitlog").options(**limits).option("columns", "physical_offset")
         source = source.option("startingPhysicalOffset", self.progress.start)
         source = source.option("failOnDataLoss", str(self._bounds.fail_on_data_loss).lower())
@@ -166,7 +172,7 @@ class Run:
 
             def land(_frame: DataFrame, batch_id: int) -> None:
                 with landing:
-                    if not stopped.is_set():  # else the next run lands it, which begins where the table stands
+                    if not stopped.is_set():  # else the next run lands it: it begins where the table stands
                         self.land(look(self._store), checkpoint.batch_end(batch_id))
 
             writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
@@ -178,7 +184,7 @@ class Run:
                 except StreamingQueryException as error:
                     if _NOT_STARTED not in str(error) or start == _STARTS:
                         raise
-                    _log.warning("the stream's Python process was too slow to start, once more: %s", error)
+                    _log.warning("the stream's Python process was too slow to start, retrying: %s", error)
 
 
 def _await(query: StreamingQuery, stopped: threading.Event, landing: threading.Lock) -> None:
@@ -186,14 +192,14 @@ def _await(query: StreamingQuery, stopped: threading.Event, landing: threading.L
         while not stopped.is_set() and not query.awaitTermination(_WAIT_S):  # type: ignore[arg-type]
             pass
     finally:
-        with landing:  # what is being landed is not to be torn from its report
+        with landing:  # waits for the batch that is being landed, so that the report includes it
             pass
         query.stop()
 
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, instead of ending the process."""
+    """Return an event that SIGINT and SIGTERM set, instead of ending the process."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped

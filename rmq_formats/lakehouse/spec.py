@@ -1,4 +1,4 @@
-"""The spec file of typed tables: which topics, what their bodies are, and where they go. TOML, or JSON by its name."""
+"""Spec file of typed tables: topics, body formats and table paths. TOML, or JSON by its name."""
 
 from pathlib import Path
 from typing import Final, Literal
@@ -9,7 +9,7 @@ from rmq_formats.errors import OptionError
 
 
 class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One topic whose bodies become columns.
+    """Spec of one topic whose bodies become columns.
 
     Attributes:
         topic: its name.
@@ -18,9 +18,9 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         schema: JSON: columns in Spark's DDL, or Spark's own JSON of a schema; Avro: the schema.
         schema_file: a file with it, beside the spec; Protobuf: a FileDescriptorSet, as ``protoc -o`` writes it.
         message: Protobuf: full name of the message.
-        key: columns whose values name a row: the last message of a key is its row. Without, each message is one.
+        key: columns that identify a row: the last message of a key is its row. Without a key each message is a row.
         cluster_by: columns that OPTIMIZE clusters the table by.
-        metadata_prefix: before the names of the columns that are not the body's.
+        metadata_prefix: prefix of the names of the columns that are not the body's.
     """
 
     topic: str
@@ -38,11 +38,11 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     topics: list[TypedTopic]
 
 
-_MAX_SPEC_BYTES: Final = 64 << 20  # a spec is written by hand; descriptors of large systems have megabytes
+_MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
 
 
 def load_spec(path: str) -> list[TypedTopic]:
-    """The topics of a spec, their paths absolute.
+    """Load the topics of a spec, their paths absolute.
 
     Raises:
         OptionError: naming the file, and what in it cannot be used.
@@ -66,9 +66,9 @@ def load_spec(path: str) -> list[TypedTopic]:
 
 def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
     if (topic.schema is None) == (topic.schema_file is None):
-        raise OptionError(f"{path}: topic {topic.topic!r}: give schema or schema_file, one of them")
+        raise OptionError(f"{path}: topic {topic.topic!r}: give either schema or schema_file")
     if (topic.format == "protobuf") != (topic.message is not None):
-        raise OptionError(f"{path}: topic {topic.topic!r}: message is for format protobuf, which needs it")
+        raise OptionError(f"{path}: topic {topic.topic!r}: message is required for format protobuf, and only there")
     if topic.format == "protobuf" and topic.schema is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
     table = topic.table if "://" in topic.table else str(beside / topic.table)
@@ -77,7 +77,7 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
 
 
 def read_spec_file(path: str) -> bytes:
-    """A spec, or a file that it names. Raises OptionError."""
+    """Read a spec, or a file that it names. Raises OptionError."""
     try:
         if Path(path).stat().st_size > _MAX_SPEC_BYTES:
             raise OptionError(f"{path}: larger than {_MAX_SPEC_BYTES} bytes")

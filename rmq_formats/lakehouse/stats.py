@@ -1,4 +1,4 @@
-"""Smallest and largest values of a column, as the log of a Delta table keeps them."""
+"""Column statistics of a file, as the log of a Delta table keeps them: minimum, maximum and null count."""
 
 from datetime import datetime
 from typing import Final
@@ -6,11 +6,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_PREFIX_CHARACTERS: Final = 32  # what Delta keeps of a text
+_PREFIX_CHARACTERS: Final = 32  # characters that Delta keeps of a text
 
 
 class ColumnStats:
-    """Of one column in one file.
+    """Statistics of one column in one file.
 
     Attributes:
         nulls: how many values are null.
@@ -22,14 +22,14 @@ class ColumnStats:
         self._bounds: list[pa.Scalar] = []
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Take in more of the column's values."""
+        """Add values of the column."""
         self.nulls += values.null_count
         self._kind = values.type
         found = pc.min_max(values)
         self._bounds += [bound for bound in (found["min"], found["max"]) if bound.is_valid]
 
     def bounds(self) -> tuple[str | int | None, str | int | None]:
-        """Nothing is smaller than the first or larger than the second; None where the log is to say nothing."""
+        """Return a lower and an upper bound of all values; None where the log is to say nothing."""
         if not self._bounds:
             return None, None
         found = pc.min_max(pa.array([bound.as_py() for bound in self._bounds], self._kind))
@@ -37,11 +37,11 @@ class ColumnStats:
         if isinstance(smallest, datetime):
             return _told_time(smallest), _told_time(largest)
         if isinstance(smallest, str):
-            # The beginning of a text is not larger than it; what is not smaller would have to be made up.
+            # The prefix of a text is a lower bound; an upper bound would have to be made up.
             return smallest[:_PREFIX_CHARACTERS], largest if len(largest) <= _PREFIX_CHARACTERS else None
         return smallest, largest
 
 
 def _told_time(time: datetime) -> str:
-    """Milliseconds, which is what a record's times have."""
+    """Format a time in milliseconds, which is what a record's times have."""
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,7 +1,8 @@
-"""Typed tables: the bodies of a topic as columns, one row a message or one row a key, and their dead letters."""
+"""Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -12,12 +13,13 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.keyed import upsert
-from rmq_formats.lakehouse.once import OnceTable, Shape
+from rmq_formats.lakehouse.log import StoreLog
+from rmq_formats.lakehouse.once import ExactlyOnceTable, Shape
 from rmq_formats.lakehouse.raw import Landed
 from rmq_formats.lakehouse.records import Records
-from rmq_formats.lakehouse.selection import Selection
+from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
-from rmq_formats.spark import schemas
+from rmq_formats.spark.options import schemas
 from spark_udfs.bodies import avro_body, json_body, protobuf_body
 
 METADATA = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
@@ -31,11 +33,11 @@ _DEAD = StructType(
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """How a topic's bodies become columns.
+class BodyDecoder:
+    """Decoder of a topic's bodies as Spark columns.
 
     Attributes:
-        columns: what they become.
+        columns: schema of the decoded body.
         column: a struct of ``value`` and ``reason``, of the column ``body``.
     """
 
@@ -43,8 +45,8 @@ class Body:
     column: Column
 
 
-def body_of(spark: SparkSession, topic: TypedTopic) -> Body:
-    """Read a topic's schema.
+def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
+    """Build the body decoder from a topic's schema.
 
     Raises:
         OptionError: naming the topic and what is wrong with the schema.
@@ -53,16 +55,16 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> Body:
     body = F.col("body")
     try:
         if topic.format == "json":
-            columns = _json_columns(given.decode()).toNullable()  # a member that is missing is no damage
-            return Body(columns, json_body(body, columns))
+            columns = _json_columns(given.decode()).toNullable()  # a missing JSON member is null, not a fault
+            return BodyDecoder(columns, json_body(body, columns))
         if topic.format == "avro":
-            columns = _avro_columns(spark, given.decode()).toNullable()  # Delta has no NOT NULL in arrays
-            return Body(columns, avro_body(body, given.decode(), columns))
+            columns = _avro_columns(spark, given.decode()).toNullable()  # Delta has no NOT NULL inside of arrays
+            return BodyDecoder(columns, avro_body(body, given.decode(), columns))
         from spark_udfs.protobuf import columns as message_columns  # noqa: PLC0415 # only where it is used
         from spark_udfs.protobuf import descriptor  # noqa: PLC0415
 
         columns = message_columns(descriptor(given, str(topic.message)))
-        return Body(columns, protobuf_body(body, given, str(topic.message), columns))
+        return BodyDecoder(columns, protobuf_body(body, given, str(topic.message), columns))
     except (ValueError, PySparkException) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise OptionError(f"topic {topic.topic!r}: its {topic.format} schema cannot be used: {said[0]}") from error
@@ -91,12 +93,12 @@ def _avro_columns(spark: SparkSession, text: str) -> StructType:
     except Py4JJavaError as error:
         raise ValueError(error.java_exception.getMessage()) from error
     if not isinstance(found, dict) or found.get("type") != "struct":
-        raise ValueError("it is no record")
+        raise ValueError("it is not a record")
     return StructType.fromJson(found)
 
 
 class TypedExport:
-    """Lands one topic in its typed table, and what does not decode among the dead letters.
+    """Export of one topic to its typed table, and of what does not decode to the dead letters.
 
     Args:
         spark: the session.
@@ -108,7 +110,9 @@ class TypedExport:
         OptionError: a schema that cannot be used.
     """
 
-    def __init__(self, spark: SparkSession, topic: TypedTopic, selection: Selection, dead_letters: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, topic: TypedTopic, selection: ExportSelection, dead_letters: str | None
+    ) -> None:
         self.name = topic.topic
         self.selection = selection.of_topic(topic.topic)
         self._spark, self._topic = spark, topic
@@ -118,11 +122,11 @@ class TypedExport:
         properties = (("rmq.topic", topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
         shape = Shape(clusters=topic.cluster_by, properties=properties)
         self.tables = {topic.table: self._names["store_timestamp"]}
-        self._table = OnceTable(spark, topic.table, self.selection, shape, self._names[_OFFSET])
+        self._table = ExactlyOnceTable(spark, topic.table, self.selection, shape, self._names[_OFFSET])
         self._dead = None
         if dead_letters is not None:
             dead = Shape(properties=(("rmq.topic", "dead letters"),))
-            self._dead = OnceTable(spark, dead_letters, self.selection, dead)
+            self._dead = ExactlyOnceTable(spark, dead_letters, self.selection, dead)
             self.tables[dead_letters] = "store_timestamp"
 
     def _columns(self) -> StructType:
@@ -137,39 +141,45 @@ class TypedExport:
             known.add(field.name.lower())
         for name in topic.key:
             if name not in body.fieldNames() or isinstance(body[name].dataType, StructType | ArrayType | MapType):
-                raise OptionError(f"topic {topic.topic!r}: key {name!r} is no plain column of the schema")
+                raise OptionError(f"topic {topic.topic!r}: key {name!r} is not a primitive column of the schema")
         metadata = [StructField(self._names[name], schemas.COMMITLOG[name].dataType) for name in METADATA]
         columns = StructType([*metadata, *(StructField(field.name, field.dataType) for field in body)])
         for name in topic.cluster_by:
             if name not in columns.fieldNames():
-                raise OptionError(f"topic {topic.topic!r}: cluster_by {name!r} is no column of the table")
+                raise OptionError(f"topic {topic.topic!r}: cluster_by {name!r} is not a column of the table")
         return columns
 
     def source_options(self) -> dict[str, str]:
-        """The columns of the source that are used; bodies as they were sent."""
+        """Return the options for the columns used; bodies are inflated, as they were sent."""
         return {"columns": ",".join([*METADATA, "size", "body", "record_error"]), "decompress": "true"}
 
     def check(self) -> None:
-        """Refuse tables that are another's, or that the spec does not fit. Raises StoreError."""
+        """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""
         self._table.check(self._schema)
         if self._dead is not None:
             self._dead.check(_DEAD)
 
+    def check_log(self, log: StoreLog) -> None:
+        """See ``Export``."""
+        self._table.check_log(log)
+        if self._dead is not None:
+            self._dead.check_log(log)
+
     def prepare(self) -> None:
-        """Make the tables, and add new columns of the schema."""
+        """Create the tables, and add new columns of the schema."""
         self._table.prepare(self._schema)
         if self._dead is not None:
             self._dead.prepare(_DEAD)
 
     def exported_end(self) -> int:
-        """See ``Export``: what both tables have."""
+        """See ``Export``: the smaller offset of both tables."""
         landed = self._table.exported_end()
         return landed if self._dead is None else min(landed, self._dead.exported_end())
 
     def land(self, records: Records) -> Landed:
         """See ``Export``. Bodies are decoded once, for both tables."""
         begin = max(self.exported_end(), self.selection.starting_physical_offset)
-        landed, end = self._table.exported_end(), records.end
+        landed, end, mark = self._table.exported_end(), records.end, records.mark
         decoded = self._decoded(records.frame(begin)).persist()
         try:
             owed = decoded.where(F.col(_OFFSET) >= landed)
@@ -177,27 +187,30 @@ class TypedExport:
             damaged = F.count_if("damaged")
             undecoded = F.count_if(~sound & ~F.col("damaged"))
             counted = owed.agg(F.count_if(sound), F.sum(F.when(sound, F.col("size"))), damaged, undecoded).first()
-            assert counted is not None  # an aggregate without groups is one row
-            files = self._land_dead(decoded, end)
+            assert counted is not None  # an aggregate without groups always has one row
+            files = self._land_dead(decoded, end, mark)
             if self._topic.key:
-                upsert(self._spark, self._table, lambda first: self._typed(decoded, first), self._topic.key, end)
+                rows = partial(self._typed, decoded)
+                upsert(self._spark, self._table, rows, self._topic.key, end, mark)
+                messages = counted[0]
             else:
                 table = self._table
-                added = table.land(lambda turn: table.append(turn, self._typed(decoded, turn.begin)), end)
+                added = table.land(lambda turn: table.append(turn, self._typed(decoded, turn.begin)), end, mark)
                 files += added.files
+                messages = added.rows
         finally:
             decoded.unpersist()
-        return Landed(counted[0], int(counted[1] or 0), counted[2], counted[3], files)
+        return Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
 
-    def _land_dead(self, decoded: DataFrame, end: int) -> int:
+    def _land_dead(self, decoded: DataFrame, end: int, mark: str | None) -> int:
         table = self._dead
         if table is None:
             return 0
         dead = decoded.where(F.col("reason").isNotNull()).select(*_DEAD.fieldNames())
-        return table.land(lambda turn: table.append(turn, dead.where(F.col(_OFFSET) >= turn.begin)), end).files
+        return table.land(lambda turn: table.append(turn, dead.where(F.col(_OFFSET) >= turn.begin)), end, mark).files
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
-        """Metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
+        """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
         attempted = frame.withColumn("decoded", self._body.column)
         reason = F.coalesce("record_error", "decoded.reason")
         for name in self._topic.key:
@@ -213,7 +226,7 @@ class TypedExport:
         )
 
     def _typed(self, decoded: DataFrame, first: int) -> DataFrame:
-        """The table's columns of what decodes, from a physical offset on."""
+        """Select the table's columns of decoded rows, from a physical offset on."""
         metadata = [F.col(name).alias(self._names[name]) for name in METADATA]
         sound = decoded.where(F.col("reason").isNull() & (F.col(_OFFSET) >= first))
         return sound.select(*metadata, *(F.col("value")[field.name].alias(field.name) for field in self._body.columns))

@@ -1,4 +1,4 @@
-"""The shell around a spark-submit job: arguments in, one JSON report out, exit codes of ``rmq``."""
+"""Shell of every spark-submit job: arguments in, one JSON report out, exit codes as of ``rmq``."""
 
 import argparse
 import json
@@ -20,33 +20,33 @@ EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")  # the last line of a Python traceback
 
-Body = Callable[[argparse.Namespace, SparkSession], tuple[dict[str, Any], int]]
+JobBody = Callable[[argparse.Namespace, SparkSession], tuple[dict[str, Any], int]]
 Value = TypeVar("Value")
 
 
 class JobParser(argparse.ArgumentParser):
-    """Arguments of a job; a wrong one is told in one line."""
+    """Argument parser of a job that reports a wrong argument in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """One line on stderr, exit 2."""
+        """Print one line on stderr and exit with 2."""
         sys.stderr.write(f"{self.prog}: {message} (see --help)\n")
         sys.exit(EXIT_FAILED)
 
 
 def job_parser(name: str, description: str) -> JobParser:
-    """A parser with what every job has."""
+    """Create a parser with the arguments that every job has."""
     parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
-    parser.add_argument("--report", metavar="FILE", help="write the JSON report there too")
+    parser.add_argument("--report", metavar="FILE", help="write the JSON report to this file, too")
     return parser
 
 
 def option_name(argument: str) -> str:
-    """How an argument is given on the command line."""
+    """Return the option of an argument on the command line."""
     return f"--{argument.replace('_', '-')}"
 
 
 def parsed(given: argparse.Namespace, argument: str, parse: Callable[[str], Value]) -> Value | None:
-    """An argument as one of ``option_values`` reads it; None if it is not given.
+    """Parse an argument with a parser of ``option_values``; None if it is not given.
 
     Raises:
         OptionError: it cannot be read; naming it.
@@ -61,23 +61,23 @@ def parsed(given: argparse.Namespace, argument: str, parse: Callable[[str], Valu
 
 
 def path_for_all(path: str) -> str:
-    """A path or URI as all machines have to take it: executors do not run in the driver's working directory."""
+    """Make a path absolute or keep a URI: executors do not run in the driver's working directory."""
     return path if not path or "://" in path else str(Path(path).absolute())
 
 
 def run_job(
     parser: JobParser,
-    body: Body,
+    body: JobBody,
     *,
     check: Callable[[argparse.Namespace], None] | None = None,
     arguments: list[str] | None = None,
 ) -> NoReturn:
-    """Run a job's body in a session and exit.
+    """Run a job's body in a session, print its report, and exit.
 
     Args:
         parser: see ``job_parser``.
-        body: gives the report and the exit code.
-        check: looks at the arguments before a session is started; raises RmqError.
+        body: returns the report and the exit code.
+        check: checks the arguments before a session is started; raises RmqError.
         arguments: instead of the command line.
     """
     given = parser.parse_args(arguments)
@@ -97,7 +97,7 @@ def run_job(
         print(line, flush=True)  # noqa: T201 # the report is the job's output
     except RmqError as error:
         _fail(parser, str(error))
-    except (PySparkException, Py4JError) as error:  # of queries, and of tasks that no query runs
+    except (PySparkException, Py4JError) as error:  # errors of queries, and of tasks outside of queries
         _fail(parser, spark_cause(error))
     except KeyboardInterrupt:
         _leave(parser, "interrupted", 130)
@@ -110,7 +110,7 @@ def run_job(
 
 
 def spark_cause(error: BaseException) -> str:
-    """The line that says what went wrong, out of a failure in a Python worker."""
+    """Find the line that names the cause in the error of a Python worker."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in reversed(lines):
         kind, _, text = line.partition(": ")
@@ -119,14 +119,14 @@ def spark_cause(error: BaseException) -> str:
     raised = [line for line in lines if _RAISED.match(line)]
     if "Traceback (most recent call last)" in str(error) and raised:
         return raised[-1]
-    # Of a failure in the JVM Py4J says first which call it was.
+    # Py4J's first line names the call, the next the failure in the JVM.
     told = next((line[2:] for line in lines if line.startswith(": ")), None)
     return told or (lines[0] if lines else type(error).__name__)
 
 
 def _os_fault(error: OSError, report: str | None) -> str:
-    """The line of an error of the operating system; what pyarrow raises of an object store is a text alone."""
-    name = error.filename or report  # a report's disk may be full, which the system says without a name
+    """Return the line of an operating system's error; pyarrow's errors of object stores have a text alone."""
+    name = error.filename or report  # as a full disk for the report, which the system reports without a name
     return f"{name}: {error.strerror}" if name and error.strerror else str(error)
 
 

@@ -1,4 +1,4 @@
-"""Runs tasks on a Spark cluster: one Spark task each."""
+"""Runs a job's tasks on a Spark cluster, one Spark task each."""
 
 import functools
 import socket
@@ -9,12 +9,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError, RmqError
-from rmq_formats.offline.runner import Argument, Result
-from rmq_formats.segment import open_storage
+from rmq_formats.storage.segments import open_storage
+from rmq_formats.tasks.runner import Argument, Result
 
 
 class SparkRunner:
-    """Tasks as an RDD of one partition each; the results are small and come back to the driver."""
+    """Runner that maps tasks as an RDD of one partition each; results are small and return to the driver."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -26,7 +26,7 @@ class SparkRunner:
         arguments: Sequence[Argument],
         on_done: Callable[[Result], None] | None = None,
     ) -> list[Result]:
-        """Apply ``function`` to each argument; ``on_done`` is told when all are done."""
+        """Apply ``function`` to each argument; ``on_done`` is called when all are done."""
         if not arguments:
             return []
         results: list[Result] = self._context.parallelize(arguments, len(arguments)).map(function).collect()
@@ -36,7 +36,7 @@ class SparkRunner:
         return results
 
     def check_seen(self, option: str, path: str) -> None:
-        """See that the executors find what the driver does: a store, or an intermediate file.
+        """Check that the executors see a path that the driver sees: a store, or an intermediate file.
 
         Args:
             option: the option that gave the path, for the error.
@@ -48,11 +48,11 @@ class SparkRunner:
         self._check(option, path, path)
 
     def check_shared(self, option: str, directory: str) -> None:
-        """See that what the driver writes into a directory is seen by the executors; objects are.
+        """Check that the executors see what the driver writes into a directory; objects are always seen.
 
         Args:
             option: the option that gave the directory, for the error.
-            directory: it, which need not be there yet, or a URI.
+            directory: the directory, which need not exist yet, or a URI.
 
         Raises:
             OptionError: some executor does not see it, or the driver cannot write there.
@@ -70,7 +70,7 @@ class SparkRunner:
             probe.unlink(missing_ok=True)
 
     def _is_local(self) -> bool:
-        """Whether tasks run in the driver's machine, by the master's own words."""
+        """Return whether tasks run on the driver's machine, by the master URL."""
         return str(self._context.master).partition("[")[0] == "local"
 
     def _check(self, option: str, told: str, path: str) -> None:
@@ -83,7 +83,7 @@ class SparkRunner:
 
 
 def _unseen(path: str, _number: int) -> str | None:
-    """Why this machine does not see a path; None if it does."""
+    """Return why this machine does not see a path; None if it does."""
     try:
         storage, root = open_storage(path)
         return None if storage.exists(root) else f"not seen on {socket.gethostname()}"

@@ -11,6 +11,8 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
+from rmq_formats.spark.sources import register_all
+
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 _NOT_NEEDED: Final = (
@@ -41,9 +43,9 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "4",
-    # Delta keeps a table's state in this many partitions; its default of 50 is a cluster's.
+    # Delta keeps a table's state in this many partitions; its default of 50 suits a cluster.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # VACUUM lists a table's files in so many tasks, however few they are; its default is 10,000.
+    # VACUUM lists a table's files in so many tasks, however few files there are; its default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.ui.showConsoleProgress": "false",
     # Over TCP a task and its Python worker take some 20 ms longer, whatever they do (docs/performance.md).
@@ -59,7 +61,7 @@ _JAVA_OPTIONS: Final = (
 
 
 def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = True, **conf: str) -> SparkSession:
-    """The running session, or a new one, with the ``rmq_*`` sources and functions registered.
+    """Return the running session, or a new one, with the ``rmq_*`` sources and functions registered.
 
     Under ``spark-submit`` the master and the packages that were given there hold; otherwise the session
     is local, on all processors.
@@ -70,13 +72,11 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
         delta: have Delta Lake; fetched from Maven Central the first time.
         conf: further settings, ``spark_sql_shuffle_partitions="8"`` for ``spark.sql.shuffle.partitions``.
     """
-    from rmq_formats.spark import register_all  # noqa: PLC0415 # the package imports this module
-
     submitted = "SPARK_ENV_LOADED" in os.environ  # set by spark-submit for the script that it runs
     builder = SparkSession.builder.appName(app_name)
     settings = dict(_ALWAYS)
     if not submitted:
-        # Workers must run in this very environment; without it the sources are not found there.
+        # Workers must run in this very environment; others lack the sources.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= _LOCAL
         log4j = files("rmq_formats.spark") / "log4j2.properties"
@@ -93,7 +93,7 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register_all(spark)
-    atexit.unregister(_stop)  # of an earlier call
+    atexit.unregister(_stop)  # set by an earlier call
     atexit.register(_stop, spark)
     if str(spark.sparkContext.master).startswith("local"):
         _start_workers(spark)
@@ -101,22 +101,22 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop a session at the exit of a program that did not: its sockets would stay, and workers print how they end."""
-    with suppress(Exception):  # it may have been stopped, or be gone
+    """Stop a session that the program did not stop at its exit: sockets would stay, and workers print how they end."""
+    with suppress(Exception):  # the session may have been stopped already
         spark.stop()
 
 
 def _start_workers(spark: SparkSession) -> None:
-    """Have Python workers forked, one a processor: the first query would wait some two seconds for them."""
+    """Fork the Python workers ahead, one a processor: the first query would wait some two seconds for them."""
     count = spark.sparkContext.defaultParallelism
     spark.sparkContext.parallelize(range(count), count).foreach(lambda _: None)
 
 
 def _delta_jars() -> dict[str, str]:
-    """Settings that bring Delta's two jars; none where ``make install`` put them beside Spark's own.
+    """Return settings that fetch Delta's two jars; none where ``make install`` put them beside Spark's own.
 
-    Resolving the package takes seconds each time and writes a page to stderr, so that is the last
-    resort. Nothing else of what the package names is needed: Spark has it, in its own versions.
+    Resolving the package takes seconds each time and prints a page to stderr, so it is the last
+    resort. The package's other dependencies are not needed: Spark has them, in its own versions.
     """
     if any((Path(pyspark.__file__).parent / "jars").glob("delta-spark_*.jar")):
         return {}

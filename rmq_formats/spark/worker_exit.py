@@ -1,4 +1,4 @@
-"""Python workers that end quietly where the other side is gone.
+"""Quiet exit of Spark's Python workers and planners whose driver is gone.
 
 A driver that stops its session closes the sockets of its workers. One that waits for its next task then
 has an end of file to report, to a socket that nobody reads. Over TCP that write succeeds; over a Unix
@@ -13,7 +13,7 @@ Worker = Callable[[socket.socket, bool], int]
 
 
 def quiet(worker: Worker) -> Worker:
-    """A daemon's function that serves a task, which ends with code 1 where its socket has been closed."""
+    """Wrap a daemon's task function so that it exits with code 1 where its socket has been closed."""
 
     def serve(sock: socket.socket, authenticated: bool) -> int:
         try:
@@ -25,9 +25,9 @@ def quiet(worker: Worker) -> Worker:
 
 
 def quiet_planner() -> None:
-    """Have this process's next tasks end quietly, if it is one in which Spark plans with a source's Python.
+    """Let this process's next tasks exit quietly, if it is one in which Spark plans a Python source.
 
-    For planning Spark takes its own daemon whatever ``spark.python.daemon.module`` says, so this is done
+    For planning Spark uses its own daemon whatever ``spark.python.daemon.module`` says, so this runs
     when a planner loads a source.
     """
     main = sys.modules["__main__"]

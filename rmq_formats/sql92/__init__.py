@@ -1,6 +1,6 @@
-"""SQL92 filters: an expression over a message's properties, compiled once for the broker and for offline tools.
+"""SQL92 filters: expressions over a message's properties, compiled once for the broker and for offline tools.
 
-Truth has three values, and None is the third. What cannot be evaluated for some properties lets them not through.
+Logic is three-valued: true, false and null (None). A message for which evaluation fails does not pass.
 
 Source: ``SqlFilter``, ``SelectorParser``.
 """
@@ -10,38 +10,32 @@ from typing import Final
 
 from rmq_formats.sql92.nodes import Evaluate, Properties
 from rmq_formats.sql92.parser import Parser
-from rmq_formats.sql92.values import SqlError, Value
+from rmq_formats.sql92.values import SqlError
 
 __all__ = ["MAX_EXPRESSION_CHARS", "Expression", "SqlError", "compile_expression"]
 
-MAX_EXPRESSION_CHARS: Final = 32_768  # more is no filter; its parse would take without end
+MAX_EXPRESSION_CHARS: Final = 32_768  # limit in characters: a longer text is no filter, and would parse for too long
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An expression that compiles; called with properties, it says whether they fulfil it.
+    """Compiled expression; called with properties, it returns whether they fulfil it.
 
     Attributes:
-        text: as it was given.
-        names: the properties that it looks at.
+        text: the expression as given.
+        names: properties that the expression names.
+        evaluate: gives True, False, or None where null values leave it open; raises SqlError where it cannot be
+            evaluated for the properties.
     """
 
     text: str
     names: tuple[str, ...]
-    _evaluate: Evaluate
-
-    def evaluate(self, properties: Properties) -> Value:
-        """True, False, or None where null values leave it open.
-
-        Raises:
-            SqlError: it cannot be evaluated for these properties.
-        """
-        return self._evaluate(properties)
+    evaluate: Evaluate
 
     def __call__(self, properties: Properties) -> bool:
-        """Whether properties fulfil it; those that it cannot be evaluated for do not."""
+        """Return whether properties fulfil the expression; those that it cannot be evaluated for do not."""
         try:
-            return self._evaluate(properties) is True
+            return self.evaluate(properties) is True
         except SqlError:
             return False
 
@@ -50,7 +44,7 @@ def compile_expression(text: str) -> Expression:
     """Compile an expression.
 
     Raises:
-        SqlError: it is none.
+        SqlError: the text is no expression.
     """
     if len(text) > MAX_EXPRESSION_CHARS:
         raise SqlError("an expression that is too long")

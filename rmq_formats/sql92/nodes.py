@@ -1,7 +1,7 @@
-"""Parts of a SQL92 filter: each gives its value for the properties of a message.
+"""Syntax tree nodes of a SQL92 filter, which evaluate to a value for a message's properties.
 
-What may stand where is the original's: texts and truth values have no order, NULL is no operand but of IS, and IN
-asks for a property. Texts of nodes are the original's, which stand in its errors.
+The rules of what may stand where are Java's: texts and truth values have no order, NULL is an operand of IS only,
+and IN takes a property. Texts of nodes are printed as in Java, as they occur in its errors.
 
 Source: ``ComparisonExpression``, ``UnaryExpression``, ``LogicExpression``, ``ConstantExpression``.
 """
@@ -25,32 +25,32 @@ TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
 }
 
 
-_MAX_DEPTH: Final = 200  # an evaluation calls itself so deep
+_MAX_DEPTH: Final = 200  # limit of nested calls in an evaluation
 
 
-class Kind(Enum):
-    """What a node is, which says where it may stand."""
+class NodeKind(Enum):
+    """NodeKind of a node, which decides where it may stand."""
 
     CONSTANT = auto()
     TRUTH_CONSTANT = auto()  # TRUE, FALSE, NULL
     PROPERTY = auto()
     TRUTH = auto()
-    OTHER = auto()  # the negative of something
+    OTHER = auto()  # a negated value
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of an expression.
+    """Node of the syntax tree: a part of an expression.
 
     Attributes:
-        kind: what it is.
-        evaluate: gives its value.
-        text: as the original prints it.
-        value: of a constant.
-        depth: how many parts stand in one another.
+        kind: decides where the node may stand.
+        evaluate: computes its value from a message's properties.
+        text: the node as Java prints it.
+        value: of a literal.
+        depth: levels of nesting.
     """
 
-    kind: Kind
+    kind: NodeKind
     evaluate: Evaluate
     text: str
     value: Value = None
@@ -58,30 +58,30 @@ class Node:
 
     @property
     def is_constant(self) -> bool:
-        """Whether it is a literal."""
-        return self.kind in (Kind.CONSTANT, Kind.TRUTH_CONSTANT)
+        """Whether the node is a literal."""
+        return self.kind in (NodeKind.CONSTANT, NodeKind.TRUTH_CONSTANT)
 
     @property
     def is_truth(self) -> bool:
-        """Whether its value can only be a truth value."""
-        return self.kind in (Kind.TRUTH, Kind.TRUTH_CONSTANT)
+        """Whether the node's value can only be a truth value."""
+        return self.kind in (NodeKind.TRUTH, NodeKind.TRUTH_CONSTANT)
 
 
 def constant(value: Value) -> Node:
-    """A literal."""
+    """Make the node of a literal."""
     if value is None or isinstance(value, bool):
-        return Node(Kind.TRUTH_CONSTANT, lambda _: value, "NULL" if value is None else str(value).upper(), value)
+        return Node(NodeKind.TRUTH_CONSTANT, lambda _: value, "NULL" if value is None else str(value).upper(), value)
     text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
-    return Node(Kind.CONSTANT, lambda _: value, text, value)
+    return Node(NodeKind.CONSTANT, lambda _: value, text, value)
 
 
 def named(name: str) -> Node:
-    """A property."""
-    return Node(Kind.PROPERTY, lambda properties: properties.get(name), name)
+    """Make the node of a property."""
+    return Node(NodeKind.PROPERTY, lambda properties: properties.get(name), name)
 
 
 def truth(node: Node) -> Node:
-    """A part as a truth value: a property, which is text, is false then.
+    """Make a node a condition: a property, which is text, is false then.
 
     Raises:
         SqlError: neither a truth value nor a property.
@@ -90,18 +90,18 @@ def truth(node: Node) -> Node:
     """
     if node.is_truth:
         return node
-    if node.kind is not Kind.PROPERTY:
+    if node.kind is not NodeKind.PROPERTY:
         raise SqlError(f"Expression will not result in a boolean value: {node.text}", PARSE_EXCEPTION)
     evaluate = node.evaluate
-    return Node(Kind.TRUTH, lambda properties: None if evaluate(properties) is None else False, node.text)
+    return Node(NodeKind.TRUTH, lambda properties: None if evaluate(properties) is None else False, node.text)
 
 
 def too_deep() -> SqlError:
-    """The error of an expression that would take too many calls within calls."""
+    """Make the error of an expression that would take too many calls within calls."""
     return SqlError("an expression that nests too deep", "java.lang.StackOverflowError")
 
 
-def _above(parts: Sequence[Node], kind: Kind, evaluate: Evaluate, text: str) -> Node:
+def _above(parts: Sequence[Node], kind: NodeKind, evaluate: Evaluate, text: str) -> Node:
     depth = 1 + max(part.depth for part in parts)
     if depth > _MAX_DEPTH:
         raise too_deep()
@@ -109,15 +109,15 @@ def _above(parts: Sequence[Node], kind: Kind, evaluate: Evaluate, text: str) -> 
 
 
 def all_of(parts: list[Node]) -> Node:
-    """AND."""
+    """Make the node of AND."""
     asked = [truth(part).evaluate for part in parts]
-    return _above(parts, Kind.TRUTH, lambda given: values.all_of(one(given) for one in asked), _joined(parts, "&&"))
+    return _above(parts, NodeKind.TRUTH, lambda given: values.all_of(one(given) for one in asked), _joined(parts, "&&"))
 
 
 def any_of(parts: list[Node]) -> Node:
-    """OR."""
+    """Make the node of OR."""
     asked = [truth(part).evaluate for part in parts]
-    return _above(parts, Kind.TRUTH, lambda given: values.any_of(one(given) for one in asked), _joined(parts, "||"))
+    return _above(parts, NodeKind.TRUTH, lambda given: values.any_of(one(given) for one in asked), _joined(parts, "||"))
 
 
 def _joined(parts: list[Node], sign: str) -> str:
@@ -126,18 +126,18 @@ def _joined(parts: list[Node], sign: str) -> str:
 
 
 def inverse(node: Node) -> Node:
-    """NOT."""
+    """Make the node of NOT."""
     evaluate = truth(node).evaluate
-    return _above([node], Kind.TRUTH, lambda given: values.inverse(evaluate(given)), f"(NOT {node.text})")
+    return _above([node], NodeKind.TRUTH, lambda given: values.inverse(evaluate(given)), f"(NOT {node.text})")
 
 
 def negative(node: Node) -> Node:
-    """The minus sign. What it stands before is no literal any more."""
-    return _above([node], Kind.OTHER, lambda given: values.negative(node.evaluate(given)), f"(- {node.text})")
+    """Make the node of the minus sign. What it stands before is no literal any more."""
+    return _above([node], NodeKind.OTHER, lambda given: values.negative(node.evaluate(given)), f"(- {node.text})")
 
 
 def equal(left: Node, right: Node) -> Node:
-    """The sign =.
+    """Make the node of the operator ``=``.
 
     Raises:
         SqlError: NULL is compared, or a truth value with another literal.
@@ -145,7 +145,7 @@ def equal(left: Node, right: Node) -> Node:
     for node in (left, right):
         if node.is_constant and node.value is None:
             raise SqlError(f"'{node.text}' cannot be compared.")
-    if left.kind is Kind.TRUTH_CONSTANT and right.kind is Kind.CONSTANT:
+    if left.kind is NodeKind.TRUTH_CONSTANT and right.kind is NodeKind.CONSTANT:
         raise SqlError(f"'{left.text}' cannot be compared with '{right.text}'")
     return _equal(left, right)
 
@@ -153,33 +153,33 @@ def equal(left: Node, right: Node) -> Node:
 def _equal(left: Node, right: Node) -> Node:
     one, other = left.evaluate, right.evaluate
     text = f"({left.text} == {right.text})"
-    return _above([left, right], Kind.TRUTH, lambda given: values.equal(one(given), other(given)), text)
+    return _above([left, right], NodeKind.TRUTH, lambda given: values.equal(one(given), other(given)), text)
 
 
 def is_null(node: Node) -> Node:
-    """IS NULL."""
+    """Make the node of IS NULL."""
     return _equal(node, constant(None))
 
 
 def ordered(sign: str, left: Node, right: Node) -> Node:
-    """A comparison of order.
+    """Make the node of ``<``, ``<=``, ``>`` or ``>=``.
 
     Raises:
-        SqlError: a text or a truth value has none.
+        SqlError: an operand is a text or a truth value, which have no order.
     """
     for node in (left, right):
         if node.is_truth or (node.is_constant and not values.is_number(node.value)):
             raise SqlError(f"Value '{node.text}' cannot be compared.")
     one, other, order = left.evaluate, right.evaluate, values.ORDERS[sign]
     text = f"({left.text} {sign} {right.text})"
-    return _above([left, right], Kind.TRUTH, lambda given: values.in_order(order, one(given), other(given)), text)
+    return _above([left, right], NodeKind.TRUTH, lambda given: values.in_order(order, one(given), other(given)), text)
 
 
 def between(node: Node, low: Node, high: Node, *, negated: bool) -> Node:
-    """BETWEEN and NOT BETWEEN.
+    """Make the node of BETWEEN or NOT BETWEEN.
 
     Raises:
-        SqlError: nothing is between two literals, or as ``ordered``.
+        SqlError: the bounds are literals that nothing is between, or as ``ordered``.
     """
     if negated:
         return any_of([ordered("<", node, low), ordered(">", node, high)])
@@ -197,12 +197,12 @@ def _shown(node: Node) -> str:
 
 
 def within(node: Node, texts: list[str], *, negated: bool) -> Node:
-    """IN and NOT IN: of texts only.
+    """Make the node of IN or NOT IN, of texts only.
 
     Raises:
-        SqlError: not of a property.
+        SqlError: the operand is not a property.
     """
-    if node.kind is not Kind.PROPERTY:
+    if node.kind is not NodeKind.PROPERTY:
         raise SqlError(f"Expected a property for In expression, got: {node.text}")
     wanted, property_value = frozenset(texts), node.evaluate
 
@@ -210,15 +210,17 @@ def within(node: Node, texts: list[str], *, negated: bool) -> Node:
         value = property_value(properties)
         return None if value is None else (value in wanted) != negated
 
-    return _above([node], Kind.TRUTH, evaluate, f"{node.text} {'NOT IN' if negated else 'IN'} ( {', '.join(texts)} )")
+    return _above(
+        [node], NodeKind.TRUTH, evaluate, f"{node.text} {'NOT IN' if negated else 'IN'} ( {', '.join(texts)} )"
+    )
 
 
 def text_test(word: str, node: Node, text: str, *, negated: bool) -> Node:
-    """CONTAINS, STARTSWITH, ENDSWITH, and with NOT: false of what is no text, and for the empty text."""
+    """Make the node of [NOT] CONTAINS, STARTSWITH, ENDSWITH: false of what is no text, and for the empty text."""
     test = TEXT_TESTS[word]
 
     def evaluate(properties: Properties) -> Value:
         value = node.evaluate(properties)
         return text != "" and isinstance(value, str) and test(value, text) != negated
 
-    return _above([node], Kind.TRUTH, evaluate, f"({'NOT ' * negated}{word} {node.text})")
+    return _above([node], NodeKind.TRUTH, evaluate, f"({'NOT ' * negated}{word} {node.text})")

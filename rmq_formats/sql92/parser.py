@@ -1,4 +1,4 @@
-"""Recursive descent over the grammar of SQL92 filters, one token ahead.
+"""Recursive descent parser of SQL92 filters, one token ahead.
 
 ::
 
@@ -10,8 +10,8 @@
     unary    := ("+" | "-" | NOT) unary | primary
     primary  := string | integer ["L"] | float | TRUE | FALSE | NULL | name | "(" or ")"
 
-What follows a complete expression is ignored, and only what is looked at has to be made of tokens: both as in
-the original.
+What follows a complete expression is ignored, and only the text that is parsed must consist of tokens: both as in
+RocketMQ.
 
 Source: ``SelectorParser.jj``.
 """
@@ -23,17 +23,17 @@ from rmq_formats.sql92.nodes import Node
 from rmq_formats.sql92.tokens import Token, token_at, unexpected
 from rmq_formats.sql92.values import float_literal, integer_literal
 
-MAX_DEPTH: Final = 100  # the parser and what it makes call themselves so deep
+MAX_DEPTH: Final = 100  # limit of nested calls in the parser
 _CONSTANTS: Final = {"TRUE": True, "FALSE": False, "NULL": None}
 _TESTS: Final = (*nodes.TEXT_TESTS, "BETWEEN", "IN")
 _ORDER_SIGNS: Final = (">", ">=", "<", "<=")
 
 
 class Parser:
-    """Reads one expression.
+    """Parser of one expression.
 
     Attributes:
-        names: the properties that it has named so far.
+        names: properties named so far.
     """
 
     def __init__(self, text: str) -> None:
@@ -50,7 +50,7 @@ class Parser:
         return self._token
 
     def _take(self, kind: str, *texts: str) -> str | None:
-        """The next token's text if it is one of these; else it stays."""
+        """Take the next token's text if it is one of these kinds; else it stays."""
         token = self._peek()
         if token.kind != kind or (texts and token.text not in texts):
             return None
@@ -64,10 +64,10 @@ class Parser:
         return text
 
     def expression(self) -> Node:
-        """The whole expression.
+        """Parse the whole expression.
 
         Raises:
-            SqlError: it is none.
+            SqlError: the text is no expression.
         """
         return nodes.truth(self._or())
 

@@ -1,6 +1,6 @@
-"""Tokens of SQL92 filters.
+"""Tokenizer of SQL92 filters.
 
-A comment of a line ends with that line: without one it is no comment but two signs. An integer has no leading
+A line comment ends with its line: without a line end it is no comment but two signs. An integer has no leading
 zeros: what follows a 0 is another token.
 
 Source: ``SelectorParser.jj``.
@@ -13,7 +13,7 @@ from typing import Final
 from rmq_formats.sql92.values import SqlError
 
 _TOKEN: Final = re.compile(
-    # Nothing is tried a second time here: an expression comes from a client, and may be all comments.
+    # No backtracking: an expression comes from a client, and may be all comments.
     r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*(?:[^*]|\*(?!/))*+\*/)*+"
     r"(?:(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
     r"|(?P<integer>0|[1-9][0-9]*[lL]?)|(?P<string>'(?:[^']|'')*')|(?P<name>[a-zA-Z_$][a-zA-Z0-9_$]*)"
@@ -35,7 +35,7 @@ _TOKEN_ERROR: Final = "org.apache.rocketmq.filter.parser.TokenMgrError"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token.
+    """A token: its kind, text and position.
 
     Attributes:
         kind: float, integer, string, name, word (a reserved one), sign or end.
@@ -51,10 +51,10 @@ class Token:
 
 
 def token_at(text: str, position: int) -> Token:
-    """The next token from a position on.
+    """Read the next token from a position on.
 
     Raises:
-        SqlError: there is none.
+        SqlError: no token begins there.
     """
     match = _TOKEN.match(text, position)
     if match is None:
@@ -68,7 +68,7 @@ def token_at(text: str, position: int) -> Token:
 
 
 def unexpected(text: str, token: Token, expected: str) -> SqlError:
-    """The error of a token that must not stand where it does."""
+    """Make the error of a token that must not stand where it does."""
     if token.kind == "end":  # it stands where the last character does
         where = _place(text, len(text) - 1) if text else "line 0, column 0"
         return SqlError(f'Encountered "<EOF>" at {where}. Was expecting: {expected}', PARSE_EXCEPTION)

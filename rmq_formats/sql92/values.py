@@ -1,6 +1,6 @@
-"""Values of SQL92 filters: how they are compared and combined.
+"""Value semantics of SQL92 filters: literals, comparison, three-valued logic.
 
-A property is text. Compared with a number, it is read as one of that number's kind; the kinds are the original's
+A property is text. Compared with a number, it is parsed as that number's type; the types are Java's
 Integer (int), Long (``Long``) and Double (float).
 
 Source: ``ComparisonExpression#__compare``, ``LogicExpression``.
@@ -15,7 +15,7 @@ from rmq_formats.errors import RmqError
 
 
 class Long(int):
-    """A literal that does not fit into 32 bits: texts compared with it are read as integers of 64 bits."""
+    """Literal that does not fit into 32 bits: texts compared with it are read as integers of 64 bits."""
 
 
 Value = str | int | float | bool | None
@@ -24,7 +24,7 @@ LONG_BITS: Final = 64
 _LEAST_DOUBLE: Final = 4.9e-324
 _SPACES: Final = "".join(map(chr, range(0x21)))  # String#trim
 _INTEGER: Final = re.compile(r"[+-]?(?P<digits>\d+)")
-# Digits are not given back (``++``): a property of thousands of them is looked at once.
+# Possessive (``++``), no backtracking: a property of thousands of digits is scanned once.
 _DOUBLE: Final = re.compile(
     r"[+-]?(?:NaN|Infinity|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?(?P<kind>[dDfF]?))"
 )
@@ -34,10 +34,10 @@ _HEX_DOUBLE: Final = re.compile(
 
 
 class SqlError(RmqError):
-    """An expression that does not compile, or cannot be evaluated for some properties.
+    """An expression does not compile, or cannot be evaluated for some properties.
 
     Attributes:
-        exception: what the original throws then, by its class.
+        exception: class of the exception that RocketMQ throws then.
     """
 
     def __init__(self, message: str, exception: str = "java.lang.RuntimeException") -> None:
@@ -46,7 +46,7 @@ class SqlError(RmqError):
 
     @property
     def remark(self) -> str:
-        """What the original's broker answers to a client that asks whether the expression compiles."""
+        """Remark that a Java broker answers to a client that asks whether the expression compiles."""
         return f"{self.exception}: {self}"
 
 
@@ -59,12 +59,12 @@ ORDERS: Final[dict[str, Callable[[int], bool]]] = {
 
 
 def is_number(value: Value) -> bool:
-    """Whether a value is a number, and no truth value."""
+    """Return whether a value is a number, and no truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def integer_literal(text: str) -> int:
-    """An integer as it stands in an expression, without its L.
+    """Parse an integer literal of an expression, without its L.
 
     Raises:
         SqlError: it does not fit into 64 bits.
@@ -76,10 +76,10 @@ def integer_literal(text: str) -> int:
 
 
 def float_literal(text: str) -> float:
-    """A floating-point number as it stands in an expression.
+    """Parse a floating-point literal of an expression.
 
     Raises:
-        SqlError: it is too large, or 0, which the original takes for too small.
+        SqlError: it is too large, or 0, which RocketMQ takes for too small.
 
     Source: ``ConstantExpression#createFloat``.
     """
@@ -92,10 +92,10 @@ def float_literal(text: str) -> float:
 
 
 def integer(text: str, bits: int) -> int:
-    """A text as an integer of so many bits.
+    """Parse a text as an integer of so many bits.
 
     Raises:
-        SqlError: it is none.
+        SqlError: the text is no such integer.
 
     Source: ``Integer#valueOf``, ``Long#valueOf``.
     """
@@ -109,10 +109,10 @@ def integer(text: str, bits: int) -> int:
 
 
 def double(text: str) -> float:
-    """A text as a floating-point number.
+    """Parse a text as a floating-point number.
 
     Raises:
-        SqlError: it is none.
+        SqlError: the text is no such number.
 
     Source: ``Double#valueOf``.
     """
@@ -130,17 +130,17 @@ def double(text: str) -> float:
 
 
 def negative(value: Value) -> Value:
-    """A number with the other sign; None of anything else."""
+    """Negate a number; None of anything else."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return Long(-value) if isinstance(value, Long) else -value
 
 
 def compare(left: Value, right: Value) -> int:
-    """How two values that are not null stand to each other: below 0, 0, above; -1 if they are of two kinds.
+    """Compare two values that are not null: below 0, 0, above; -1 if they are of two kinds.
 
     Raises:
-        SqlError: a text is no number of the other one's kind, or stands right of a truth value.
+        SqlError: a text is not a number of the other operand's type, or stands right of a truth value.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -164,7 +164,7 @@ def _read_as(kind: Value, text: str) -> Value:
 
 
 def _in_order(left: Value, right: Value) -> int:
-    """``compareTo`` of two numbers or two truth values: a Double's NaN is above all, and 0.0 above -0.0."""
+    """Compare two numbers or truth values as ``compareTo``: a Double's NaN is above all, and 0.0 above -0.0."""
     assert isinstance(left, int | float)
     assert isinstance(right, int | float)
     if not isinstance(left, float) and not isinstance(right, float):
@@ -180,7 +180,7 @@ def _sortable(number: float) -> tuple[bool, float, bool]:
 
 
 def equal(left: Value, right: Value) -> Value:
-    """Whether two values are equal. None if only the left one is null; two nulls are equal.
+    """Return whether two values are equal. None if only the left one is null; two nulls are equal.
 
     Raises:
         SqlError: as ``compare``.
@@ -193,10 +193,10 @@ def equal(left: Value, right: Value) -> Value:
 
 
 def in_order(order: Callable[[int], bool], left: Value, right: Value) -> Value:
-    """Whether two values are in an order; None if one is null.
+    """Return whether two values are in an order; None if one is null.
 
     Raises:
-        SqlError: texts that are no numbers.
+        SqlError: a text is not a number.
 
     Source: ``ComparisonExpression#evaluate``.
     """
@@ -208,12 +208,12 @@ def in_order(order: Callable[[int], bool], left: Value, right: Value) -> Value:
 
 
 def inverse(value: Value) -> Value:
-    """NOT."""
+    """Negate a truth value (NOT)."""
     return None if value is None else value is not True
 
 
 def all_of(parts: Iterable[Value]) -> Value:
-    """AND of parts, which are asked in turn until one is false."""
+    """Evaluate AND of parts, in turn until one is false."""
     is_open = False
     for value in parts:
         if value is False:
@@ -223,7 +223,7 @@ def all_of(parts: Iterable[Value]) -> Value:
 
 
 def any_of(parts: Iterable[Value]) -> Value:
-    """OR of parts, which are asked in turn until one is true."""
+    """Evaluate OR of parts, in turn until one is true."""
     is_open = False
     for value in parts:
         if value is True:

@@ -1,5 +1,5 @@
-"""What a store's files should say, against what they say: pure comparisons, findings out.
+"""Verifies a store: compares CommitLog, ConsumeQueue, Index, checkpoint and config; differences are findings.
 
-``log`` looks at records, ``queue`` and ``ext`` at ConsumeQueue files, ``index`` at IndexFiles, ``small`` at
-the checkpoint and the config. ``rmq_formats.offline.verify`` brings them their bytes.
+``log`` looks at records, ``queue`` and ``ext`` at ConsumeQueue files, ``index`` at IndexFiles,
+``checkpoint_and_config`` at the checkpoint and the config. ``job`` brings them their bytes.
 """

@@ -1,26 +1,26 @@
-"""ConsumeQueueExt files of one queue: its units by their offset, and what is wrong with the files."""
+"""Reads and checks the ConsumeQueueExt files of one queue, and resolves unit addresses into them."""
 
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.findings import Finding, FindingList, Kind
+from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, EXT_UNIT_MIN_BYTES
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i16
 from rmq_formats.kernels.scan import used_bytes
-from rmq_formats.layout import EXT_MAX_ADDRESS, EXT_UNIT_MIN_BYTES
-from rmq_formats.verify import kinds
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.units import FileView, Status
 
-MAX_RESUMES: Final = 64  # tries to find units again behind one that is none; a file of garbage ends them
+MAX_RESUMES: Final = 64  # attempts to find units again behind bytes that are none; a file of garbage ends them
 _END_MARK = -1
 _ADDRESS_ZERO = int(np.iinfo(np.int64).min)  # the address of offset 0
 
 
 class ExtTable:
-    """The units that the ext files of a queue hold."""
+    """Table of the units in a queue's ext files."""
 
     def __init__(self, topic: str, queue_id: int, findings: FindingList) -> None:
         self._topic, self._queue_id, self._findings = topic, queue_id, findings
@@ -34,7 +34,7 @@ class ExtTable:
         )
 
     def add_file(self, path: str, start_offset: int, data: NDArray[np.uint8], *, is_last: bool) -> None:
-        """Read one file; they come in order.
+        """Read one file; they are given in order.
 
         Args:
             path: for the findings.
@@ -44,17 +44,17 @@ class ExtTable:
         """
         at = self._add_units(data, start_offset, 0)
         for _ in range(MAX_RESUMES):
-            # What ends the units may be a damaged one of the smallest size, with others behind it.
+            # Bytes that end the units may be one damaged unit of the smallest size, with others behind it.
             before = len(self._parts)
             end = self._add_units(data, start_offset, at + EXT_UNIT_MIN_BYTES)
             if len(self._parts) == before:
                 break
-            self._add_finding(kinds.EXT_FORMAT, f"sizes that do not fit each other at byte {at}", path)
+            self._add_finding(finding_kinds.EXT_FORMAT, f"sizes that do not fit each other at byte {at}", path)
             at = end
         self._check_end(path, data, at, is_last=is_last)
 
     def _add_units(self, data: NDArray[np.uint8], start_offset: int, at: int) -> int:
-        """Take the units from a position on; returns the position behind them."""
+        """Read the units from a position on; returns the position behind them."""
         result = np.zeros(2, dtype=np.int64)
         table = np.empty((max(0, len(data) - at) // EXT_UNIT_MIN_BYTES + 1, 3), dtype=np.int64)
         kernel.walk_ext(data, at, table, result)
@@ -68,20 +68,22 @@ class ExtTable:
     def _check_end(self, path: str, data: NDArray[np.uint8], at: int, *, is_last: bool) -> None:
         mark = read_i16(data, at) if at + 2 <= len(data) else 0
         if mark != _END_MARK and not (is_last and mark == 0):
-            self._add_finding(kinds.EXT_FORMAT, f"no end mark where the file's units end, at byte {at}", path)
+            self._add_finding(finding_kinds.EXT_FORMAT, f"no end mark where the file's units end, at byte {at}", path)
         behind = np.ascontiguousarray(data[at + 2 :])
         if used_bytes(behind, len(behind)):
-            self._add_finding(kinds.EXT_FORMAT, f"bytes behind the file's last unit, from byte {at + 2} on", path)
+            self._add_finding(
+                finding_kinds.EXT_FORMAT, f"bytes after the file's last unit, from byte {at + 2} on", path
+            )
 
     def freeze(self) -> None:
-        """All files are in: from now on units may be resolved."""
+        """Finish reading: all files have been added, units may be resolved from now on."""
         if self._parts:
             self._units = np.concatenate(self._parts)
         self._parts = []
         self._named = np.zeros(len(self._units), dtype=bool)
 
     def resolve(self, view: FileView) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Put the tags codes behind addresses into the view's actual rows.
+        """Replace ext addresses in the view's actual rows by the tags codes that they lead to.
 
         Returns:
             Which units have an address, and which of these have one that leads to no unit, or to the one of
@@ -96,7 +98,7 @@ class ExtTable:
         offsets = tags[places] - _ADDRESS_ZERO
         at = np.minimum(np.searchsorted(self._units[:, 0], offsets), len(self._units) - 1)
         found = np.flatnonzero((self._units[at, 0] == offsets) & ~self._named[at])
-        found = found[np.unique(at[found], return_index=True)[1]]  # of several that name one unit, the first
+        found = found[np.unique(at[found], return_index=True)[1]]  # if several units name one ext unit, the first
         good, at = places[found], at[found]
         self._named[at] = True
         is_bad[good] = False
@@ -105,19 +107,19 @@ class ExtTable:
         return is_address, is_bad
 
     def check_surplus(self) -> None:
-        """Units that nothing named, behind the first that something did: those before it are old."""
+        """Find units that nothing named, behind the first that something did: those before it are old."""
         named = np.flatnonzero(self._named)
         begin = int(named[0]) if len(named) else 0
         surplus = np.flatnonzero(~self._named[begin:]) + begin
         if len(surplus):
             detail = f"the first at offset {self._units[surplus[0], 0]} of the queue's ext files"
-            self._add_finding(kinds.EXT_SURPLUS, detail, count=len(surplus))
+            self._add_finding(finding_kinds.EXT_SURPLUS, detail, count=len(surplus))
 
 
 def judge_ext(
     view: FileView, status: NDArray[np.int8], is_address: NDArray[np.bool_], is_bad: NDArray[np.bool_]
 ) -> None:
-    """Say of units whose tags code stands in ConsumeQueueExt what is wrong with that."""
+    """Set the status of units whose ext address is bad, or leads to wrong values."""
     in_place = np.isin(status, [Status.FINE, Status.TAGS_CODE]) & view.claims
     wrong_time = view.actual[:, unit_kernel.STORE_TIMESTAMP] != view.wanted[:, unit_kernel.STORE_TIMESTAMP]
     of_ext = in_place & is_address & ~is_bad

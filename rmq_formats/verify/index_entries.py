@@ -1,7 +1,7 @@
-"""The entries of one IndexFile against the keys of the log, both ways.
+"""Compares the entries of one IndexFile with the keys of the log, both ways.
 
-Entries and keys are walked in step, in log order. Where they part, the entries ahead are looked up among
-the keys until one is found again, so that one fault is told as one fault and what follows is still judged.
+Entries and keys are walked in step, in log order. Where they differ, the entries ahead are looked up among
+the keys until one matches again, so that one fault is one finding and what follows is still checked.
 """
 
 from collections.abc import Callable
@@ -11,24 +11,27 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.findings import Finding, FindingList, Kind
+from rmq_formats.codecs.index import ENTRY_DTYPE, IndexBound
+from rmq_formats.codecs.layout import (
+    INDEX_ENTRY_BYTES,
+    INDEX_ENTRY_PHYSICAL_OFFSET_AT,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+)
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.bytes import read_i32, read_i64
-from rmq_formats.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, INDEX_SLOT_BYTES
-from rmq_formats.verify import kinds
-from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.facts import LogFacts, Longs
+from rmq_formats.verify.findings import Finding, FindingList, Kind
 
-BLOCK: Final = 1 << 16  # entries at a time; some pages of each of the arrays that they are compared with
-MAX_FAULTS: Final = 4096  # links and seconds that are told one by one
-MAX_TOLD_RUN: Final = 8  # entries in a row that are told one by one; more are one finding
+BLOCK: Final = 1 << 16  # entries compared at once; some pages of each array
+MAX_FAULTS: Final = 4096  # wrong links and seconds that are reported one by one
+MAX_TOLD_RUN: Final = 8  # entries in a row that are reported one by one; more are one finding
 _FIRST_LOOK_UP: Final = 64
 _LAST_LOOK_UP: Final = 1 << 18
 
-_ENTRY: Final = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-assert _ENTRY.itemsize == INDEX_ENTRY_BYTES
 
 Hashes = NDArray[np.int32]
-Longs = NDArray[np.int64]
 
 
 class KeySource(Protocol):
@@ -37,17 +40,17 @@ class KeySource(Protocol):
     count: int
 
     def read(self, begin: int, end: int) -> tuple[Hashes, Longs, Longs]:
-        """Hashes, physical offsets and store timestamps (ms) of the keys ``[begin, end)``."""
+        """Read hashes, physical offsets and store timestamps (ms) of the keys ``[begin, end)``."""
         ...
 
     def locate(self, hashes: Hashes, physical_offsets: Longs, near: Longs) -> Longs:
-        """The number of each of these keys, the nearest one if a message has a key twice; -1 if there is none."""
+        """Find the number of each of these keys, the nearest one if a message has a key twice; -1 if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class IndexInput:
-    """An IndexFile to look at.
+    """One IndexFile to check.
 
     Attributes:
         path: for the findings.
@@ -58,7 +61,7 @@ class IndexInput:
         entries: entries that it has (``maxIndexNum``); number 0 is never used.
         is_first: no IndexFile is before it.
         is_last: none is behind it.
-        previous_end: end timestamp (ms) and end physical offset in the header of the file before.
+        previous_end: the end in the header of the file before.
     """
 
     path: str
@@ -69,23 +72,23 @@ class IndexInput:
     entries: int
     is_first: bool
     is_last: bool
-    previous_end: tuple[int, int] = (0, 0)
+    previous_end: IndexBound
 
     @property
     def entries_at(self) -> int:
-        """Where entry 0 stands."""
+        """Position of entry 0 in the file, in bytes."""
         return INDEX_HEADER_BYTES + self.slots * INDEX_SLOT_BYTES
 
 
 class EntryWalk:
-    """Goes through the entries of one file.
+    """Walks the entries of one file in step with the keys of the log.
 
     Attributes:
         number: of the next entry.
         key: number of the key that should be its; None before the first that is known.
         key_begin: number of the first key that the file holds; -1 while none is known.
         slots: int32[slot count], the slot table as it should be after the entries so far.
-        first: store timestamp (ms) and physical offset of entry 1, if its key is known.
+        first: time and place of the message of entry 1, if its key is known.
         last: of the last entry so far, if its key is known.
     """
 
@@ -98,14 +101,14 @@ class EntryWalk:
         excused: FindingList,
         header_begin_ms: int,
     ) -> None:
-        """Begin a file.
+        """Start a walk at entry 1.
 
         Args:
             file: the file.
             keys: of the log.
             facts: of the log.
-            findings: added to.
-            excused: findings that are none if a broker went on writing in the meantime.
+            findings: list to add to.
+            excused: takes findings that are none if a broker wrote on meanwhile.
             header_begin_ms: the header's begin timestamp, for seconds where the first entry is not known.
         """
         self.file = file
@@ -117,8 +120,8 @@ class EntryWalk:
         self.key: int | None = None
         self.key_begin = -1
         self.slots = np.zeros(file.slots, dtype=np.int32)
-        self.first: tuple[int, int] | None = None
-        self.last: tuple[int, int] | None = None
+        self.first: IndexBound | None = None
+        self.last: IndexBound | None = None
         self._begin_ms = header_begin_ms
         self._faults = np.empty((MAX_FAULTS, 4), dtype=np.int64)
         self._state = np.zeros(kernel.STATE_COLUMNS, dtype=np.int64)
@@ -126,22 +129,22 @@ class EntryWalk:
 
     @property
     def slots_used(self) -> int:
-        """Slots that are not empty."""
+        """Number of slots that are not empty."""
         return int(self._state[kernel.STATE_SLOTS_USED])
 
     def entries(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """The bytes of entries ``[begin, end)``."""
+        """Read the bytes of entries ``[begin, end)``."""
         at = self.file.entries_at + begin * INDEX_ENTRY_BYTES
         return self.file.read(at, (end - begin) * INDEX_ENTRY_BYTES)
 
     def walk(self, end: int) -> None:
-        """Go through the entries before ``end``."""
+        """Walk the entries before ``end``."""
         while self.number < end:
             if self.key is None or self.key == self.keys.count or not self._match(self.key, end):
                 self._find_key(end)
 
     def _match(self, key: int, end: int) -> bool:
-        """Walk some entries in step with the keys from ``key`` on; whether all were theirs."""
+        """Walk some entries in step with the keys from ``key`` on; return whether all matched."""
         count = min(end - self.number, BLOCK, self.keys.count - key) if self.number > 1 else 1
         hashes, physical_offsets, timestamps = self.keys.read(key, key + count)
         entries = self.entries(self.number, self.number + count)
@@ -155,34 +158,40 @@ class EntryWalk:
         if done:
             self.key_begin = key if self.key_begin < 0 else self.key_begin
             if self.number == 1:
-                self.first = int(timestamps[0]), int(physical_offsets[0])
-                self._begin_ms = self.first[0]
+                self.first = IndexBound(int(timestamps[0]), int(physical_offsets[0]))
+                self._begin_ms = self.first.timestamp_ms
                 self._check_first_seconds(int(read_i32(entries, 12)), key, self.first)
-            self.last = int(timestamps[done - 1]), int(physical_offsets[done - 1])
+            self.last = IndexBound(int(timestamps[done - 1]), int(physical_offsets[done - 1]))
             self.number += done
             self.key = key + done
         return done == count
 
     def _first_begin_ms(self, key: int) -> int:
-        """What the first entry's seconds count from: the end of the file before, if there is one."""
+        """Return the time that the first entry's seconds count from: the end of the file before, if there is one."""
         if self.file.is_first or key == 0:
             return kernel.NO_BEGIN
         return int(self.keys.read(key - 1, key)[2][0])
 
-    def _check_first_seconds(self, seconds: int, key: int, first: tuple[int, int]) -> None:
-        """Without a file before, the seconds are 0, unless there was one that has been deleted since."""
+    def _check_first_seconds(self, seconds: int, key: int, first: IndexBound) -> None:
+        """Check entry 1's seconds in the first file: 0, unless there was an older file that has been deleted since."""
         if not self.file.is_first or seconds == 0:
             return
         expected = 0
         if key > 0:
-            expected = max(0, first[0] - int(self.keys.read(key - 1, key)[2][0])) // 1000
+            expected = max(0, first.timestamp_ms - int(self.keys.read(key - 1, key)[2][0])) // 1000
         elif self.facts.start > 0 and seconds > 0:
             expected = seconds
         if seconds != expected:
-            self._add(kinds.INDEX_ENTRY_WRONG, "seconds of entry 1", str(expected), str(seconds), at=first[1])
+            self._add(
+                finding_kinds.INDEX_ENTRY_WRONG,
+                "seconds of entry 1",
+                str(expected),
+                str(seconds),
+                at=first.physical_offset,
+            )
 
     def _find_key(self, end: int) -> None:
-        """The entry is not that of its key: find the next that is one's, and tell what lies between."""
+        """Find the next entry that is one of the log's keys, and report what lies between."""
         at, size, found = self.number, _FIRST_LOOK_UP, -1
         while at < end and found < 0:
             stop = min(at + size, end)
@@ -198,7 +207,7 @@ class EntryWalk:
         self._tell_between(at, found)
 
     def _tell_between(self, entry_end: int, found: int) -> None:
-        """Judge the entries from the next one up to ``entry_end``, where key ``found`` stands (-1: nowhere)."""
+        """Report the entries from the next one up to ``entry_end``, where key ``found`` stands (-1: nowhere)."""
         begin = self.number
         strange = self._tell_known(begin, entry_end, is_end=found < 0)
         strange_count = int(np.count_nonzero(strange))
@@ -224,21 +233,21 @@ class EntryWalk:
             self.key_begin = key if self.key_begin < 0 else self.key_begin
 
     def _note_ends(self, begin: int, strange: NDArray[np.bool_], pair: int | None) -> None:
-        """What is known of the file's first entry and of its last, after entries that are no keys."""
+        """Set ``first`` and ``last`` after entries that match no key, where the keys in their place are known."""
         self.last = None
         if pair is None:
             return
         count = int(np.count_nonzero(strange))
         if begin == 1 and strange[0]:
             _, offsets, timestamps = self.keys.read(pair, pair + 1)
-            self.first = int(timestamps[0]), int(offsets[0])
-            self._begin_ms = self.first[0]
+            self.first = IndexBound(int(timestamps[0]), int(offsets[0]))
+            self._begin_ms = self.first.timestamp_ms
         if strange[-1]:
             _, offsets, timestamps = self.keys.read(pair + count - 1, pair + count)
-            self.last = int(timestamps[0]), int(offsets[0])
+            self.last = IndexBound(int(timestamps[0]), int(offsets[0]))
 
     def _tell_known(self, begin: int, end: int, *, is_end: bool) -> NDArray[np.bool_]:
-        """Of entries that are no keys of the log, tell those with a reason; returns which have none."""
+        """Report unmatched entries that have a known reason; return which have none."""
         strange = np.zeros(end - begin, dtype=bool)
         for low in range(begin, end, _LAST_LOOK_UP):
             high = min(low + _LAST_LOOK_UP, end)
@@ -254,8 +263,8 @@ class EntryWalk:
                 old[at[np.diff(offsets[at], prepend=self._last_old_offset) < 0]] = False
                 self._last_old_offset = int(offsets[at].max())
             for kind, mask, target in (
-                (kinds.INDEX_ENTRY_LOST, lost, self.findings),
-                (kinds.INDEX_ENTRY_BEYOND, beyond, self.excused),
+                (finding_kinds.INDEX_ENTRY_LOST, lost, self.findings),
+                (finding_kinds.INDEX_ENTRY_BEYOND, beyond, self.excused),
             ):
                 if mask.any():
                     first, count = int(np.argmax(mask)), int(np.count_nonzero(mask))
@@ -265,14 +274,14 @@ class EntryWalk:
         return strange
 
     def _tell_strange(self, begin: int, strange: NDArray[np.bool_], key: int | None) -> None:
-        """Entries that no key is behind; with ``key``, they stand in the place of the keys from there on."""
-        kind = kinds.INDEX_ENTRY_SURPLUS if key is None else kinds.INDEX_ENTRY_WRONG
+        """Report entries without a key; with ``key``, they stand in the place of the keys from there on."""
+        kind = finding_kinds.INDEX_ENTRY_SURPLUS if key is None else finding_kinds.INDEX_ENTRY_WRONG
         places = np.flatnonzero(strange)
         told = places if len(places) <= MAX_TOLD_RUN else places[:1]
         for order, place in enumerate(told.tolist()):
             number = begin + place
             entry = self.entries(number, number + 1)
-            expected, physical_offset = None, int(read_i64(entry, 4))
+            expected, physical_offset = None, int(read_i64(entry, INDEX_ENTRY_PHYSICAL_OFFSET_AT))
             actual = f"hash {read_i32(entry, 0)}, offset {physical_offset}"
             if key is not None:
                 hashes, offsets, _ = self.keys.read(key + order, key + order + 1)
@@ -285,19 +294,19 @@ class EntryWalk:
     def _tell_missing(self, key: int, count: int) -> None:
         first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (key, key + count - 1))
         detail = f"keys of the messages at offsets {first} to {last}, before entry {self.number}"
-        self._add(kinds.INDEX_ENTRY_MISSING, detail, at=first, count=count)
+        self._add(finding_kinds.INDEX_ENTRY_MISSING, detail, at=first, count=count)
 
     def _tell_repeated(self, found: int, key: int) -> None:
-        """Keys that had their entries already: of one message it is what the original's recovery does."""
+        """Report keys that had their entries already: of one message this comes of a broker's recovery."""
         first, last = (int(self.keys.read(number, number + 1)[1][0]) for number in (found, key - 1))
-        kind = kinds.INDEX_ENTRY_REPEATED if first == last else kinds.INDEX_ENTRY_SURPLUS
+        kind = finding_kinds.INDEX_ENTRY_REPEATED if first == last else finding_kinds.INDEX_ENTRY_SURPLUS
         self._add(kind, f"keys that are in the Index before, from entry {self.number} on", at=first, count=key - found)
 
     def _follow_chains(self, begin: int, end: int, strange: NDArray[np.bool_], key: int | None) -> None:
-        """Keep the slot table right through entries that are no keys of the log.
+        """Update the slot table through entries that match no key of the log.
 
-        What stands in the place of a known key counts with that key's hash, so that one wrong hash does not
-        break the chains behind it. The links of strange entries are not told: they have been told themselves.
+        An entry in the place of a known key counts with that key's hash, so that one wrong hash does not
+        break the chains behind it. Links of entries that match no key are not reported: the entries are.
         """
         state, faults = self._state, self._faults
         if strange.any():
@@ -314,7 +323,7 @@ class EntryWalk:
         self._state[kernel.STATE_SLOTS_USED] = state[kernel.STATE_SLOTS_USED]
 
     def are_next_keys(self, end: int) -> bool:
-        """Whether the entries up to ``end`` are those of the next keys, one by one."""
+        """Return whether the entries up to ``end`` match the next keys, one by one."""
         if self.key is None:
             hashes, offsets = columns(self.entries(self.number, self.number + 1))
             found = self.keys.locate(hashes, offsets, np.zeros(1, dtype=np.int64))
@@ -331,15 +340,15 @@ class EntryWalk:
         return True
 
     def tell_faults(self) -> None:
-        """Tell the links and seconds that are not as they should be, of entries that are those of their keys."""
+        """Report wrong links and seconds of entries that match their keys."""
         total = int(self._state[kernel.STATE_FAULTS])
         for number, field, expected, actual in self._faults[:total].tolist():
             if field == kernel.FAULT_SECONDS:
-                self._add(kinds.INDEX_ENTRY_WRONG, f"seconds of entry {number}", str(expected), str(actual))
+                self._add(finding_kinds.INDEX_ENTRY_WRONG, f"seconds of entry {number}", str(expected), str(actual))
             else:
-                kind = kinds.INDEX_CYCLE if actual >= number else kinds.INDEX_CHAIN
+                kind = finding_kinds.INDEX_CYCLE if actual >= number else finding_kinds.INDEX_CHAIN
                 self._add(kind, f"link of entry {number}", str(expected), str(actual))
-        self.findings.add_uncounted(kinds.INDEX_CHAIN, max(0, total - MAX_FAULTS))
+        self.findings.add_uncounted(finding_kinds.INDEX_CHAIN, max(0, total - MAX_FAULTS))
 
     def _add(
         self, kind: Kind, detail: str, expected: str | None = None, actual: str | None = None, *, at: int | None = None,
@@ -350,12 +359,12 @@ class EntryWalk:
 
 def columns(entries: NDArray[np.uint8]) -> tuple[Hashes, Longs]:
     """Hashes and physical offsets of entries."""
-    rows = entries.view(_ENTRY)
-    return rows["hash"].astype(np.int32), rows["offset"].astype(np.int64)
+    rows = entries.view(ENTRY_DTYPE)
+    return rows["key_hash"].astype(np.int32), rows["physical_offset"].astype(np.int64)
 
 
 def _first_run(keys: Longs, near: Longs, *, is_end: bool) -> int:
-    """Where keys are found again: one in its very place, or two in a row; ``len(keys)`` if nowhere."""
+    """Return where the keys match again: one in its very place, or two in a row; ``len(keys)`` if nowhere."""
     known = keys >= 0
     follows = np.zeros(len(keys), dtype=bool)
     follows[:-1] = known[:-1] & (keys[1:] == keys[:-1] + 1)

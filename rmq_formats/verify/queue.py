@@ -1,4 +1,4 @@
-"""One queue's ConsumeQueue files against the records of the log, both ways."""
+"""Compares one queue's ConsumeQueue files with the records of the log, both ways."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,30 +8,30 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import StoreError
-from rmq_formats.findings import Finding, FindingList, Kind
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.scan import used_bytes
-from rmq_formats.layout import PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.rebuild import Placement, Rows
-from rmq_formats.verify import kinds
+from rmq_formats.scan.derived_images import Placement, Rows
+from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.ext import ExtTable, judge_ext
 from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.units import KINDS, Expected, FileView, Status, UnitJudge, rows_between, runs, view_file
 
-MAX_TOLD: Final = 1000  # records of one queue and fault that are told one by one
+MAX_TOLD: Final = 1000  # records of one queue and fault that are reported one by one
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFile:
-    """A file of a queue.
+    """One ConsumeQueue file to check.
 
     Attributes:
         path: for the findings.
         start_offset: in bytes from the queue's start.
         size_bytes: its size.
-        read: gives its bytes, without the zeros at its end if it likes; raises StoreError.
+        read: returns its bytes, perhaps without the zeros at its end; raises StoreError.
     """
 
     path: str
@@ -42,18 +42,18 @@ class QueueFile:
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """Which queue it is."""
+    """Topic and queue id of the queue that is checked."""
 
     topic: str
     queue_id: int
 
     def finding(self, kind: Kind, detail: str, **more: object) -> Finding:
-        """A finding about this queue."""
+        """Make a finding about this queue."""
         return Finding(kind, detail, topic=self.topic, queue_id=self.queue_id, **more)  # type: ignore[arg-type]
 
 
 def expected_of(placement: Placement) -> Expected:
-    """What a queue should hold, out of what ``rebuild.place_units`` made of its records."""
+    """Build the expected units of a queue from what ``derived_images.place_units`` made of its records."""
     rows = placement.rows
     if len(placement.repeated) or len(placement.displaced):
         rows = np.concatenate([rows, placement.repeated, placement.displaced])
@@ -64,7 +64,7 @@ def expected_of(placement: Placement) -> Expected:
 
 
 class QueueCheck:
-    """Compares the files of one queue.
+    """Check of the files of one queue.
 
     Attributes:
         end_offset: one past the last place in use, by the log or by the files.
@@ -79,14 +79,14 @@ class QueueCheck:
         excused: FindingList,
         ext: ExtTable | None = None,
     ) -> None:
-        """Begin a queue.
+        """Create the check of one queue.
 
         Args:
             name: of the queue.
             placement: its records.
             facts: of the log.
             findings: added to.
-            excused: findings that are none if a broker went on writing in the meantime.
+            excused: takes findings that are none if a broker wrote on meanwhile.
             ext: its ConsumeQueueExt units.
         """
         self.name = name
@@ -101,14 +101,14 @@ class QueueCheck:
         self._lost: list[tuple[int, int]] = []
 
     def check(self, files: Sequence[QueueFile], file_bytes: int) -> None:
-        """Compare all files, ascending by start, of the queue."""
+        """Check all files of the queue, in ascending order of start."""
         usable = [file for file in files if self._is_usable(file, file_bytes)]
         self._check_missing_files([file.start_offset for file in usable], file_bytes, any_file=bool(files))
         for file in usable:
             try:
                 data = file.read()
             except StoreError as error:
-                self.findings.add(self.name.finding(kinds.QUEUE_UNREADABLE, str(error), path=file.path))
+                self.findings.add(self.name.finding(finding_kinds.QUEUE_UNREADABLE, str(error), path=file.path))
                 continue
             self._check_file(file, data, file_bytes // UNIT_BYTES, last=file is usable[-1])
         self._add_placement_findings()
@@ -118,12 +118,12 @@ class QueueCheck:
     def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
         if file.start_offset % file_bytes:
             detail = f"begins at byte {file.start_offset}, which is no multiple of {file_bytes}"
-            self.findings.add(self.name.finding(kinds.QUEUE_FILE_NAME, detail, path=file.path))
+            self.findings.add(self.name.finding(finding_kinds.QUEUE_FILE_NAME, detail, path=file.path))
             return False
         if file.size_bytes != file_bytes:
             self.findings.add(
                 self.name.finding(
-                    kinds.QUEUE_FILE_SIZE, "file of another size than the broker's", path=file.path,
+                    finding_kinds.QUEUE_FILE_SIZE, "file of another size than the broker's", path=file.path,
                     expected=str(file_bytes), actual=str(file.size_bytes),
                 )
             )  # fmt: skip
@@ -135,7 +135,7 @@ class QueueCheck:
             return
         if not any_file:
             detail = f"no files for {len(rows)} messages of the log"
-            self.findings.add(self._range_finding(kinds.QUEUE_MISSING, detail, rows))
+            self.findings.add(self._range_finding(finding_kinds.QUEUE_MISSING, detail, rows))
             return
         present = {start // file_bytes for start in starts}
         absent = [
@@ -149,9 +149,9 @@ class QueueCheck:
             if not len(own):
                 continue
             detail = f"{len(numbers)} files from byte {numbers[0] * file_bytes} on are not there"
-            kind = kinds.QUEUE_FILE_MISSING
+            kind = finding_kinds.QUEUE_FILE_MISSING
             if present and numbers[0] < min(present):
-                kind = kinds.QUEUE_MINIMUM
+                kind = finding_kinds.QUEUE_MINIMUM
             is_at_end = bool(present) and numbers[0] > max(present)
             (self.excused if is_at_end else self.findings).add(self._range_finding(kind, detail, own))
 
@@ -179,7 +179,7 @@ class QueueCheck:
             self._add_run(file.path, view, begin, end, kind)
 
     def _is_as_expected(self, first_offset: int, unit_count: int, data: NDArray[np.uint8]) -> bool:
-        """The way of nearly all files: units from the first place on, zeros behind them."""
+        """Return whether a file is as nearly all are: the expected units from its first place on, zeros behind them."""
         own = rows_between(self.expected.rows, first_offset, first_offset + unit_count)
         if not len(own) or own[0, unit_kernel.QUEUE_OFFSET] != first_offset or len(data) < len(own) * UNIT_BYTES:
             return False
@@ -192,7 +192,7 @@ class QueueCheck:
         physical, size = (view.actual[used, column] for column in (unit_kernel.PHYSICAL_OFFSET, unit_kernel.SIZE))
         if not last and not view.claims.any() and bool(self.facts.is_old(physical, size).all()):
             detail = "every unit names a record that is older than the log's first file"
-            self.findings.add(self.name.finding(kinds.QUEUE_EXPIRED, detail, path=file.path, count=1))
+            self.findings.add(self.name.finding(finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1))
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
         kind, claimed = KINDS[status], bool(view.claims[begin])
@@ -213,10 +213,10 @@ class QueueCheck:
         (self.excused if excusable else self.findings).add(finding)
 
     def _add_placement_findings(self) -> None:
-        """What the records' queue offsets say by themselves, without a file."""
+        """Report repeated, displaced and missing queue offsets of the records, which show without any file."""
         for kind, rows, detail in (
-            (kinds.QUEUE_OFFSET_REPEATED, self.placement.repeated, "an earlier record has this queue offset"),
-            (kinds.QUEUE_OFFSET_DISPLACED, self.placement.displaced, "far from the other records of its queue"),
+            (finding_kinds.QUEUE_OFFSET_REPEATED, self.placement.repeated, "an earlier record has this queue offset"),
+            (finding_kinds.QUEUE_OFFSET_DISPLACED, self.placement.displaced, "far from the other records of its queue"),
         ):
             for row in rows[:MAX_TOLD]:
                 self.findings.add(self._range_finding(kind, detail, row[None]))
@@ -228,12 +228,14 @@ class QueueCheck:
         offsets = self.expected.rows[:, unit_kernel.QUEUE_OFFSET]
         for at in np.flatnonzero(np.diff(offsets) > 1).tolist():
             begin, end = int(offsets[at]) + 1, int(offsets[at + 1])
-            # What stood in a damaged stretch of the log has been told with the unit that names it.
+            # Messages in a damaged stretch of the log are reported with the units that name them.
             told = sum(max(0, min(end, high) - max(begin, low)) for low, high in self._lost)
             if end - begin > told:
                 detail = f"no record has the queue offsets {begin} to {end - 1}"
                 self.findings.add(
-                    self.name.finding(kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - told)
+                    self.name.finding(
+                        finding_kinds.QUEUE_OFFSET_GAP, detail, queue_offset=begin, count=end - begin - told
+                    )
                 )
 
 

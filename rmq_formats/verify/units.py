@@ -1,4 +1,4 @@
-"""Judges the units of one ConsumeQueue file: one status each, vectorised."""
+"""Classifies the units of one ConsumeQueue file, one status each, vectorised."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -7,18 +7,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.findings import Kind
+from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.layout import PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.verify import kinds
-from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.facts import LogFacts, Longs
+from rmq_formats.verify.findings import Kind
 
-Longs = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
 class Status(IntEnum):
-    """What a unit is."""
+    """Status of a unit."""
 
     FINE = 0
     MISSING = 1
@@ -38,31 +37,31 @@ class Status(IntEnum):
 
 
 KINDS: dict[Status, Kind] = {
-    Status.MISSING: kinds.UNIT_MISSING,
-    Status.ZERO: kinds.UNIT_ZERO,
-    Status.MINIMUM: kinds.QUEUE_MINIMUM,
-    Status.DANGLING: kinds.UNIT_DANGLING,
-    Status.DUPLICATE: kinds.UNIT_DUPLICATE,
-    Status.DISPLACED: kinds.UNIT_DISPLACED,
-    Status.SIZE: kinds.UNIT_SIZE,
-    Status.TAGS_CODE: kinds.UNIT_TAGS_CODE,
-    Status.LOST: kinds.UNIT_LOST,
-    Status.BEYOND: kinds.UNIT_BEYOND,
-    Status.BEHIND_END: kinds.UNIT_BEHIND_END,
-    Status.PRE_BLANK: kinds.PRE_BLANK,
-    Status.EXT_ADDRESS: kinds.EXT_ADDRESS,
-    Status.EXT_UNIT: kinds.EXT_UNIT,
+    Status.MISSING: finding_kinds.UNIT_MISSING,
+    Status.ZERO: finding_kinds.UNIT_ZERO,
+    Status.MINIMUM: finding_kinds.QUEUE_MINIMUM,
+    Status.DANGLING: finding_kinds.UNIT_DANGLING,
+    Status.DUPLICATE: finding_kinds.UNIT_DUPLICATE,
+    Status.DISPLACED: finding_kinds.UNIT_DISPLACED,
+    Status.SIZE: finding_kinds.UNIT_SIZE,
+    Status.TAGS_CODE: finding_kinds.UNIT_TAGS_CODE,
+    Status.LOST: finding_kinds.UNIT_LOST,
+    Status.BEYOND: finding_kinds.UNIT_BEYOND,
+    Status.BEHIND_END: finding_kinds.UNIT_BEHIND_END,
+    Status.PRE_BLANK: finding_kinds.PRE_BLANK,
+    Status.EXT_ADDRESS: finding_kinds.EXT_ADDRESS,
+    Status.EXT_UNIT: finding_kinds.EXT_UNIT,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the log says that a queue holds.
+    """Units that a queue should hold, as the log demands.
 
     Attributes:
         rows: int64[n, ROW_COLUMNS], placed: ascending by queue offset, none twice.
-        physical_offsets: of all records of the queue, those included that found no place; ascending.
-        queue_offsets: what each of these claims.
+        physical_offsets: of all records of the queue, including those left out; ascending.
+        queue_offsets: queue offset that each of these has recorded.
     """
 
     rows: Longs
@@ -80,7 +79,7 @@ class Expected:
         return int(self.rows[-1, unit_kernel.QUEUE_OFFSET]) if len(self.rows) else -1
 
     def claimed(self, physical_offsets: Longs) -> Longs:
-        """The queue offset that the record at each of these offsets claims; -1 where none of the queue is."""
+        """Return the queue offset that the record at each of these offsets has; -1 where none of the queue is."""
         at = np.searchsorted(self.physical_offsets, physical_offsets)
         at = np.minimum(at, max(len(self.physical_offsets) - 1, 0))
         if not len(self.physical_offsets):
@@ -90,13 +89,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """The units of one file beside those that the log wants there; arrays of one length.
+    """Units of one file side by side with the expected ones; arrays of one length.
 
     Attributes:
         offsets: queue offsets.
         actual: int64[n, ROW_COLUMNS], as the file has them; tags codes behind ConsumeQueueExt addresses resolved.
         wanted: int64[n, ROW_COLUMNS]; rows that no record claims are zeros.
-        claims: where a record claims the place.
+        claims: which places a record of the log claims.
         is_last_file: no file of the queue is behind this one.
     """
 
@@ -110,7 +109,7 @@ class FileView:
 def view_file(
     expected: Expected, first_offset: int, unit_count: int, data: NDArray[np.uint8], *, last: bool
 ) -> FileView:
-    """Lay a file's units beside those wanted.
+    """Align a file's units with the expected ones.
 
     Args:
         expected: of the queue.
@@ -134,26 +133,26 @@ def view_file(
 
 
 def rows_between(rows: Longs, begin: int, end: int) -> Longs:
-    """The placed rows with queue offsets in ``[begin, end)``."""
+    """Return the placed rows with queue offsets in ``[begin, end)``."""
     low, high = np.searchsorted(rows[:, unit_kernel.QUEUE_OFFSET], [begin, end]).tolist()
     return rows[low:high]
 
 
 class UnitJudge:
-    """Judges the files of one queue, which come in order."""
+    """Classifies the units of the files of one queue, which are given in order."""
 
     def __init__(self, expected: Expected, facts: LogFacts) -> None:
         self._expected = expected
         self._facts = facts
-        self._past_front = False  # a unit of a message, old or not, was met
+        self._past_front = False  # whether a unit of a message, old or not, has occurred
         self._last_old_offset = -1
 
     def pass_front(self) -> None:
-        """A file that need not be judged has units of messages: fillers have no place behind it."""
+        """Note a file whose units need no check but stand for messages: behind it, fillers have no place."""
         self._past_front = True
 
     def judge(self, view: FileView) -> NDArray[np.int8]:
-        """One ``Status`` for each unit."""
+        """Return one ``Status`` for each unit."""
         physical = view.actual[:, unit_kernel.PHYSICAL_OFFSET]
         size, tags = view.actual[:, unit_kernel.SIZE], view.actual[:, unit_kernel.TAGS_CODE]
         is_zero = (physical == 0) & (size == 0) & (tags == 0)
@@ -191,7 +190,7 @@ class UnitJudge:
     def _judge_front(
         self, view: FileView, status: NDArray[np.int8], front: Mask, is_zero: Mask, is_filler: Mask
     ) -> None:
-        """Before the first message of the log: fillers, then messages whose records were deleted."""
+        """Classify units before the first message of the log: fillers, then messages whose records were deleted."""
         physical, size = view.actual[:, unit_kernel.PHYSICAL_OFFSET], view.actual[:, unit_kernel.SIZE]
         old = front & ~is_zero & ~is_filler & self._facts.is_old(physical, size)
         at = np.flatnonzero(old)
@@ -208,7 +207,7 @@ class UnitJudge:
         self._past_front = self._past_front or bool(len(at))
 
     def _judge_rest(self, view: FileView, status: NDArray[np.int8], rest: Longs, front: Mask, behind: Mask) -> None:
-        """Units that are neither what is wanted nor nothing: what do they name?"""
+        """Classify units that are neither the expected one nor empty, by what they name."""
         rows = view.actual[rest]
         physical = rows[:, unit_kernel.PHYSICAL_OFFSET]
         free = ~view.claims[rest]
@@ -229,7 +228,7 @@ class UnitJudge:
 
 
 def runs(status: NDArray[np.int8]) -> list[tuple[int, int, Status]]:
-    """Stretches of one status that is not fine: begin, end, status."""
+    """Return the runs of equal status that are not fine: begin, end, status."""
     if not status.any():
         return []
     bounds = [0, *(np.flatnonzero(np.diff(status)) + 1).tolist(), len(status)]

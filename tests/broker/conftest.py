@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.server import Broker, now_ms
 from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData, encode_body
 from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.kernel_loading import load_kernels
-from rmq_formats.message import StoredMessage, decode_record
-from rmq_formats.properties import encode_properties
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import StoredMessage, decode_record
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -137,7 +137,6 @@ def small_store(path: Path, flush: FlushDiskType = FlushDiskType.ASYNC) -> Store
 @pytest.fixture
 async def asker(config: BrokerConfig, store_config: StoreConfig, clock: Clock) -> AsyncIterator[Asker]:
     """A running broker with its client."""
-    load_kernels()  # else a message would be readable some time after it is stored
     handlers: dict[int, Handler] = {}
     async with Broker(config, store_config, clock) as broker, RemotingClient(handlers) as client:
         yield Asker(broker, client, handlers)

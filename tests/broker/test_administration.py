@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from rmq_core.broker.stats import Stats
+from rmq_core.broker.tables.stats import Stats
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicConfig, decode_body, queue_key
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.java_properties import parse_properties
 from rmq_core.store.config import StoreConfig
-from rmq_formats import config_json
+from rmq_formats.codecs import config_json
 from tests.broker.conftest import Asker, messages
 
 QUEUE = queue_key(MessageQueue(broker_name="broker-a", queue_id=0, topic="T"))
@@ -62,6 +62,15 @@ async def test_topics_are_made_changed_and_deleted(asker: Asker) -> None:
 async def test_attributes_that_are_none_are_refused(asker: Asker, attributes: str) -> None:
     assert (await create(asker, "T", attributes=attributes)).code == ResponseCode.SYSTEM_ERROR
     assert (await asker.ask(351, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_batch_and_light_queues_are_refused_until_they_are_built(asker: Asker) -> None:
+    refused = await create(asker, "T", attributes="+queue.type=BatchCQ")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "does not write batch queues (BatchConsumeQueue)" in (refused.remark or "")
+    assert (await asker.ask(351, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await create(asker, "T", attributes="+queue.type=SimpleCQ")).code == 0
+    assert (await create(asker, "%LMQ%light")).code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_lists_of_topics_are_made(asker: Asker) -> None:

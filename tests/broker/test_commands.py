@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from rmq_core.broker.config import load_config
+from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.settings import changed_settings
 from rmq_core.store.config import FlushDiskType
 from rmq_formats.errors import OptionError
-from tests.broker.processes import failure, standalone
+from tests.broker_processes import failure, standalone
 
 SMALL = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\nmaxHashSlotNum=500\nmaxIndexNum=2000\n"
 
@@ -97,14 +99,15 @@ def test_a_store_of_other_sizes_is_one_line_and_exit_2(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("listenPrt=1\n", "unknown key 'listenPrt'"),
-        ("listenPort=many\n", "listenPort: 'many' is no int"),
-        ("listenPort=70000\n", "70000 is not within 0 and 65535"),
+        ("listenPort=many\n", "listenPort: 'many' is not of type int"),
+        ("listenPort=70000\n", "70000 is not between 0 and 65535"),
         ("mappedFileSizeCommitLog=big\n", "mappedFileSizeCommitLog has a bad value"),
         ("flushDiskType=SOMETIMES\n", "flushDiskType has a bad value"),
         ("messageDelayLevel=1s 5x\n", "delay level"),
         ("brokerRole=SLAVE\n", "only a master"),
         ("brokerIP2=10.0.0.1:10912\n", "brokerIP2 is no address: '10.0.0.1:10912'"),
-        ("aclEnable=true\n", "aclEnable is not supported"),
+        ("aclEnable=true\n", "aclEnable=true is not supported: the only value is false"),
+        ("messageStorePlugIn=org.x.Y\n", "messageStorePlugIn=org.x.Y is not supported: it has to be empty"),
     ],
 )
 def test_bad_settings_are_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -151,6 +154,29 @@ def test_a_file_may_be_toml_and_use_either_name(tmp_path: Path) -> None:
     assert (store.commitlog_file_bytes, store.flush_disk_type) == (65536, FlushDiskType.SYNC)
     assert store.consumequeue_ext_enabled
     assert passed_over == []
+
+
+@pytest.mark.parametrize("key", sorted(DONE_ANYWAY))
+def test_what_is_promised_and_not_there_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
+    """At the start and over the wire; the value that promises nothing is taken."""
+    nothing = DONE_ANYWAY[key]
+    something = {"false": "true", "true": "false"}.get(nothing, "other")
+    config, _, passed_over = load_config("/store", Path(conf(tmp_path, f"{key}={nothing}\n")), {}, {})
+    assert passed_over == []
+    with pytest.raises(OptionError, match=rf"broker.conf: {key}={something} is not supported"):
+        load_config("/store", Path(conf(tmp_path, f"{key} = {something}\n")), {}, {})
+    assert changed_settings(config, {key: nothing}, DONE_ANYWAY) == {}
+    with pytest.raises(OptionError, match=f"^{key}={something} is not supported"):
+        changed_settings(config, {key: something, "brokerPermission": "4"}, DONE_ANYWAY)
+    assert key not in IGNORED
+
+
+@pytest.mark.parametrize("command", ["broker", "standalone"])
+def test_a_promise_that_is_not_kept_is_exit_2(tmp_path: Path, command: str) -> None:
+    file = conf(tmp_path, "sendMessageThreadPoolNums=16\nuseTLS=true\n")
+    errors = failure(command, "--store", str(tmp_path / "store"), "--listen", "127.0.0.1:0", "-c", file)
+    assert errors == f"rmq: {file}: useTLS=true is not supported: the only value is false\n"
+    assert not (tmp_path / "store").exists()
 
 
 def test_keys_of_the_original_that_mean_nothing_here_are_told(tmp_path: Path) -> None:

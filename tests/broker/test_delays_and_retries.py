@@ -4,8 +4,8 @@ import pytest
 
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
-from rmq_formats.message import StoredMessage
-from rmq_formats.message_id import decode_message_id
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.record import StoredMessage
 from tests.broker.conftest import Asker, Clock, eventually, messages
 
 SECOND_MS = 1000

@@ -4,7 +4,9 @@ import asyncio
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
@@ -51,6 +54,18 @@ class TestSyncFlush:
         assert [one.body for one in messages(await asker.pull("T"))] == [b"kept"]
 
 
+def hang_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Have each force of a file wait for the event that is returned."""
+    goes_on = threading.Event()
+
+    def wait(_: int) -> None:
+        goes_on.wait(60)
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, wait)
+    return goes_on
+
+
 class TestSlowDisk:
     @pytest.fixture
     def config(self) -> BrokerConfig:
@@ -62,19 +77,57 @@ class TestSlowDisk:
 
     async def test_a_send_that_waits_too_long_is_told_so(self, asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
         await asker.send("T", properties={"WAIT": "false"})
-        disk_goes_on = threading.Event()
-
-        def wait(_: int) -> None:
-            disk_goes_on.wait(60)
-
-        for name in ("fsync", "fdatasync"):
-            monkeypatch.setattr(os, name, wait)
+        disk_goes_on = hang_disk(monkeypatch)
         try:
             answer = await asker.send("T")
         finally:
             disk_goes_on.set()
         assert answer.code == ResponseCode.FLUSH_DISK_TIMEOUT
         assert answer.ext_fields["queueOffset"] == "1"
+
+
+class TestHungDisk:
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        return BrokerConfig(listen_port=0, sync_flush_timeout_ms=60_000, max_waiting_bytes=100 * WAITING_BYTES)
+
+    @pytest.fixture
+    def store_config(self, tmp_path: Path) -> StoreConfig:
+        return replace(small_store(tmp_path / "store", FlushDiskType.SYNC), commitlog_file_bytes=64 << 20)
+
+    async def test_what_waits_for_it_takes_no_memory_and_is_read_up_to_a_limit(
+        self, asker: Asker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await asker.send("T", properties={"WAIT": "false"})
+        disk_goes_on = hang_disk(monkeypatch)
+        server, store = asker.broker._server, asker.broker.store
+        handlers = cast(dict[int, Handler], server._handlers)
+        send = handlers[RequestCode.SEND_MESSAGE_V2]
+        asked: list[RemotingCommand] = []
+
+        def note(command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            asked.append(command)
+            return send(command, connection)
+
+        handlers[RequestCode.SEND_MESSAGE_V2] = note
+        sends = [asyncio.create_task(asker.send("T", bytes(100_000))) for _ in range(150)]
+        try:
+
+            async def is_held_up() -> bool:
+                return server.held_bytes >= 100 * WAITING_BYTES
+
+            await eventually(is_held_up)
+            await asyncio.sleep(0.2)
+            assert 100 <= len(asked) <= 102
+            assert {len(command.body) for command in asked} == {0}
+            assert server.held_bytes < 100 * WAITING_BYTES + (2 << 20)
+            assert not store.fault
+            async with RemotingClient() as other:  # who does not wait for the disk is served
+                where = {"topic": "T", "queueId": 0}
+                assert (await Asker(asker.broker, other, {}).ask(RequestCode.GET_MAX_OFFSET, where)).code == 0
+        finally:
+            disk_goes_on.set()
+        assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
 
 
 async def test_a_member_that_has_gone_is_forgotten_and_the_others_told(asker: Asker) -> None:

@@ -6,14 +6,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from rmq_core.broker.config import load_config
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import RemotingCommand, request
 from tests.broker.conftest import messages
-from tests.broker.processes import Standalone, standalone
 from tests.broker.test_commands import conf
-from tests.store.checking import check_derived
+from tests.broker_processes import Standalone, standalone
+from tests.store.derived_from_log import check_derived
 from tests.torture import TIMES
 
 ROUNDS = 20 * TIMES
@@ -121,6 +123,7 @@ async def stored(address: str, begins: list[int]) -> dict[Place, bytes]:
     return found
 
 
+@pytest.mark.torture
 def test_what_was_acknowledged_survives_every_kill(tmp_path: Path) -> None:
     settings = conf(tmp_path, "flushDiskType=SYNC_FLUSH\n")
     ledger, source = Ledger(), random.Random()  # the moments cannot be repeated whatever the seed

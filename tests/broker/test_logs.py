@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from rmq_core.cli.logs import JsonFormatter
+from rmq_core.cli.servers.logs import JsonFormatter
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.store.store import MessageStore
 from tests.broker.conftest import small_store
-from tests.broker.processes import Standalone, failure, standalone
 from tests.broker.test_kill import send
-from tests.store.test_retention import SizedDisk
+from tests.broker_processes import Standalone, failure, standalone
+from tests.store.test_cleaning import SizedDisk
 
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 
@@ -45,6 +45,7 @@ def use(running: Standalone) -> None:
         assert connection.recv(1) == b""
 
 
+@pytest.mark.long
 def test_each_line_is_an_object_with_what_its_message_names(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with standalone(tmp_path / "store", "--log-format", "json", log=log) as running:
@@ -64,6 +65,7 @@ def test_each_line_is_an_object_with_what_its_message_names(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.long
 def test_a_broker_tells_that_it_had_to_recover(tmp_path: Path, form: str) -> None:
     log = tmp_path / "log"
     with standalone(tmp_path / "store", log=log) as running:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker import registration
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.cluster import registration
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.server import Broker
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies import TopicRouteData, decode_body

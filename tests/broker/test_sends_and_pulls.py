@@ -8,9 +8,9 @@ import pytest
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_formats.hashing import java_string_hash
-from rmq_formats.message_id import decode_message_id
-from rmq_formats.properties import encode_properties
+from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.properties import encode_properties
 from tests.broker.conftest import Asker, eventually, messages
 
 TAGGED = [SubscriptionData(topic="T", sub_string="A", tags_set=["A"], code_set=[java_string_hash("A")])]

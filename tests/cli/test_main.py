@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from rmq_core.cli import inspection_text
 from rmq_core.cli import main as cli_main
+from rmq_core.cli.inspect import run as inspect_run
 from rmq_core.cli.main import COMMANDS
 from rmq_formats.errors import LengthError, StoreError
+from tests import warm_processes
 from tests.cli.conftest import Rmq, one_line
 
 PROGRAM = [sys.executable, "-c", "from rmq_core.cli.main import main; main()"]
 
 
 def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_processes.run(
         [*PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False, **options
     )
 
@@ -98,6 +99,7 @@ def test_a_name_server_does_not_load_what_is_slow() -> None:
     assert loaded("name server listens", "namesrv", "--listen", "127.0.0.1:0") == "0"
 
 
+@pytest.mark.long
 def test_a_broker_loads_what_its_kernels_need_and_no_more(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=1000\nmaxIndexNum=4000\n")
@@ -108,7 +110,7 @@ def test_a_broker_loads_what_its_kernels_need_and_no_more(tmp_path: Path) -> Non
 
 def test_all_of_a_broker_but_its_kernels_can_be_loaded_without_numba() -> None:
     code = (
-        "import sys\nimport rmq_core.broker.metrics_server, rmq_core.broker.server, rmq_core.namesrv.server\n"
+        "import sys\nimport rmq_core.broker.metrics.http, rmq_core.broker.broker, rmq_core.namesrv.server\n"
         "print(*{'numba', 'llvmlite', 'pyarrow', 'rich'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
@@ -154,26 +156,26 @@ def test_a_value_that_cannot_be_used_is_one_line_and_exit_2(rmq: Rmq, arguments:
 def test_an_error_is_one_line_that_names_the_place(
     rmq: Rmq, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    monkeypatch.setattr(inspection_text, "run", raising(error))
+    monkeypatch.setattr(inspect_run, "run", raising(error))
     done = rmq("inspect", "some/path")
     assert (done.exit_code, one_line(done.stderr)) == (2, said)
 
 
 def test_a_traceback_is_there_for_who_asks(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_text, "run", raising(ZeroDivisionError("by 0")))
+    monkeypatch.setattr(inspect_run, "run", raising(ZeroDivisionError("by 0")))
     monkeypatch.setenv("RMQ_TRACEBACK", "1")
     assert isinstance(rmq("inspect", "some/path").exception, ZeroDivisionError)
 
 
 def test_ctrl_c_is_130_without_a_traceback(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_text, "run", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(inspect_run, "run", raising(KeyboardInterrupt()))
     done = rmq("inspect", "some/path")
     assert (done.exit_code, one_line(done.stderr)) == (130, "interrupted")
 
 
 def test_a_signal_in_the_middle_of_a_dump_is_130_without_a_traceback(golden: Callable[[str], Path]) -> None:
     # The pipe fills up and is not read: the program waits in a write when the signal comes.
-    process = subprocess.Popen(
+    process = warm_processes.Popen(
         [*PROGRAM, "dump", str(golden("mixed") / "store"), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
@@ -187,7 +189,7 @@ def test_a_signal_in_the_middle_of_a_dump_is_130_without_a_traceback(golden: Cal
 
 
 def test_a_closed_pipe_is_no_error(golden: Callable[[str], Path]) -> None:
-    process = subprocess.Popen(
+    process = warm_processes.Popen(
         [*PROGRAM, "dump", str(golden("mixed") / "store"), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
@@ -201,7 +203,7 @@ def test_a_closed_pipe_is_no_error(golden: Callable[[str], Path]) -> None:
 
 def test_a_full_disk_behind_stdout_is_one_line(golden: Callable[[str], Path]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
+        done = warm_processes.run(
             [*PROGRAM, "dump", str(golden("exotic") / "store")],
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
@@ -239,7 +241,7 @@ def test_a_file_that_cannot_be_read_is_one_line_that_names_it(rmq: Rmq) -> None:
 
 
 def test_an_endless_error_is_cut(rmq: Rmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_text, "run", raising(StoreError("word " * 10_000)))
+    monkeypatch.setattr(inspect_run, "run", raising(StoreError("word " * 10_000)))
     assert len(one_line(rmq("inspect", "x").stderr)) < 1010
 
 
@@ -263,7 +265,7 @@ def test_colours_are_for_terminals_only(rmq: Rmq, golden: Callable[[str], Path])
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
     environment.pop("NO_COLOR", None)
     with os.fdopen(leader, "rb", buffering=0) as terminal:
-        process = subprocess.Popen(
+        process = warm_processes.Popen(
             [*PROGRAM, "inspect", str(store)], stdout=follower, stderr=subprocess.PIPE, env=environment
         )
         os.close(follower)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests import warm_processes
 from tests.cli.conftest import Rmq, one_line
-from tests.stores import flip, tree
+from tests.store_files import flip, tree
 
 Golden = Callable[[str], Path]
 
@@ -123,8 +124,11 @@ def test_what_cannot_be_run_is_refused_in_one_line(rmq: Rmq, copy_of: Golden, ar
 
 def test_a_locked_store_is_refused(rmq: Rmq, copy_of: Golden, golden_settings: Any) -> None:
     store = copy_of("mixed")
-    code = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(); sys.stdin.read()"
-    holder = subprocess.Popen(
+    code = (
+        "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True)\n"
+        "sys.stdin.read()"
+    )
+    holder = warm_processes.Popen(
         [sys.executable, "-c", code, str(store / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with holder:
@@ -139,11 +143,11 @@ def test_a_locked_store_is_refused(rmq: Rmq, copy_of: Golden, golden_settings: A
 
 SLOW = """
 import os, sys, time
-from rmq_formats.offline import rebuild
+from rmq_formats.rebuild import tasks
 def slow(*arguments, **options):
     os.write(1, b"working\\n")
     time.sleep(60)
-rebuild.scan_split = slow
+tasks.scan_split = slow
 from rmq_core.cli.main import main
 main(sys.argv[1:])
 """
@@ -162,7 +166,7 @@ def test_ctrl_c_ends_the_workers_at_once_and_silently(
         2,
         *sizes(golden_settings["mixed"]),
     ]
-    process = subprocess.Popen(
+    process = warm_processes.Popen(
         [sys.executable, "-c", SLOW, *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip

@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.client.scenarios")
+pytest.register_assert_rewrite(
+    "tests.client.scenarios", "tests.client.consumer_scenarios", "tests.client.pull_scenarios"
+)

@@ -69,6 +69,8 @@ class FakeCluster:
         brokers: by name.
         order_conf: of all topics.
         topics: those that exist; None are all.
+        addresses: of the masters, by name.
+        slaves: addresses of slaves, by name.
     """
 
     def __init__(self) -> None:
@@ -77,6 +79,7 @@ class FakeCluster:
         self.order_conf: str | None = None
         self.topics: set[str] | None = None
         self.addresses: dict[str, str] = {}
+        self.slaves: dict[str, str] = {}
         self.servers: dict[str, RemotingServer] = {}
 
     def route(self, command: RemotingCommand, _: Connection) -> RemotingCommand:
@@ -86,7 +89,8 @@ class FakeCluster:
             return command.response(17, f"No topic route info in name server for the topic: {topic}")
         data = TopicRouteData(
             broker_datas=[
-                BrokerData(broker_name=name, broker_addrs={0: address}) for name, address in self.addresses.items()
+                BrokerData(broker_name=name, broker_addrs={0: address} | self._slave(name))
+                for name, address in self.addresses.items()
             ],
             queue_datas=[
                 QueueData(broker_name=name, perm=6, read_queue_nums=2, write_queue_nums=2) for name in self.addresses
@@ -98,6 +102,9 @@ class FakeCluster:
             )
         return command.response(body=encode_body(data))
 
+    def _slave(self, name: str) -> dict[int, str]:
+        return {1: self.slaves[name]} if name in self.slaves else {}
+
 
 @pytest.fixture
 async def fakes() -> AsyncIterator[FakeCluster]:
@@ -106,7 +113,9 @@ async def fakes() -> AsyncIterator[FakeCluster]:
     for name in ("a", "b"):
         broker = cluster.brokers[name] = FakeBroker()
         codes = [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.PULL_MESSAGE,
-                 RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.UNREGISTER_CLIENT]  # fmt: skip
+                 RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.UNREGISTER_CLIENT,
+                 RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_CONSUMER_OFFSET,
+                 RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP]  # fmt: skip
         handlers: dict[int, Handler] = {int(code): broker.handle for code in codes}  # type: ignore[dict-item]
         server = cluster.servers[name] = RemotingServer({**handlers, RequestCode.HEART_BEAT: broker.heartbeat})
         host, port = await server.listen("127.0.0.1", 0)

@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import re
 import time
-from pathlib import Path
 from struct import pack
 from typing import Any
 from uuid import uuid4
@@ -17,15 +16,12 @@ import pytest
 from rmq_core.client import (
     Admin,
     BrokerError,
-    Later,
     Message,
-    MessageModel,
     MessageQueue,
     NoRouteError,
     Producer,
     ProducerOptions,
     PullConsumer,
-    PullOptions,
     PushConsumer,
     PushOptions,
     ReceivedMessage,
@@ -36,13 +32,13 @@ from rmq_core.client import (
     TransactionProducer,
     TransactionState,
 )
-from rmq_core.client.selectors import by_hash
+from rmq_core.client.producer.selectors import by_hash
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.client import RemotingClient
-from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.loop import run
-from rmq_formats.compression import Compression
+from rmq_formats.codecs.compression import Compression
 
 BROKER = "client-a"
 SETTINGS = f"brokerName={BROKER}\nmessageDelayLevel={' '.join(['1s'] * 18)}\nenablePropertyFilter=true\n"
@@ -209,169 +205,6 @@ def test_a_message_is_delivered_if_its_transaction_succeeds_and_brokers_ask(name
     run(main())
 
 
-def test_a_push_consumer_gets_all_and_commits_at_the_broker(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("Pushed"), fresh("group")
-        await send_all(namesrv, topic, bodies_of(100))
-        seen = Seen()
-        consumer = PushConsumer(namesrv, group, seen, FIRST)
-        consumer.subscribe(topic)
-        async with consumer:
-            assert sorted(await seen.until(100)) == bodies_of(100)
-        async with PullConsumer(namesrv, group, PullOptions(auto_commit=False)) as reader:
-            queues = await reader.queues(topic)
-            reader.assign(queues)
-            committed = [await reader.committed(queue) for queue in queues]
-            assert committed == [await reader.offsets.max(queue) for queue in queues]
-        again = Seen()
-        consumer = PushConsumer(namesrv, group, again, FIRST)
-        consumer.subscribe(topic)
-        async with consumer:
-            await send_all(namesrv, topic, [b"new"])
-            assert await again.until(1) == [b"new"]
-
-    run(main())
-
-
-def test_two_consumers_of_a_group_share_the_queues_and_one_takes_over(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("Shared"), fresh("group")
-        await send_all(namesrv, topic, [b"first"])
-        one, other = Seen(), Seen()
-        first, second = (PushConsumer(namesrv, group, seen, FIRST) for seen in (one, other))
-        for consumer in (first, second):
-            consumer.subscribe(topic)
-        async with first:
-            await one.until(1)
-            async with second:
-                async with asyncio.timeout(20):
-                    while not (len(topic_queues(first, topic)) == len(topic_queues(second, topic)) == 2):
-                        await asyncio.sleep(0.05)
-                assert not set(first.assignment) & set(second.assignment)
-                await send_all(namesrv, topic, bodies_of(40))
-                async with asyncio.timeout(20):
-                    while len(one.messages) + len(other.messages) < 41:
-                        await asyncio.sleep(0.05)
-                # What was not committed yet when its queue moved comes twice, as in Java.
-                assert {*one.bodies, *other.bodies} == {*bodies_of(40), b"first"}
-                assert other.messages
-            async with asyncio.timeout(20):
-                while len(topic_queues(first, topic)) < 4:
-                    await asyncio.sleep(0.05)
-
-    run(main())
-
-
-def topic_queues(consumer: PushConsumer, topic: str) -> list[MessageQueue]:
-    return [queue for queue in consumer.assignment if queue.topic == topic]
-
-
-def test_what_fails_comes_again_and_then_is_a_dead_letter(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("Failing"), fresh("group")
-        await send_all(namesrv, topic, [b"bad", b"good"], tags="T", keys="K")
-        times: list[tuple[bytes, int, str]] = []
-
-        async def listener(messages: list[ReceivedMessage]) -> Later | None:
-            (message,) = messages
-            times.append((message.body, message.reconsume_times, message.topic))
-            if message.body == b"bad":
-                raise ValueError("bad")
-            return None
-
-        consumer = PushConsumer(namesrv, group, listener, replaced(FIRST, max_reconsume_times=2))
-        consumer.subscribe(topic)
-        async with consumer:
-            (dead,) = await read_all(namesrv, f"%DLQ%{group}", 1)
-        assert sorted(times) == [(b"bad", 0, topic), (b"bad", 1, topic), (b"bad", 2, topic), (b"good", 0, topic)]
-        assert (dead.body, dead.tags, dead.keys) == (b"bad", "T", ["K"])
-        assert dead.properties["RETRY_TOPIC"] == topic
-
-    run(main())
-
-
-def test_an_ordered_consumer_holds_a_queue_up_until_it_succeeds(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("Ordered"), fresh("group")
-        async with Producer(namesrv, "senders") as producer:
-            for number in range(60):
-                key = number % 5
-                await producer.send(Message(topic, b"%d %02d" % (key, number)), selector=by_hash, argument=key)
-        await known(namesrv, topic)
-        seen: list[tuple[int, bytes]] = []
-        failed: set[bytes] = set()
-
-        async def listener(messages: list[ReceivedMessage]) -> Later | None:
-            (message,) = messages
-            await asyncio.sleep(0)
-            if message.body.endswith(b"0") and message.body not in failed:
-                failed.add(message.body)
-                return Later(suspend_s=0.05)
-            seen.append((message.queue_id, message.body))
-            return None
-
-        consumer = PushConsumer(namesrv, group, listener, replaced(FIRST, in_order=True))
-        consumer.subscribe(topic)
-        async with consumer, asyncio.timeout(30):
-            while len(seen) < 60:
-                await asyncio.sleep(0.02)
-        assert len(failed) == 6
-        for key in range(5):
-            bodies = [body for _, body in seen if body.startswith(b"%d " % key)]
-            assert bodies == sorted(bodies)
-            assert len(bodies) == 12
-
-    run(main())
-
-
-def test_an_ordered_consumer_gives_up_after_some_failures(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("GivenUp"), fresh("group")
-        await send_all(namesrv, topic, [b"bad"])
-        calls: list[int] = []
-
-        def listener(messages: list[ReceivedMessage]) -> Later:
-            calls.append(messages[0].reconsume_times)
-            return Later()
-
-        options = replaced(FIRST, in_order=True, max_reconsume_times=2, suspend_queue_s=0.1)
-        consumer = PushConsumer(namesrv, group, listener, options)
-        consumer.subscribe(topic)
-        async with consumer:
-            (dead,) = await read_all(namesrv, f"%DLQ%{group}", 1)
-        assert calls == [0, 1, 2]
-        assert dead.body == b"bad"
-
-    run(main())
-
-
-def test_broadcasting_gives_each_consumer_all_and_keeps_offsets_in_a_file(namesrv: str, tmp_path: Path) -> None:
-    async def main() -> None:
-        topic, group = fresh("Broadcast"), fresh("group")
-        await send_all(namesrv, topic, bodies_of(10))
-        options = replaced(FIRST, model=MessageModel.BROADCASTING, local_offset_dir=tmp_path)
-        seen = [Seen(), Seen()]
-        consumers = [
-            PushConsumer(namesrv, group, one, replaced(options, instance_name=name))
-            for one, name in zip(seen, "ab", strict=True)
-        ]
-        for consumer in consumers:
-            consumer.subscribe(topic)
-        async with consumers[0], consumers[1]:
-            for one in seen:
-                assert sorted(await one.until(10)) == bodies_of(10)
-        files = list(tmp_path.glob(f"*@[ab]/{group}/offsets.json"))
-        assert len(files) == 2
-        again = Seen()
-        consumer = PushConsumer(namesrv, group, again, replaced(options, instance_name="a"))
-        consumer.subscribe(topic)
-        async with consumer:
-            await send_all(namesrv, topic, [b"new"])
-            assert await again.until(1) == [b"new"]
-
-    run(main())
-
-
 @pytest.mark.parametrize("codec", list(Compression))
 def test_large_bodies_come_back_as_they_were(namesrv: str, codec: Compression) -> None:
     async def main() -> None:
@@ -475,24 +308,6 @@ def test_positions_are_the_end_the_beginning_or_a_time(namesrv: str) -> None:
     run(main())
 
 
-def test_a_push_consumer_begins_where_it_is_told_to(namesrv: str) -> None:
-    async def main() -> None:
-        topic = fresh("Starts")
-        await send_all(namesrv, topic, [b"old"] * 4)
-        await asyncio.sleep(1.1)
-        moment_ms = time.time_ns() // 1_000_000
-        await send_all(namesrv, topic, [b"new"] * 4)
-        # A broker gives a new group offset 0 of a queue whose first message is still in memory, whatever is asked
-        # for: so the queues' own answers are compared.
-        async with PullConsumer(namesrv, fresh("reader")) as reader:
-            queues = await reader.queues(topic)
-            for start, expected in ((StartPosition.FIRST, 0), (StartPosition.TIMESTAMP, 1), (StartPosition.LAST, 2)):
-                options = PushOptions(start=start, start_timestamp_ms=moment_ms)
-                assert [await reader.offsets.start(queue, options) for queue in queues] == [expected] * 4
-
-    run(main())
-
-
 def test_refusals_carry_the_brokers_code_and_remark(namesrv: str) -> None:
     async def main() -> None:
         async with Producer(namesrv, "senders", ProducerOptions(retries=1)) as producer:
@@ -567,76 +382,3 @@ def test_an_admin_makes_topics_and_groups_and_finds_messages(namesrv: str) -> No
                 await admin.view_message(sent[0].offset_msg_id[:16] + "0000000000FFFFFF")
 
     run(main())
-
-
-def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("Reading"), fresh("group")
-        await send_all(namesrv, topic, [b"x"])
-        async with Admin(namesrv) as admin:
-            async with PullConsumer(namesrv, group) as consumer:
-                consumer.assign(await consumer.queues(topic))
-                async with asyncio.timeout(10):  # the broker learns of it with its heartbeat
-                    while not await clients_of(admin, group):
-                        await consumer.poll(0.1)
-                connections = await admin.consumer_connections(group)
-                assert [one.language for one in connections.connection_set] == ["PYTHON"]
-                assert connections.subscription_table.keys() >= {topic}
-            async with asyncio.timeout(10):
-                while await clients_of(admin, group):
-                    await asyncio.sleep(0.05)
-
-    run(main())
-
-
-async def clients_of(admin: Admin, group: str) -> list[str]:
-    """The clients of a group; none if no broker knows it."""
-    try:
-        connections = await admin.consumer_connections(group)
-    except BrokerError as error:
-        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-            raise
-        return []
-    return [one.client_id for one in connections.connection_set]
-
-
-def test_order_holds_while_queues_move_between_consumers(namesrv: str) -> None:
-    async def main() -> None:
-        topic, group = fresh("Moving"), fresh("group")
-        seen: dict[int, list[int]] = {}
-        running: set[int] = set()
-
-        async def listener(messages: list[ReceivedMessage]) -> None:
-            (message,) = messages
-            assert message.queue_id not in running, "two calls for a queue at a time"
-            running.add(message.queue_id)
-            await asyncio.sleep(0.02)
-            running.discard(message.queue_id)
-            seen.setdefault(message.queue_id, []).append(int(message.body))
-
-        await send_all(namesrv, topic, [b"%d" % number for number in range(400)])
-        options = replaced(FIRST, in_order=True)
-        first, second = (PushConsumer(namesrv, group, listener, options) for _ in range(2))
-        for consumer in (first, second):
-            consumer.subscribe(topic)
-        async with first:
-            await until_count(seen, 40)
-            async with second:
-                async with asyncio.timeout(20):
-                    while len(topic_queues(second, topic)) < 2:
-                        await asyncio.sleep(0.02)
-                moved_at = sum(map(len, seen.values()))
-                assert moved_at < 300, "the queues were done before they moved"
-                await until_count(seen, moved_at + 40)
-            await until_count(seen, 400)
-        for numbers in seen.values():
-            assert numbers == sorted(numbers)
-        assert sorted(number for numbers in seen.values() for number in numbers) == list(range(400))
-
-    run(main())
-
-
-async def until_count(seen: dict[int, list[int]], count: int, seconds: float = 40) -> None:
-    async with asyncio.timeout(seconds):
-        while sum(map(len, seen.values())) < count:
-            await asyncio.sleep(0.02)

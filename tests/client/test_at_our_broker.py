@@ -13,7 +13,10 @@ import pytest
 from rmq_core.client import Message, Producer, PushConsumer, SendFailedError
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.loop import run
-from tests.client.scenarios import *  # noqa: F403 # the tests themselves
+from tests import warm_processes
+from tests.client.consumer_scenarios import *  # noqa: F403 # the tests themselves
+from tests.client.pull_scenarios import *  # noqa: F403
+from tests.client.scenarios import *  # noqa: F403
 from tests.client.scenarios import FIRST, SETTINGS, Seen, fresh, known, send_all
 
 pytestmark = [pytest.mark.xdist_group("client_at_our_broker")]
@@ -30,7 +33,7 @@ def standalone(
     settings = directory / "broker.conf"
     settings.write_text(SETTINGS + "mappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n")
     with (directory / "log").open("ab") as log:
-        process = subprocess.Popen(
+        process = warm_processes.Popen(
             [sys.executable, "-c", STANDALONE, "standalone", "--store", str(directory / "store"), "-c", str(settings),
              "--listen", namesrv, "--broker-listen", broker],
             stdout=subprocess.PIPE, stderr=log, text=True,

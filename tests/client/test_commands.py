@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm_processes
 from tests.cli.conftest import one_line
 from tests.client.scenarios import fresh, known
 from tests.client.test_at_our_broker import namesrv as namesrv  # noqa: PLC0414 # the fixture
@@ -19,7 +20,7 @@ TIMEOUT_S = 60
 
 def rmq(*arguments: str, lines: bytes = b"", code: int = 0) -> "subprocess.CompletedProcess[bytes]":
     """Run a command to its end."""
-    done = subprocess.run(
+    done = warm_processes.run(
         [sys.executable, "-c", MAIN, *arguments], input=lines, capture_output=True, timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == code, done.stderr.decode()
@@ -53,6 +54,7 @@ async def test_lines_go_in_and_come_out(namesrv: str, topic: str) -> None:
     assert sorted_lines(copied) == [b"one", b"three", b"two"]
 
 
+@pytest.mark.long
 async def test_a_file_is_sent_in_its_order(namesrv: str, topic: str, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"".join(b"%05d\n" % number for number in range(20_000)))
@@ -80,7 +82,7 @@ async def test_a_signal_ends_it_and_what_was_printed_is_committed(
     rmq("produce", "--namesrv", namesrv, "--topic", topic, lines=b"a\n")
     await known(namesrv, topic)
     join = "consume", "--namesrv", namesrv, "--topic", topic, "--from", "first", "--group", fresh("group")
-    with subprocess.Popen([sys.executable, "-c", MAIN, *join], stdout=subprocess.PIPE) as process:
+    with warm_processes.Popen([sys.executable, "-c", MAIN, *join], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"a\n"
         process.send_signal(number)
@@ -119,7 +121,7 @@ async def test_a_topic_that_does_not_exist_is_told(namesrv: str) -> None:
 
 
 def test_the_address_may_come_from_the_environment() -> None:
-    done = subprocess.run(
+    done = warm_processes.run(
         [sys.executable, "-c", MAIN, "consume", "--topic", "T"], capture_output=True, timeout=TIMEOUT_S, check=False,
         env={**os.environ, "NAMESRV_ADDR": "127.0.0.1:2"},
     )  # fmt: skip

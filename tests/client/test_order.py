@@ -3,8 +3,8 @@
 import asyncio
 import re
 import signal
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,10 +25,11 @@ from rmq_core.client import (
     StartPosition,
     reply_to,
 )
-from rmq_core.client.selectors import by_hash
+from rmq_core.client.producer.selectors import by_hash
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import run
-from tests.broker.processes import Standalone, configured, standalone
+from tests import warm_processes
+from tests.broker_processes import Standalone, configured, standalone
 
 pytestmark = [pytest.mark.xdist_group("order")]
 SETTINGS = "brokerName=ours\nmappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\nflushDiskType=SYNC_FLUSH\n"
@@ -80,6 +81,7 @@ def test_a_strictly_ordered_topic_keeps_its_queues_when_a_broker_is_gone(running
     run(main())
 
 
+@pytest.mark.long
 def test_an_ordered_consumer_goes_on_in_order_after_kills_of_the_broker(tmp_path: Path) -> None:
     async def main() -> None:
         conf = tmp_path / "broker.conf"
@@ -125,6 +127,76 @@ def test_an_ordered_consumer_goes_on_in_order_after_kills_of_the_broker(tmp_path
             # What came before the kill and was not committed comes again; nothing is left out, and nothing overtakes.
             firsts = list(dict.fromkeys(numbers))
             assert firsts == sorted(firsts)
+
+    run(main())
+
+
+class Slow:
+    """A listener whose call takes as long as the test wants, in a thread, which no cancellation ends."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.may_end = threading.Event()
+
+    async def __call__(self, _: list[ReceivedMessage]) -> None:
+        self.calls += 1
+        await asyncio.to_thread(self.may_end.wait, PATIENCE_S)
+
+    def __enter__(self) -> "Slow":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.may_end.set()
+
+    async def until_called(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.calls:
+                await asyncio.sleep(0.02)
+
+
+def test_a_queue_moves_only_when_its_running_call_has_ended(running: Standalone) -> None:
+    async def main() -> None:
+        options = replace(FIRST, in_order=True, close_timeout_s=0.1, rebalance_interval_s=1)
+        slow, heard = Slow(), Heard()
+        # A queue goes to the member with the lesser client id: to the one that joins later.
+        first = PushConsumer(running.namesrv, "slow", slow, replace(options, instance_name="b"))
+        second = PushConsumer(running.namesrv, "slow", heard, replace(options, instance_name="a"))
+        for consumer in (first, second):
+            consumer.subscribe("Slow")
+        async with Admin(running.namesrv) as admin, Producer(running.namesrv, "pg") as producer:
+            await admin.create_topic("Slow", queues=1)
+            (queue,) = await producer.queues("Slow")
+            await producer.send(Message("Slow", b"takes long"))
+            async with first, asyncio.timeout(PATIENCE_S):
+                with slow:
+                    await slow.until_called()
+                    async with second:
+                        await asyncio.sleep(3)  # several rounds of both
+                        assert (heard.bodies, queue in second.assignment) == ([], False)
+                        await producer.send(Message("Slow", b"next"))
+                        slow.may_end.set()
+                        await heard.until(b"next")  # what was consumed is committed, and does not come again
+                        assert (slow.calls, queue in first.assignment) == (1, False)
+
+    run(main())
+
+
+def test_a_call_that_outlives_its_consumer_keeps_the_queue_locked(running: Standalone) -> None:
+    async def main() -> None:
+        options = replace(FIRST, in_order=True, close_timeout_s=0.1)
+        slow = Slow()
+        first, second = (PushConsumer(running.namesrv, "outlived", one, options) for one in (slow, Heard()))
+        for consumer in (first, second):
+            consumer.subscribe("Outlived")
+        async with Admin(running.namesrv) as admin, Producer(running.namesrv, "pg") as producer:
+            await admin.create_topic("Outlived", queues=1)
+            await producer.send(Message("Outlived", b"takes long"))
+            with slow:
+                async with first:
+                    await slow.until_called()
+                async with second:
+                    await asyncio.sleep(2)
+                    assert "Outlived" not in {queue.topic for queue in second.assignment}
 
     run(main())
 
@@ -185,12 +257,13 @@ def test_a_request_is_answered(running: Standalone) -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_the_programs_of_the_page_run(running: Standalone) -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     outputs = []
     for program in programs:
         assert program.count("127.0.0.1:9876") == 1
-        done = subprocess.run(
+        done = warm_processes.run(
             [sys.executable, "-c", program.replace("127.0.0.1:9876", running.namesrv)],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip

@@ -1,32 +1,35 @@
 """The Python of docs/client.md runs, and what the page says of defaults is so."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rmq_core.client import Admin, ProducerOptions, PushOptions
-from rmq_core.client.latency import LONG_BACKOFF
+from tests import warm_processes
 from tests.client.test_at_our_broker import namesrv as namesrv  # noqa: PLC0414 # the fixture
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 
 
+@pytest.mark.long
 def test_its_programs_run(namesrv: str) -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     outputs = []
     for program in programs:
         assert program.count("127.0.0.1:9876") == 1
-        done = subprocess.run(
+        done = warm_processes.run(
             [sys.executable, "-c", program.replace("127.0.0.1:9876", namesrv)],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout)
-    sent, pushed, pulled, administered = outputs
+    sent, pushed, shared, pulled, administered = outputs
     assert sent.startswith("SEND_OK ")
     assert "Orders Paid ['4711'] b'paid' 0" in pushed
-    assert len(pulled.splitlines()) == 12
+    assert len(shared.splitlines()) == 12
+    assert sorted(pulled.splitlines()) == sorted(shared.splitlines())
     assert "'Invoices'" in administered
     assert "b'paid'" in administered
 
@@ -39,7 +42,7 @@ def test_its_defaults_are_the_codes() -> None:
         assert f"{getattr(producer, name):g}" == text.split()[0]
         assert re.search(rf"`{name}`[,)]? ?\(?{text}", PAGE), name
     assert re.search(rf"Bodies\*\* of {producer.compress_above_bytes:,} bytes", PAGE)
-    for least_ms, duration_ms in LONG_BACKOFF.steps_ms[2:]:
+    for least_ms, duration_ms in producer.backoff.steps_ms[2:]:
         shown = f"{least_ms} ms" if least_ms < 1000 else f"{least_ms // 1000} s"
         assert f" {shown} " in PAGE
         assert f" {duration_ms // 1000} s " in PAGE

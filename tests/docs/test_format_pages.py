@@ -1,231 +1,30 @@
-"""The pages under docs/formats against the golden stores and the code: what they say is true, or a test fails.
-
-A hex dump on a page is a fenced block whose info string names what it shows::
-
-    ```hex STORE/PATH@POSITION KIND
-    00 00 00 fe      ; +0    size = 254  a note for people
-    da a3 20 a7      ; +4    magic = 0xDAA320A7
-    ```
-
-STORE is a golden store, PATH a file in it, POSITION the first byte shown; KIND is a key of ``DECODERS``.
-Behind the bytes stand their place in the block and, where KIND has fields, one field's name and value;
-further lines of bytes belong to the same field, lines without bytes are for people.
-"""
+"""The pages under docs/formats against the golden stores and the code: what they say is true, or a test fails."""
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import pairwise
-from pathlib import Path
-from struct import Struct
-from types import SimpleNamespace
 
 import pytest
 
-from rmq_formats import layout, rebuild
-from rmq_formats.checkpoint import Checkpoint
-from rmq_formats.commitlog import Blank, walk
-from rmq_formats.compression import Compression, decompress
-from rmq_formats.config_json import TopicConfig, loads, topic_configs
-from rmq_formats.consumequeue import PRE_BLANK, Unit, delay_levels_ms, dispatch_tags_code
-from rmq_formats.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address
-from rmq_formats.damage import DamageCode
-from rmq_formats.frame import body_crc
-from rmq_formats.hashing import index_key_hash, tags_code
-from rmq_formats.hosts import Host
-from rmq_formats.index import IndexEntry, IndexHeader, build_index, entry_position, find_key, slot_position
-from rmq_formats.layout import index_file_bytes
-from rmq_formats.message import StoredMessage, decode_record
-from rmq_formats.timer import TimerCheckpoint
+from rmq_formats.codecs import layout, record_layout
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.compression import Compression, decompress
+from rmq_formats.codecs.config_json import StoredTopicConfig, loads, topic_configs
+from rmq_formats.codecs.consumequeue import PRE_BLANK, Unit, delay_levels_ms
+from rmq_formats.codecs.consumequeue_ext import ExtUnit, decode_ext_address, encode_ext_address
+from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.hashing import index_key_hash, tags_code
+from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.codecs.layout import index_file_bytes
+from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.record_frame import body_crc
+from rmq_formats.scan import derived_images
+from tests.consumequeue_oracle import dispatch_tags_code
+from tests.docs.page_dumps import BLOCK, DECODERS, DOCS, DUMPS, PAGES, Dump, Golden, property_fields, says
+from tests.index_oracle import build_index, find_key
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = {path.stem: path.read_text("utf-8") for path in sorted((DOCS / "formats").glob("*.md"))}
 FILE_TYPES = ["checkpoint", "commitlog", "config", "consumequeue", "consumequeue_ext", "index", "store", "timer"]
-
-Golden = Callable[[str], Path]
-Value = int | str | bytes | Host
-Field = tuple[str, Value, bytes]  # name, value as rmq_formats decodes it, the bytes that stand for it
-
-_BLOCK = re.compile(r"^```(\w+) ([^\n]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMENT = re.compile(r"\+(?P<position>\d+)\s*(?:(?P<name>\S+) = (?P<value>\"[^\"]*\"|\d+ bytes|\S+))?")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One field of a dump, as the page shows it."""
-
-    position: int
-    data: bytes
-    name: str | None
-    value: str | None
-
-
-@dataclass(frozen=True)
-class Dump:
-    """One hex block of a page."""
-
-    page: str
-    store: str
-    path: str
-    position: int
-    kind: str
-    lines: list[Line]
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(line.data for line in self.lines)
-
-
-def parse_dump(page: str, info: str, text: str) -> Dump:
-    place, kind = info.split()
-    store, path, position = re.fullmatch(r"(\w+)/(.+)@(\d+)", place).groups()
-    lines: list[Line] = []
-    for row in text.splitlines():
-        digits, _, comment = row.partition(";")
-        data = bytes.fromhex(digits)
-        if not data:
-            continue
-        if comment:
-            match = _COMMENT.match(comment.strip())
-            assert match, f"{page}: {row}"
-            lines.append(Line(int(match["position"]), data, match["name"], match["value"]))
-        else:
-            last = lines.pop()
-            lines.append(Line(last.position, last.data + data, last.name, last.value))
-    return Dump(page, store, path, int(position), kind, lines)
-
-
-DUMPS = [
-    parse_dump(page, info, body)
-    for page, text in PAGES.items()
-    for language, info, body in _BLOCK.findall(text)
-    if language == "hex"
-]
-
-
-def int_field(name: str, value: int, width: int) -> Field:
-    return name, value, value.to_bytes(width, "big", signed=True)
-
-
-def property_fields(properties_bytes: bytes) -> Iterator[Field]:
-    for entry in properties_bytes.split(b"\x02")[:-1]:
-        name, _, value = entry.partition(b"\x01")
-        yield name.decode(), value.decode(), entry + b"\x02"
-
-
-def record_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
-    """All fields of the record at a position, read by the codec."""
-    message = decode_record(data, position)
-    assert message.size == size
-    topic, properties = message.topic.encode(), message.properties_bytes
-    yield int_field("size", message.size, 4)
-    yield int_field("magic", message.magic, 4)
-    yield int_field("body_crc", message.body_crc, 4)
-    yield int_field("queue_id", message.queue_id, 4)
-    yield int_field("flag", message.flag, 4)
-    yield int_field("queue_offset", message.queue_offset, 8)
-    yield int_field("physical_offset", message.recorded_physical_offset, 8)
-    yield int_field("sys_flag", message.sys_flag, 4)
-    yield int_field("born_timestamp_ms", message.born_timestamp_ms, 8)
-    yield "born_host", message.born_host, message.born_host.to_bytes()
-    yield int_field("store_timestamp_ms", message.store_timestamp_ms, 8)
-    yield "store_host", message.store_host, message.store_host.to_bytes()
-    yield int_field("reconsume_times", message.reconsume_times, 4)
-    yield int_field("prepared_transaction_offset", message.prepared_transaction_offset, 8)
-    yield int_field("body_bytes", len(message.body), 4)
-    yield "body", message.body, message.body
-    yield int_field("topic_bytes", len(topic), message.version)
-    yield "topic", topic, topic
-    yield int_field("properties_bytes", len(properties), 2)
-    yield from property_fields(properties)
-
-
-def record_head_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
-    used = 0
-    whole = int.from_bytes(data[position : position + 4], "big")
-    for field in record_fields(data, position, whole):
-        if used == size:
-            return
-        yield field
-        used += len(field[2])
-
-
-def blank_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
-    (blank,) = (item for item in walk(data, 0) if isinstance(item, Blank))
-    assert (blank.physical_offset, size) == (position, layout.BLANK_BYTES)
-    yield int_field("size", blank.size, 4)
-    yield int_field("magic", layout.MAGIC_BLANK, 4)
-
-
-def numbers(decode: Callable[[bytes, int], object], **widths: int) -> Callable[[bytes, int, int], Iterator[Field]]:
-    """A decoder of one thing after the other, each of numbers of these widths, in the order on disk."""
-    thing_bytes = sum(widths.values())
-
-    def decoded(data: bytes, position: int, size: int) -> Iterator[Field]:
-        assert size % thing_bytes == 0
-        for at in range(position, position + size, thing_bytes):
-            thing = decode(data, at)
-            for name, width in widths.items():
-                yield int_field(name, getattr(thing, name), width)
-
-    return decoded
-
-
-def ext_unit_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
-    end = position + size
-    while position < end:
-        unit = ExtUnit.decode(data, position)
-        yield int_field("size", unit.size if unit else 0, 2)
-        if unit is None:
-            return
-        yield int_field("tags_code", unit.tags_code, 8)
-        yield int_field("store_timestamp_ms", unit.store_timestamp_ms, 8)
-        yield int_field("bit_map_bytes", len(unit.bit_map), 2)
-        position += unit.size
-
-
-def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
-    text = data[position : position + size]
-    yield "text", text.decode(), text
-
-
-HEADER_WIDTHS = dict(zip((attribute.name for attribute in fields(IndexHeader)), (8, 8, 8, 8, 4, 4), strict=True))
-
-DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
-    "record": record_fields,
-    "record_head": record_head_fields,
-    "properties": lambda data, position, size: property_fields(data[position : position + size]),
-    "blank": blank_fields,
-    "units": numbers(Unit.decode, physical_offset=8, size=4, tags_code=8),
-    "ext_units": ext_unit_fields,
-    "index_header": numbers(lambda data, position: IndexHeader.decode(data[position:]), **HEADER_WIDTHS),
-    "index_slot": numbers(lambda data, at: SimpleNamespace(entry=Struct(">i").unpack_from(data, at)[0]), entry=4),
-    "index_entries": numbers(IndexEntry.decode, key_hash=4, physical_offset=8, seconds=4, previous=4),
-    "checkpoint": numbers(
-        lambda data, position: Checkpoint.decode(data[position:]),
-        **{attribute.name: 8 for attribute in fields(Checkpoint)},
-    ),
-    "timercheck": numbers(
-        lambda data, position: TimerCheckpoint.decode(data[position:]),
-        **{attribute.name: 8 for attribute in fields(TimerCheckpoint)},
-    ),
-    "text": text_fields,
-    "json": None,  # bytes only
-    "zeros": None,
-}
-
-
-def says(shown: str, value: Value) -> bool:
-    """Whether a value as a page shows it is the decoded one."""
-    if isinstance(value, Host):
-        return shown == value.text
-    if isinstance(value, int):
-        number = int(shown, 0)
-        return number == value if not shown.startswith("0x") else number in {value % (1 << 32), value % (1 << 64)}
-    if shown.endswith(" bytes"):
-        return shown == f"{len(value)} bytes"
-    return shown.strip('"') == (value.decode() if isinstance(value, bytes) else value)
 
 
 def golden_bytes(golden: Golden, store: str, path: str) -> bytes:
@@ -263,12 +62,13 @@ def test_a_dump_shows_each_field_as_the_codec_decodes_it(dump: Dump, golden: Gol
 
 def test_each_file_type_has_a_page_with_all_its_parts() -> None:
     assert sorted(PAGES) == FILE_TYPES
-    for page, text in PAGES.items():
+    for page in FILE_TYPES:
+        text = PAGES[page]
         assert "## Worked example" in text, page
         for part in ("Invariants\n1. ", "Edge cases\n- ", "```\n     ", "| offset | width |"):
             assert part in text or (page, part) == ("store", "| offset | width |"), (page, part)
         assert re.search("big-endian", text, re.IGNORECASE), page
-    assert {dump.page for dump in DUMPS} == set(PAGES)
+    assert {dump.page for dump in DUMPS} == set(FILE_TYPES)
 
 
 def rows_of(page: str, *header: str) -> list[list[str]]:
@@ -286,11 +86,16 @@ def rows_of(page: str, *header: str) -> list[list[str]]:
     return found
 
 
+def constant(name: str) -> object:
+    """The value of a constant that a page names."""
+    module = next(each for each in (layout, record_layout, derived_images) if hasattr(each, name.strip("`")))
+    return getattr(module, name.strip("`"))
+
+
 @pytest.mark.parametrize("page", FILE_TYPES)
 def test_constants_on_a_page_are_those_of_the_code(page: str) -> None:
     for name, value, *_ in rows_of(page, "constant", "value"):
-        module = layout if hasattr(layout, name.strip("`")) else rebuild
-        actual = getattr(module, name.strip("`"))
+        actual = constant(name)
         assert int(value, 0) in {actual, actual % (1 << 32)}, name
 
 
@@ -309,7 +114,7 @@ def test_fields_in_a_table_follow_each_other_without_a_gap(page: str) -> None:
         if offset.isdigit() and width.isdigit() and following.isdigit() and following != "0":
             assert int(offset) + int(width) == int(following)
     for offset, _, _, name, *_ in (row for row in rows if len(row) > 4 and row[3].startswith("`")):
-        assert getattr(layout, name.strip("`")) == int(offset)
+        assert constant(name) == int(offset)
 
 
 def test_damage_codes_on_the_page_are_those_of_the_scan() -> None:
@@ -319,7 +124,7 @@ def test_damage_codes_on_the_page_are_those_of_the_scan() -> None:
 
 def test_links_lead_to_pages_and_headings_that_are_there() -> None:
     root = DOCS.parent
-    for path in (root / "CONTRIBUTING.md", root / "CHANGELOG.md", DOCS / "README.md", *(DOCS / "formats").glob("*.md")):
+    for path in (*root.glob("*.md"), *DOCS.rglob("*.md")):
         for target in re.findall(r"\]\(([^)]+)\)", path.read_text("utf-8")):
             if target.startswith("http"):
                 continue
@@ -479,8 +284,8 @@ def test_the_config_page_shows_what_delay_offsets_say(golden: Golden) -> None:
 def test_the_config_page_names_the_defaults_of_a_topic() -> None:
     rows = rows_of("config", "member of `topicConfigTable.NAME`", "default")
     (topic,) = topic_configs('{"topicConfigTable":{"T":{}}}').values()
-    assert topic == TopicConfig("T")
-    assert len(rows) == len(fields(TopicConfig))
+    assert topic == StoredTopicConfig("T")
+    assert len(rows) == len(fields(StoredTopicConfig))
     for member, default, *_ in rows[1:]:
         name = re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", member.strip("`"))
         actual = getattr(topic, name)
@@ -488,7 +293,7 @@ def test_the_config_page_names_the_defaults_of_a_topic() -> None:
 
 
 def test_the_tree_on_the_store_page_is_that_of_the_golden_store(golden: Golden) -> None:
-    ((info, text),) = [(info, text) for language, info, text in _BLOCK.findall(PAGES["store"]) if language == "tree"]
+    ((info, text),) = [(info, text) for language, info, text in BLOCK.findall(PAGES["store"]) if language == "tree"]
     root = golden(info) / "store"
     shown = {path: int(size) for path, size in map(str.split, text.splitlines())}
     actual = {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}

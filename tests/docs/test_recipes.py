@@ -92,6 +92,7 @@ def test_the_recipes_run_and_are_right(places: dict[str, str], tmp_path: Path) -
     assert done.stdout.endswith("CHECKED\n")
 
 
+@pytest.mark.long
 def test_its_commands_run(places: dict[str, str]) -> None:
     commands = [line for language, text in BLOCKS if language == "sh" for line in text.splitlines()]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import uvloop
 
+from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.server import Broker
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, eventually, small_store

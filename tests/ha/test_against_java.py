@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.server import free_port
+from rmq_core.broker.broker import free_port
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies import HaStatus, decode_body
@@ -18,13 +18,13 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import StoreConfig
-from rmq_formats import config_json
+from rmq_formats.codecs import config_json
 from rmq_formats.errors import DecodeError
 from tests.broker.conftest import Asker, eventually
 from tests.ha.conftest import FILE_BYTES, log_of, running, store_of, written
 from tests.ha.test_replication import fill, stored
 from tests.interop import peer
-from tests.store.checking import check_derived
+from tests.store.derived_from_log import check_derived
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("ha_against_java")]
 LONG_S = 150  # a Java broker may take long to start on a busy machine

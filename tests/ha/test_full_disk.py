@@ -3,7 +3,7 @@
 import errno
 from pathlib import Path
 
-from tests.store.making import QuickDisk, config_of, fill, opened
+from tests.store.small_stores import QuickDisk, config_of, fill, opened
 
 
 class FullDisk(QuickDisk):

@@ -7,13 +7,15 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from rmq_core.broker.config import load_config
 from tests.broker.conftest import Asker, eventually
 from tests.broker.test_commands import conf
 from tests.broker.test_kill import LONGEST_LOAD_S, QUEUES, ROUNDS, Ledger, load, stored
+from tests.forked_masters import Masters, masters
 from tests.ha.conftest import port_for_long, running, written
-from tests.ha.masters import Masters, masters
-from tests.store.checking import check_derived
+from tests.store.derived_from_log import check_derived
 
 LONGEST_START_S = 120  # a machine may be busy
 
@@ -61,6 +63,7 @@ async def everything(master: Masters, slave: Asker, ledger: Ledger) -> int:
     return slave.broker.store.max_physical_offset
 
 
+@pytest.mark.torture
 def test_what_was_acknowledged_is_on_the_slave(tmp_path: Path) -> None:
     port = port_for_long()
     text = f"brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout=60000\nhaListenPort={port}\n"

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.ha.conftest import port_for_long
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replication.md").read_text()
 PATIENCE_S = 300  # a machine may be busy
 
 
+@pytest.mark.long
 def test_its_failover_runs(tmp_path: Path) -> None:
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for port in ("9876", "10911", "11911"):

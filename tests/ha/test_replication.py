@@ -3,16 +3,23 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rmq_core.broker.broker import Broker
 from rmq_core.ha.slave import HaSlave
 from rmq_core.remoting.bodies import HaStatus, decode_body
+from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.store.disk import Disk
-from rmq_core.store.values import PutStatus
-from rmq_formats.message import StoredMessage
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.results import PutStatus
+from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.layout import FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.errors import StoreLayoutError
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import FILE_BYTES, caught_up, port_for_long, running, slave_of, store_of, written
 
@@ -114,26 +121,10 @@ async def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
         ended = {"producerGroup": "g", "tranStateTableOffset": 0, "commitLogOffset": 0, "commitOrRollback": 8}
         assert back.code == 2
         assert (await slave.ask(37, ended | {"msgId": "x"})).code == 11
-        assert slave.broker.store.put("T", 0, b"x", b"", 0, bytes(8), 0).status is PutStatus.SERVICE_NOT_AVAILABLE
+        assert (
+            slave.broker.store.appender.put("T", 0, b"x", b"", 0, bytes(8), 0).status is PutStatus.SERVICE_NOT_AVAILABLE
+        )
         assert slave.broker.store.max_physical_offset == 0
-
-
-async def test_a_log_that_is_another_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = store_of(tmp_path / "slave")
-    async with running(theirs) as before:
-        await fill(before, 30)
-        end = before.broker.store.max_physical_offset
-    async with running(store_of(tmp_path / "master")) as master, running(theirs, **slave_of(master)) as slave:
-
-        async def is_told() -> bool:
-            return f"its log reaches to {end}, this one to {master.broker.store.max_physical_offset}" in caplog.text
-
-        await eventually(is_told)
-        await fill(master, 60)  # it stays another log when this one is as long
-        assert master.broker.store.max_physical_offset > end
-        await eventually(is_told)
-        assert slave.broker.store.max_physical_offset == end
-        assert not slave.broker.state.replication.is_following or not master.broker.state.replication.master.slaves
 
 
 async def test_a_slave_without_room_asks_seldom_and_tells_once(
@@ -168,17 +159,13 @@ async def test_a_slave_without_room_asks_seldom_and_tells_once(
         await eventually(asks_seldom)
         assert waits[:3] == [0.1, 0.2, 0.4]
         assert slave.broker.store.max_physical_offset == begin
-        gone = "slave 127.0.0.1:"
-        assert (told("lets the master go: the disk is nearly full"), told("follows the master"), told(gone)) == (
-            1,
-            1,
-            2,
-        )
+        refused, taken = "disconnects from the master: the disk is nearly full", "replicates the master"
+        assert (told(refused), told(taken), told("slave 127.0.0.1:")) == (1, 1, 2)
         monkeypatch.setattr(Disk, "used_ratio", lambda *_: 0.1)
         slave.broker.store.clean(0)
         await caught_up(slave.broker, master.broker)
         assert stored(slave) == stored(master)
-        assert (told("lets the master go"), told("follows the master"), told("the master at")) == (1, 2, 0)
+        assert (told("disconnects from the master"), told("replicates the master"), told("the master at")) == (1, 2, 0)
 
 
 async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
@@ -198,3 +185,56 @@ async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
         ours, theirs = [decode_body((await one.ask(907)).body, HaStatus) for one in (master, slave)]
         assert (ours.master, ours.in_sync_slave_nums, ours.master_commit_log_max_offset) == (True, 1, end)
         assert (theirs.master, theirs.ha_client_runtime_info.max_offset) == (False, end)
+
+
+BATCH_FLAGS = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
+
+
+def append_inner_batch(broker: Broker) -> None:
+    """Append a record as a broker with batch queues writes it."""
+    properties = encode_properties({"INNER_NUM": "2", "INNER_BASE": "0"})
+    result = broker.store.appender.put("B", 0, BODY, properties, 1, b"\x7f\0\0\1\0\0\0\1", 1, sys_flag=BATCH_FLAGS)
+    assert result.status is PutStatus.PUT_OK
+
+
+async def test_a_slave_does_not_make_plain_queues_of_inner_batches(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+        await fill(master, 4)
+        await caught_up(slave.broker, master.broker)
+        append_inner_batch(master.broker)
+        master.broker.state.replication.push()
+
+        async def is_refused() -> bool:
+            return "layout" in slave.broker.store.refusals
+
+        await eventually(is_refused, 60)
+        assert "topic B has inner batches" in slave.broker.store.refusals["layout"]
+        assert "takes no more messages" in caplog.text
+        end = slave.broker.store.max_physical_offset
+    with pytest.raises(StoreLayoutError, match="topic B has inner batches"):
+        MessageStore.open(replace(theirs, slave=True), 1)
+    assert not (Path(theirs.root) / "abort").exists()
+    assert end > 0
+
+
+async def test_no_client_can_send_an_inner_batch(tmp_path: Path) -> None:
+    async with running(store_of(tmp_path / "master")) as master:
+        answer = await master.send("T", BODY, properties={"INNER_NUM": "2", "INNER_BASE": "0"}, f=BATCH_FLAGS)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert master.broker.store.max_physical_offset == 0
+
+
+async def test_a_slave_says_that_it_writes_no_light_queues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
+    light = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
+    async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
+        for _ in range(2):
+            assert (await master.send("T", BODY, properties=light)).code == 0
+        await caught_up(slave.broker, master.broker)
+    told = [record for record in caplog.records if "light queues (LMQ)" in record.getMessage()]
+    assert sorted(record.getMessage().partition(": ")[0] for record in told) == sorted(
+        [ours.commitlog_path, theirs.commitlog_path]
+    )

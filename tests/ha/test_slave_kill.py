@@ -7,12 +7,14 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from rmq_core.broker.config import load_config
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, eventually
+from tests.forked_masters import Masters, masters
 from tests.ha.conftest import FILE_BYTES, port_for_long, running, written
-from tests.ha.masters import Masters, masters
-from tests.store.checking import check_derived
+from tests.store.derived_from_log import check_derived
 from tests.torture import rounds
 
 ROUNDS = rounds(8)
@@ -32,7 +34,7 @@ def fill(master: Asker, count: int) -> int:
     store = master.broker.store
     for number in range(count):
         body = random.randbytes(random.randrange(1, 3000))
-        assert store.put("T", number % 2, body, b"UNIQ_KEY\x01%d\x02" % number, 1, bytes(8), 1).end_offset > 0
+        assert store.appender.put("T", number % 2, body, b"UNIQ_KEY\x01%d\x02" % number, 1, bytes(8), 1).end_offset > 0
     store.dispatch()
     return store.max_physical_offset
 
@@ -81,6 +83,7 @@ async def killed_again_and_again(master: Asker, slave: Masters) -> int:
     return end
 
 
+@pytest.mark.torture
 def test_a_slave_that_is_killed_while_it_catches_up_ends_with_its_masters_log(tmp_path: Path) -> None:
     port, conf = port_for_long(), tmp_path / "broker.conf"
     conf.write_text(SETTINGS % port)

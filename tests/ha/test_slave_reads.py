@@ -11,6 +11,7 @@ import pytest
 from rmq_core.client import PullConsumer, PushConsumer, PushOptions, ReceivedMessage, StartPosition
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
+from rmq_core.remoting.bodies import TopicConfig
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import caught_up, port_for_long, running, slave_of, store_of
 from tests.ha.test_replication import fill
@@ -110,6 +111,25 @@ async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, nam
             await fill(master, 1)
             answer = await waiting
             assert (answer.code, [one.queue_offset for one in messages(answer)]) == (0, [2])
+
+
+async def test_a_slave_ends_where_a_topic_of_its_master_has_batch_queues(
+    tmp_path: Path, namesrv: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"namesrv_addr": namesrv, "slave_sync_interval_ms": 50}
+    async with running(store_of(tmp_path / "master"), **settings) as master:
+        master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
+        async with running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave:
+
+            async def is_refused() -> bool:
+                return "topics" in slave.broker.store.refusals
+
+            await eventually(is_refused, 60)
+            await fill(master, 2)
+            await asyncio.sleep(0.3)
+            assert slave.broker.store.max_physical_offset == 0
+            assert "B" not in slave.broker.state.topics.table
+    assert "the master's topic B has batch queues (BatchConsumeQueue), which rmq does not write" in caplog.text
 
 
 async def test_a_slave_takes_over_topics_groups_and_offsets(tmp_path: Path, namesrv: str) -> None:

@@ -34,7 +34,7 @@ def run(*arguments: str, java_options: str = "") -> str:
 
 @cache
 def _commands() -> subprocess.Popen[bytes]:
-    """Runs commands of mqadmin; it ends with this process, at the end of its input."""
+    """Runs many commands; it ends with this process, at the end of its input."""
     build()
     environment = {**os.environ, "PEER_JAVA_OPTS": QUICK_START}
     return subprocess.Popen(
@@ -43,8 +43,8 @@ def _commands() -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def mqadmin(*arguments: str) -> str:
-    """Run a command of the original's admin tool and give all that it printed."""
+def command(*arguments: str) -> str:
+    """Run ``dump``, ``queues`` or a command of the admin tool, without a start; all that it printed."""
     with _ONE_COMMAND:
         if _commands().poll() is not None:  # an earlier command was its last
             _commands.cache_clear()
@@ -59,12 +59,18 @@ def mqadmin(*arguments: str) -> str:
             answer = process.stdout.readline()
         finally:
             patience.cancel()
-    assert answer, f"mqadmin {' '.join(arguments)}: it ended with code {process.wait()}"
-    return base64.b64decode(answer).decode()
+    assert answer, f"{' '.join(arguments)}: it ended with code {process.wait()}"
+    printed = base64.b64decode(answer.removeprefix(b"!")).decode()
+    assert not answer.startswith(b"!"), printed[-4000:]
+    return printed
 
 
 def rebuild(store: Path, **settings: object) -> dict[str, Any]:
-    """Open a store as the Java broker does, which rebuilds its ConsumeQueue and Index; its report."""
+    """Open a store as the Java broker does, which rebuilds its ConsumeQueue and Index; its report.
+
+    In a process of its own: Java names an IndexFile by the millisecond of its creation, and one that has compiled its
+    code already creates two small ones in one, and loses the first.
+    """
     output = run("rebuild", str(store), *(f"{key}={value}" for key, value in settings.items()))
     report: dict[str, Any] = json.loads(output.splitlines()[-1])
     return report
@@ -72,4 +78,4 @@ def rebuild(store: Path, **settings: object) -> dict[str, Any]:
 
 def dump(store: Path) -> list[dict[str, Any]]:
     """Each record of a store as Java decodes it."""
-    return [json.loads(line) for line in run("dump", str(store)).splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in command("dump", str(store)).splitlines() if line.startswith("{")]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.hosts import Host
-from rmq_formats.message_id import encode_message_id
-from tests.admin.conftest import Cluster
-from tests.admin.test_groups import client, connections
-from tests.broker.processes import Standalone, standalone
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.message_id import encode_message_id
+from tests.broker.transaction.conftest import HALF, OP
+from tests.broker_processes import Standalone, standalone
+from tests.cli.admin.conftest import Cluster
+from tests.cli.admin.test_groups import client, connections
 from tests.interop import peer
-from tests.stores import tree
-from tests.transactions.conftest import HALF, OP
+from tests.store_files import tree
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("broker_against_java")]
 
@@ -54,7 +54,7 @@ class Written:
 
     def mqadmin(self, command: str, *arguments: str) -> str:
         """Run a command at our name server."""
-        done = peer.mqadmin(command, "-n", self.running.namesrv, *arguments)
+        done = peer.command(command, "-n", self.running.namesrv, *arguments)
         assert "SubCommandException" not in done, done[-3000:]
         return done
 
@@ -209,7 +209,7 @@ def test_mqadmin_sees_who_is_connected(written: Written) -> None:
 def test_mqadmin_shows_statistics(written: Written) -> None:
     assert "Orders" in written.mqadmin("statsAll", "-t", "Orders")
     assert "golden_cg" in written.mqadmin("brokerConsumeStats", "-b", written.running.broker)
-    changed = peer.mqadmin("updateBrokerConfig", "-b", written.running.broker, "-k", "traceOn", "-v", "false")
+    changed = peer.command("updateBrokerConfig", "-b", written.running.broker, "-k", "traceOn", "-v", "false")
     assert "traceOn cannot be changed while it runs" in changed
     exported = written.mqadmin("exportMetadata", "-c", "DefaultCluster", "-f", str(written.stopped.parent))
     assert "export" in exported

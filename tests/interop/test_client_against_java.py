@@ -13,7 +13,9 @@ import pytest
 from rmq_core.client import Admin, BrokerError, Message, Producer, PushConsumer
 from rmq_core.client.allocation import Allocation, ConsistentHash, averagely
 from rmq_core.remoting.loop import run
-from tests.client.scenarios import *  # noqa: F403 # the tests themselves
+from tests.client.consumer_scenarios import *  # noqa: F403 # the tests themselves
+from tests.client.pull_scenarios import *  # noqa: F403
+from tests.client.scenarios import *  # noqa: F403
 from tests.client.scenarios import BROKER, FIRST, SETTINGS, Seen, bodies_of, fresh, known, replaced, send_all
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import (
@@ -90,7 +92,7 @@ def test_mqadmin_sees_our_consumer_at_work(namesrv: str) -> None:
 
 
 async def mqadmin(*arguments: str) -> str:
-    return await asyncio.to_thread(peer.mqadmin, *arguments)
+    return await asyncio.to_thread(peer.command, *arguments)
 
 
 def test_java_shows_what_we_sent(namesrv: str) -> None:

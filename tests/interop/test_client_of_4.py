@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.admin.conftest import Cluster
-from tests.broker.processes import standalone
+from tests.broker_processes import standalone
+from tests.cli.admin.conftest import Cluster
 from tests.interop import peer
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("client_of_4")]

@@ -10,7 +10,7 @@ import pytest
 
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from tests.broker.processes import standalone
+from tests.broker_processes import standalone
 from tests.interop import go_peer
 
 pytestmark = [

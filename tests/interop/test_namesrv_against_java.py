@@ -23,7 +23,7 @@ from rmq_core.remoting.bodies import ClusterInfo, TopicRouteData, decode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import RemotingCommand, request
-from rmq_formats import config_json
+from rmq_formats.codecs import config_json
 from tests.interop import peer
 from tests.namesrv.test_command import running
 
@@ -114,7 +114,7 @@ class Cluster:
     def mqadmin(self, *arguments: str, namesrv: str | None = None) -> str:
         """Run a command, at both of ours."""
         where = namesrv or ";".join(self.ours)
-        return peer.mqadmin(arguments[0], "-n", where, *arguments[1:])
+        return peer.command(arguments[0], "-n", where, *arguments[1:])
 
 
 @pytest.fixture(scope="module")

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.hosts import Host
-from rmq_formats.message import MessageToStore
-from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.properties import encode_properties
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import MessageToStore
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.interop import peer
-from tests.stores import tree, write_commitlog
+from tests.store_files import tree, write_commitlog
 
 pytestmark = pytest.mark.peer
 
-OPTIONS = RebuildOptions(True, True, 400, 0, 50, 20, (1000, 5000))
+OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 400, 0, 50, 20, (1000, 5000)))
 
 
 def message(number: int, properties: dict[str, str], sys_flag: int = 0) -> MessageToStore:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.consumequeue import goes_to_consumequeue
-from rmq_formats.layout import EXT_FILE_BYTES
-from rmq_formats.offline.repair_store import repair_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.codecs.layout import EXT_FILE_BYTES
+from rmq_formats.repair.job import repair_store
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job_plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
+from tests.consumequeue_oracle import goes_to_consumequeue
 from tests.interop import peer
-from tests.repair.repairing import is_written_by_repair, sound_messages, sound_records
-from tests.stores import tree
-from tests.verify.verifying import patch
+from tests.repair.damaged_logs import is_written_by_repair, sound_messages, sound_records
+from tests.store_files import tree
+from tests.verified_stores import patch
 
 pytestmark = pytest.mark.peer
 
@@ -40,7 +40,7 @@ def settings_of(name: str) -> dict[str, object]:
 
 def consumed(store: Path, name: str) -> set[tuple[str, int, int]]:
     """Topic, queue and queue offset of each message that the original's consumers are given."""
-    lines = peer.run("queues", str(store), *(f"{key}={value}" for key, value in settings_of(name).items()))
+    lines = peer.command("queues", str(store), *(f"{key}={value}" for key, value in settings_of(name).items()))
     messages = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
     return {(message["topic"], message["queue_id"], message["queue_offset"]) for message in messages}
 

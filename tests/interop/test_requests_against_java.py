@@ -18,7 +18,7 @@ from rmq_core.client import (
     reply_to,
 )
 from rmq_core.remoting.loop import run
-from tests.broker.processes import standalone
+from tests.broker_processes import standalone
 from tests.interop import peer
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("requests_against_java")]

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.cli.record_json import message_line
+from rmq_core.cli.dump.json_lines import message_line
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_formats.checkpoint import Checkpoint
-from rmq_formats.hashing import index_key_hash
-from rmq_formats.index import find_key, index_keys
-from rmq_formats.message import decode_record
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.hashing import index_key_hash
+from rmq_formats.codecs.record import decode_record
+from tests.index_oracle import find_key, index_keys
 from tests.interop import peer
-from tests.store.checking import check_derived, found
-from tests.store.killing import write_until_killed
-from tests.store.making import config_of, cut_log, fill, log_records, opened, put, read_all
+from tests.store.derived_from_log import check_derived, found
+from tests.store.killed_writer import write_until_killed
+from tests.store.small_stores import config_of, cut_log, fill, log_records, opened, put, read_all
 
 pytestmark = pytest.mark.peer
 

@@ -14,14 +14,14 @@ from rmq_core.broker.config import load_config
 from rmq_core.client import Message, Producer
 from rmq_core.remoting.loop import run
 from rmq_core.store.config import StoreConfig
-from rmq_formats.message import StoredMessage
-from tests.broker.processes import Standalone, standalone
+from rmq_formats.codecs.record import StoredMessage
 from tests.broker.test_kill import Ledger, load_and_kill
+from tests.broker_processes import Standalone, standalone
 from tests.interop import peer
 from tests.interop.test_broker_against_java import SETTINGS
 from tests.interop.test_namesrv_against_java import ask, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running as running_namesrv
-from tests.store.checking import check_derived, records
+from tests.store.derived_from_log import check_derived, records
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("store_handed_over")]
 

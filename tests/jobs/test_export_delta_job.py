@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import export_delta
+from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.once import OnceTable
-from rmq_formats.spark.delta import DeltaTableLog
-from rmq_formats.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from tests.stores import flip
+from rmq_formats.lakehouse.delta import DeltaTableLog
+from rmq_formats.lakehouse.once import ExactlyOnceTable
+from tests.store_files import flip
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +48,7 @@ def test_files_that_tasks_write_hold_the_rows_that_spark_writes(
 ) -> None:
     given = (golden(store) / "store", "--system-topics", "--partition-by", "topic,queue_id,date")
     ours, _ = export(spark, given[0], tmp_path / "ours", *given[1:])
-    monkeypatch.setattr(OnceTable, "takes_files", lambda _: None)
+    monkeypatch.setattr(ExactlyOnceTable, "takes_files", lambda _: None)
     theirs, _ = export(spark, given[0], tmp_path / "theirs", *given[1:])
     same = ("messages", "bytes", "damaged", "files", "exports")
     assert [ours[name] for name in same] == [theirs[name] for name in same]

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from jobs import export_delta, import_delta
 from rmq_formats.errors import RmqError
 from tests.conftest import GoldenSettings
-from tests.offline.rebuilding import built
-from tests.write.writing import lines, write
+from tests.rebuilt_stores import built
+from tests.written_stores import lines, write
 
 pytestmark = pytest.mark.spark
 
@@ -118,7 +118,7 @@ def test_no_table_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--store", "s3://bucket/store"], "a store is written to a directory"),
+        (["--store", "s3://bucket/store"], "a store is written to a local directory"),
         (["--store", "/tmp/none", "--topics", ","], "--topics ','"),
         (["--store", "/tmp/none", "--starting-timestamp", "soon"], "--starting-timestamp 'soon'"),
     ],

@@ -14,13 +14,14 @@ from pyspark.sql import SparkSession
 
 from jobs import rebuild, verify
 from rmq_formats.spark.job import EXIT_FAILED, job_parser, run_job
-from tests.stores import tree
+from tests import warm_processes
+from tests.store_files import tree
 
 JOB = Path(__file__).parents[2] / "jobs" / "rebuild.py"
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_processes.run(
         [sys.executable, str(JOB), *arguments], capture_output=True, text=True, timeout=300, check=False
     )
 

@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 from jobs import replay
 from rmq_core.replay import run
-from rmq_core.replay.checkpoint import Checkpoint
+from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_core.replay.outgoing import ORIGIN
 from rmq_formats.errors import ClusterError, OptionError, RmqError
-from tests.broker.processes import configured
-from tests.jobs.replaying import (
+from tests.broker_processes import configured
+from tests.jobs.replayed_messages import (
     QUEUES,
     Messages,
     arguments,
@@ -27,10 +27,11 @@ from tests.jobs.replaying import (
     replay_store,
     sent_messages,
 )
-from tests.live.scenarios import fresh, make_topic
-from tests.stores import flip
+from tests.spark.live.scenarios import fresh, make_topic
+from tests.store_files import flip
+from tests.torture import rounds
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("replay_to_our_broker")]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 _CONF = "mappedFileSizeCommitLog=1048576\ndiskMaxUsedSpaceRatio=99\n"
 _KILLED = (
     "import sys\nfrom jobs import replay\ngiven = replay.parser().parse_args(sys.argv[1:])\nreplay.main(given, None)"
@@ -137,8 +138,10 @@ def saved(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.torture
+@pytest.mark.parametrize("number", rounds(1))
 def test_a_replay_that_is_killed_goes_on_without_a_gap(
-    namesrv: str, mixed: Path, expected: Messages, tmp_path: Path
+    namesrv: str, mixed: Path, expected: Messages, tmp_path: Path, number: int
 ) -> None:
     target, checkpoint = make_topic(namesrv, fresh("Killed"), QUEUES), tmp_path / "checkpoint"
     more = ["--to-topic", target, "--topics", "Orders,Clicks", "--checkpoint", str(checkpoint)]
@@ -177,12 +180,12 @@ def test_a_rate_is_kept_to_and_the_checkpoint_saved_on_the_way(
 ) -> None:
     target, offsets = make_topic(namesrv, fresh("Rate")), []
 
-    def save(checkpoint: Checkpoint, next_physical_offset: int, messages: int) -> None:
+    def save(checkpoint: ReplayCheckpoint, next_physical_offset: int, messages: int) -> None:
         offsets.append(next_physical_offset)
         save_it(checkpoint, next_physical_offset, messages)
 
-    save_it = Checkpoint.save
-    monkeypatch.setattr(Checkpoint, "save", save)
+    save_it = ReplayCheckpoint.save
+    monkeypatch.setattr(ReplayCheckpoint, "save", save)
     monkeypatch.setattr(run, "_SAVE_EVERY_S", 0.0)
     more = ["--to-topic", target, "--topics", "Ordered", "--rate", "40", "--checkpoint", str(tmp_path)]
     report, _ = replay_store(mixed, namesrv, *more)
@@ -208,7 +211,7 @@ def test_damaged_records_are_counted_and_the_rest_is_sent(namesrv: str, mixed: P
         (["--to-topic", "NoSuchTopic"], "no topic NoSuchTopic at the name server"),
         (["--topics", "%RETRY%golden_cg"], "brokers take no batches for retry topics"),
         (["--sql", "a = = 1"], "--sql 'a = = 1': "),
-        (["--rate", "0"], "--rate 0: messages a second"),
+        (["--rate", "0"], "--rate 0: expected messages a second"),
         (["--msg-ids", ","], "names no message"),
         (["--starting-offsets", "[]"], "option startingOffsets of rmq_commitlog cannot be"),
         (["--topics", "Orders", "--queues", '{"Orders": [1]}'], "exclude each other"),
@@ -236,7 +239,7 @@ def test_a_topic_that_is_nowhere_is_told(spark: SparkSession, mixed: Path) -> No
 def test_a_store_is_not_replayed_to_itself(mixed: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(mixed)
     given = replay.parser().parse_args(["--store", str(mixed), "--to-store", f"file://{tmp_path}/link/"])
-    with pytest.raises(OptionError, match="is the store that is replayed"):
+    with pytest.raises(OptionError, match="is the replayed store itself"):
         replay.check(given)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.kernels import crc
-from tests.kernels.guarded import guarded
+from tests.kernels.guarded_memory import guarded
 
 DATA = np.random.default_rng(1).integers(0, 256, 4096, dtype=np.uint8)
 

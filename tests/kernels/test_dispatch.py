@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_formats import dispatch
-from rmq_formats.commitlog import Frame, walk
-from rmq_formats.consumequeue import delay_levels_ms, dispatch_tags_code, goes_to_consumequeue
-from rmq_formats.dispatch import Dispatcher
-from rmq_formats.hashing import index_key_hash, java_string_hash
-from rmq_formats.index import index_keys
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.hashing import index_key_hash, java_string_hash
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_ROLLBACK, SCHEDULE_TOPIC
+from rmq_formats.codecs.paths import parse_segment_name
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import MessageToStore, StoredMessage
 from rmq_formats.kernels import dispatch as kernel
-from rmq_formats.layout import FLAG_TRANSACTION_ROLLBACK, SCHEDULE_TOPIC
-from rmq_formats.message import MessageToStore, StoredMessage
-from rmq_formats.paths import parse_segment_name
-from rmq_formats.properties import encode_properties
-from tests.formats.record_strategies import encode_segment, messages, plain_message
-from tests.kernels.logs import FILE_OFFSET, batches
+from rmq_formats.scan import dispatch
+from rmq_formats.scan.dispatch import Dispatcher
+from tests.commitlog_walk_oracle import Frame, walk
+from tests.consumequeue_oracle import dispatch_tags_code, goes_to_consumequeue
+from tests.index_oracle import index_keys
+from tests.kernels.scanned_segments import FILE_OFFSET, batches
 from tests.kernels.test_text import blocks
+from tests.record_strategies import encode_segment, messages, plain_message
 
 LEVELS = (1000, 5000, 10_000)
 Rows = list[tuple[Any, ...]]
@@ -88,6 +89,7 @@ odd_messages = st.builds(
 
 @settings(deadline=None, max_examples=80)
 @given(st.lists(odd_messages, min_size=1, max_size=8))
+@pytest.mark.long
 def test_any_record_is_dispatched_as_by_the_codecs(stored: list[MessageToStore]) -> None:
     check(stored, window_bytes=4096)
 

@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.index import build_index
-from rmq_formats.layout import index_file_bytes
-from rmq_formats.rebuild import IndexBuilder, first_entry_at
+from rmq_formats.codecs.index import IndexBound, entry_position
+from rmq_formats.codecs.layout import index_file_bytes
+from rmq_formats.scan.derived_images import IndexBuilder
+from tests.index_oracle import build_index
 
 hashes = st.one_of(st.integers(0, 10), st.integers(0, (1 << 31) - 1))
 times = st.one_of(st.integers(0, 20_000), st.integers(1_700_000_000_000, 1_700_000_009_999), st.just(1 << 60))
@@ -31,9 +32,9 @@ def built(entries: list[tuple[int, int, int]], slots: int, per_file: int, pieces
             narrow.flags.writeable = False
             body += builder.append(narrow, columns[1], columns[2]).tobytes()
         head = builder.head()
-        assert len(head) + 20 == first_entry_at(slots)
+        assert len(head) + 20 == entry_position(1, slots)
         images.append((head + bytes(20) + body).ljust(index_file_bytes(slots, per_file), b"\0"))
-        previous_end = (own[-1][2], own[-1][1])
+        previous_end = IndexBound(own[-1][2], own[-1][1])
     return images
 
 

@@ -43,7 +43,11 @@ def test_code_that_inlines_another_package_s_is_dropped_with_a_change_of_that(
     # A copy of the package of kernels in which one changes, loaded in processes of their own.
     source = Path(kernels.__file__).parent
     changed = tmp_path_factory.mktemp("changed") / "rmq_formats"
-    shutil.copytree(source.parent, changed, ignore=shutil.ignore_patterns("__pycache__", "spark", "offline", "report"))
+    shutil.copytree(
+        source.parent,
+        changed,
+        ignore=shutil.ignore_patterns("__pycache__", "spark", "tasks", "rebuild", "verify", "repair", "write"),
+    )
     program = (
         "import sys; from pathlib import Path; from rmq_formats.kernels import drop_stale_code;"
         "package = Path(sys.argv[1]); drop_stale_code(package, [package / 'kernel.py'])"

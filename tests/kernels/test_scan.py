@@ -11,18 +11,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.damage import DamageCode
+from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.layout import MAGIC_BLANK, MAX_FRAME_BYTES
+from rmq_formats.codecs.paths import parse_segment_name
 from rmq_formats.errors import TruncatedError
 from rmq_formats.kernels import scan as kernel
-from rmq_formats.layout import MAGIC_BLANK, MAX_FRAME_BYTES
-from rmq_formats.paths import parse_segment_name
-from rmq_formats.scan import scan_segment
-from tests.formats.record_strategies import encode_segment, plain_message
-from tests.kernels.guarded import guarded
-from tests.kernels.logs import (
+from rmq_formats.scan.segment import scan_segment
+from tests.files_in_memory import InMemory
+from tests.kernels.guarded_memory import guarded
+from tests.kernels.scanned_segments import (
     FILE_OFFSET,
     WINDOWS,
-    Bytes,
     Damaging,
     batches,
     damaged,
@@ -32,6 +31,7 @@ from tests.kernels.logs import (
     walked,
     windows,
 )
+from tests.record_strategies import encode_segment, plain_message
 
 
 @cache
@@ -67,6 +67,7 @@ def test_any_segment_is_scanned_as_it_is_walked(data: bytes, cuts: list[int], wi
 
 @settings(deadline=None, max_examples=80)
 @given(segments(), damagings, st.lists(st.integers(0, 60_000), max_size=5), windows)
+@pytest.mark.long
 def test_any_damaged_segment_is_scanned_as_it_is_walked(
     data: bytes, damagings: list[Damaging], cuts: list[int], window_bytes: int
 ) -> None:
@@ -165,7 +166,7 @@ def test_candidates_at_every_byte_do_not_mislead_the_search() -> None:
 def test_a_file_that_shrinks_while_it_is_read_is_an_error() -> None:
     data, _ = encode_segment([plain_message(body=b"b" * 3000)] * 5, FILE_OFFSET, 0, blank=False)
     with pytest.raises(TruncatedError, match="ended while it was read"):
-        list(scan_segment(Bytes(data[:5000]), FILE_OFFSET, len(data), window_bytes=4096))
+        list(scan_segment(InMemory(data[:5000]), FILE_OFFSET, len(data), window_bytes=4096))
 
 
 @settings(deadline=None, max_examples=50)

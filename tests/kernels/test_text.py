@@ -5,18 +5,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.consumequeue import tags_code_of
-from rmq_formats.hashing import java_string_hash
+from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.codecs.layout import SCHEDULE_TOPIC
+from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.kernels import text as kernel
-from rmq_formats.layout import SCHEDULE_TOPIC
-from rmq_formats.properties import decode_properties
-from tests.kernels.guarded import guarded
+from tests.consumequeue_oracle import tags_code_of
+from tests.kernels.guarded_memory import guarded
 
-NAMES = {"TAGS": kernel.TAGS, "KEYS": kernel.KEYS, "UNIQ_KEY": kernel.UNIQ_KEY, "DELAY": kernel.DELAY}
+NAMES = {
+    "TAGS": kernel.TAGS, "KEYS": kernel.KEYS, "UNIQ_KEY": kernel.UNIQ_KEY, "DELAY": kernel.DELAY,
+    "INNER_MULTI_QUEUE_OFFSET": kernel.LIGHT_OFFSETS, "INNER_BASE": kernel.INNER_BASE,
+}  # fmt: skip
 texts = st.text(max_size=80)
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=200)
 pieces = st.sampled_from(
-    [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"DELAX", b"TAG", b"\1", b"\1", b"\2", b"\2", b" ", b"a", b"x" * 17,
+    [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"DELAX", b"INNER_MULTI_QUEUE_OFFSET", b"INNER_MULTI_QUEUE_OFFSEX",
+     b"INNER_BASE", b"TAG", b"\1", b"\1", b"\2", b"\2", b" ", b"a", b"x" * 17,
      "中".encode(), "😀".encode(), b"\xe4\xb8", b"\xff", b"\xed\xa0\x80", b"\0"]
 )  # fmt: skip
 blocks = st.lists(pieces, max_size=40).map(b"".join)
@@ -81,7 +85,7 @@ def test_a_hash_goes_on_from_a_seed(first: str, second: str) -> None:
 
 
 def check_properties(data: np.ndarray, start: int, stop: int) -> None:
-    found = np.full((4, 2), 77, dtype=np.int64)
+    found = np.full((kernel.PROPERTY_ROWS, 2), 77, dtype=np.int64)
     kernel.find_properties(data, start, stop, found)
     block = data[start:stop].tobytes()
     expected = decode_properties(block)

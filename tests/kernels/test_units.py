@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_formats import rebuild
-from rmq_formats.consumequeue import Unit, build_consumequeue
-from rmq_formats.consumequeue_ext import build_consumequeue_ext
+from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as kernel
+from rmq_formats.scan import derived_images
+from tests.consumequeue_oracle import build_consumequeue, build_consumequeue_ext
 
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -26,7 +26,7 @@ def rows_of(found: list[tuple[int, Unit]]) -> np.ndarray[Any, np.dtype[np.int64]
 
 
 def files(rows: Any, file_bytes: int) -> dict[int, bytes]:
-    images = rebuild.consumequeue_images(rows, file_bytes)
+    images = derived_images.consumequeue_images(rows, file_bytes)
     return {start: image.tobytes().ljust(file_bytes, b"\0") for start, image in images}
 
 
@@ -34,7 +34,7 @@ def files(rows: Any, file_bytes: int) -> dict[int, bytes]:
 @given(st.lists(st.tuples(st.integers(0, 300), units), max_size=40), st.sampled_from([0, 7, 1000, 1 << 40]), file_sizes)
 def test_files_hold_each_unit_at_its_place(found: list[tuple[int, Unit]], first: int, file_bytes: int) -> None:
     found = [(first + offset, unit) for offset, unit in found]
-    placement = rebuild.place_units(rows_of(found))
+    placement = derived_images.place_units(rows_of(found))
     built = files(placement.rows, file_bytes)
     assert built == build_consumequeue(found, file_bytes)
     offsets = {offset for offset, _ in found}
@@ -47,7 +47,7 @@ def test_files_hold_each_unit_at_its_place(found: list[tuple[int, Unit]], first:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), units), max_size=40))
 def test_the_first_in_the_log_has_a_repeated_place(found: list[tuple[int, Unit]]) -> None:
-    placement = rebuild.place_units(rows_of(found))
+    placement = derived_images.place_units(rows_of(found))
     first: dict[int, int] = {}
     for number, (offset, _) in enumerate(found):
         first.setdefault(offset, number)
@@ -57,7 +57,7 @@ def test_the_first_in_the_log_has_a_repeated_place(found: list[tuple[int, Unit]]
 
 
 def placed(offsets: list[int]) -> tuple[list[int], list[int], list[int]]:
-    placement = rebuild.place_units(rows_of([(offset, Unit(offset, 1, 0)) for offset in offsets]))
+    placement = derived_images.place_units(rows_of([(offset, Unit(offset, 1, 0)) for offset in offsets]))
     columns = (
         part[:, kernel.QUEUE_OFFSET].tolist() for part in (placement.rows, placement.repeated, placement.displaced)
     )
@@ -69,7 +69,7 @@ def test_an_offset_far_from_the_others_is_left_out() -> None:
     assert placed([5, 6, 1 << 40, 7]) == ([5, 6, 7], [], [1 << 40])
     assert placed([1 << 40, (1 << 40) + 1, 3]) == ([1 << 40, (1 << 40) + 1], [], [3])
     assert placed([0, 1, (1 << 63) - 1]) == ([0, 1], [], [(1 << 63) - 1])
-    far = rebuild.MAX_GAP_UNITS
+    far = derived_images.MAX_GAP_UNITS
     assert placed([0, far]) == ([0, far], [], [])
     assert placed([0, 1, far + 2]) == ([0, 1], [], [far + 2])
 
@@ -81,12 +81,12 @@ def test_an_offset_that_no_queue_can_have_is_left_out() -> None:
     for offset in ((1 << 63) - 1, (1 << 62) + 5, (1 << 63) // 20):
         assert placed([offset]) == ([], [], [offset]), "its place in bytes is no 64-bit number"
         assert placed([offset - 1, offset]) == ([], [], [offset - 1, offset])
-        assert files(rebuild.place_units(rows_of([(offset, Unit(0, 1, 0))])).rows, 400) == {}
+        assert files(derived_images.place_units(rows_of([(offset, Unit(0, 1, 0))])).rows, 400) == {}
 
 
 def test_the_last_offset_that_a_queue_can_have_is_written() -> None:
-    offset = rebuild.MAX_QUEUE_OFFSET
-    built = files(rebuild.place_units(rows_of([(offset, Unit(7, 1, 0))])).rows, 6_000_000)
+    offset = derived_images.MAX_QUEUE_OFFSET
+    built = files(derived_images.place_units(rows_of([(offset, Unit(7, 1, 0))])).rows, 6_000_000)
     assert [image[offset * 20 - start :][:20] for start, image in built.items()] == [Unit(7, 1, 0).encode()]
 
 
@@ -95,7 +95,7 @@ def test_the_last_offset_that_a_queue_can_have_is_written() -> None:
 def test_ext_files_are_those_of_the_codec(found: list[tuple[Unit, int]], file_bytes: int) -> None:
     rows = rows_of([(number, unit) for number, (unit, _) in enumerate(found)])
     rows[:, kernel.STORE_TIMESTAMP] = [time for _, time in found]
-    addressed, images = rebuild.ext_images(rows, file_bytes)
+    addressed, images = derived_images.ext_images(rows, file_bytes)
     expected, addresses = build_consumequeue_ext([(unit.tags_code, time) for unit, time in found], file_bytes)
     assert addressed[:, kernel.TAGS_CODE].tolist() == addresses
     starts = range(0, file_bytes * len(images), file_bytes)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.lakehouse.making import Exporter
+from tests.lakehouse.exported_stores import Exporter
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_avro_becomes_columns_and_the_rest_has_a_reason() -> None:
     bodies = pa.array([whole, whole + b"x", whole[:-3], b"", None], pa.binary())
     sound, longer, cut, empty, none = rows(decoded(bodies, avro.decoder(json.dumps(SCHEMA)), AVRO_TYPE))
     assert sound == (ORDER, None)
-    assert longer == (None, "ValueError: 1 bytes behind the value")
+    assert longer == (None, "ValueError: 1 bytes after the value")
     assert cut[0] is None
     assert cut[1]
     assert empty == none == (None, "the body is empty")

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.run import Run
-from rmq_formats.lakehouse.selection import Selection
-from rmq_formats.spark.delta import AppendTransaction
-from tests.lakehouse.making import Exporter, plain, write
+from rmq_formats.lakehouse import delta
+from rmq_formats.lakehouse.delta import AppendTransaction
+from rmq_formats.lakehouse.run import ExportRun
+from rmq_formats.lakehouse.selection import ExportSelection
+from tests.lakehouse.exported_stores import Exporter, plain, write
+from tests.torture import rounds
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("lakehouse")]
+pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).parents[2] / "jobs" / "export_delta.py"
 ONCE = ("--mode", "available-now")
@@ -73,20 +75,35 @@ def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
     assert exporter.offsets() == placed
 
 
+def test_files_are_forced_before_the_commit_that_names_them(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force, seen = delta.sync_file_system, []
+
+    def noted(table: Path) -> None:
+        seen.append((len(list(table.glob("_delta_log/*.json"))), len(list(table.rglob("topic=*/*/*.parquet")))))
+        force(table)
+
+    monkeypatch.setattr(delta, "sync_file_system", noted)
+    write(exporter.store, plain(30))
+    exporter.run()
+    assert seen == [(1, 2), (2, 2)]
+
+
 @MODES
 def test_what_dies_after_its_commit_repeats_nothing(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    land = Run.land
+    land = ExportRun.land
 
-    def die(self: Run, log: Any, end: int) -> None:
+    def die(self: ExportRun, log: Any, end: int) -> None:
         land(self, log, end)
         if self.progress.batches:
             raise StoreError("killed")
 
     placed = write(exporter.store, plain(30))
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "land", die)
+        patch.setattr(ExportRun, "land", die)
         with pytest.raises(Exception, match="killed"):
             exporter.run(*mode)
     assert exporter.offsets() == placed
@@ -97,15 +114,15 @@ def test_what_dies_after_its_commit_repeats_nothing(
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have ``action`` run once, when an export has read where it stands and has not committed yet."""
-    read_options, waiting = Selection.read_options, [action]
+    read_options, waiting = ExportSelection.read_options, [action]
 
-    def with_action(self: Selection, *arguments: Any) -> dict[str, str]:
+    def with_action(self: ExportSelection, *arguments: Any) -> dict[str, str]:
         options = read_options(self, *arguments)
         if waiting:
             waiting.pop()()
         return options
 
-    monkeypatch.setattr(Selection, "read_options", with_action)
+    monkeypatch.setattr(ExportSelection, "read_options", with_action)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +152,9 @@ def test_of_two_that_race_each_row_is_one_s(
     assert exporter.offsets() == placed
 
 
-def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter) -> None:
+@pytest.mark.torture
+@pytest.mark.parametrize("number", rounds(1))
+def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter, number: int) -> None:
     def start() -> subprocess.Popen[str]:
         arguments = ["--store", exporter.store, "--table", exporter.table, "--mode", "stream"]
         patient = "--conf spark.python.authenticate.socketTimeout=120s pyspark-shell"  # as in conftest

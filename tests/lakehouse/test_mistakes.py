@@ -7,8 +7,8 @@ import pytest
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError
-from rmq_formats.lakehouse.checkpoint import Checkpoint
-from tests.lakehouse.making import Exporter, plain, write
+from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from tests.lakehouse.exported_stores import Exporter, plain, write
 
 ONCE = ("--mode", "available-now")
 
@@ -29,8 +29,8 @@ ONCE = ("--mode", "available-now")
         (["--table", "t", "--starting-physical-offset", "-1"], "--starting-physical-offset -1"),
         (["--table", "t", "--mode", "stream", "--trigger-interval", "often"], "--trigger-interval 'often'"),
         (["--table", "t", *ONCE, "--max-bytes-per-trigger", "much"], "--max-bytes-per-trigger 'much'"),
-        (["--table", "t", "--dlq-table", "d"], "--dlq-table is for"),
-        (["--typed", "spec.toml", "--topics", "A"], "--topics is for the raw table"),
+        (["--table", "t", "--dlq-table", "d"], "--dlq-table needs --typed"),
+        (["--typed", "spec.toml", "--topics", "A"], "--topics needs --table"),
         (["--table", "t", "--typed", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--table", "t", "--retention", "0"], "--retention 0"),
         (["--table", "t", "--vacuum", "1"], "--vacuum 1: at least 168 hours"),
@@ -77,7 +77,6 @@ def test_an_unknown_mode_or_option_is_named_in_one_line(
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("lakehouse")
 class TestWithATable:
     """What only a look at the store, the table and the checkpoint tells."""
 
@@ -124,7 +123,7 @@ class TestWithATable:
 
     def test_a_checkpoint_is_marked_once(self, exporter: Exporter) -> None:
         directory = exporter.work / "checkpoint"
-        checkpoint = Checkpoint(exporter.spark, str(directory))
+        checkpoint = ExportCheckpoint(exporter.spark, str(directory))
         checkpoint.claim("mine")
         marked = (directory / "rmq-export.json").stat()
         checkpoint.claim("mine")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.arrow_schema import TIMESTAMP
+from rmq_formats.arrow.schema import TIMESTAMP
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 
@@ -58,6 +58,7 @@ def add_of(file: WrittenFile) -> Row:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(rows(), max_size=12), max_size=4), st.sampled_from([1, 500, 1 << 20]))
+@pytest.mark.long
 def test_each_row_is_in_a_file_of_its_partition(
     tmp_path_factory: pytest.TempPathFactory, batches: list[list[Row]], target_bytes: int
 ) -> None:

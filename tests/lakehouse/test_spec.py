@@ -35,8 +35,8 @@ def test_paths_are_beside_the_spec_and_json_is_read_by_its_name(tmp_path: Path) 
         ("[[topics]]\ntopic = 3", r"\$\.topics\[0\]"),
         ("[[topics]]\n" + TOPIC + "colour = 1", "unknown field `colour`"),
         ("[[topics]]\n" + TOPIC.replace('"json"', '"xml"'), "'xml'"),
-        ("[[topics]]\n" + TOPIC + 'schema_file = "x"', "give schema or schema_file, one of them"),
-        ("[[topics]]\n" + TOPIC + 'message = "m"', "message is for format protobuf"),
+        ("[[topics]]\n" + TOPIC + 'schema_file = "x"', "give either schema or schema_file"),
+        ("[[topics]]\n" + TOPIC + 'message = "m"', "message is required for format protobuf"),
         ("[[topics]]\n" + TOPIC.replace('"json"', '"protobuf"') + 'message = "m"', "needs a schema_file"),
         ("[[topics]]\n" + TOPIC + "[[topics]]\n" + TOPIC, "topic 'Orders' comes twice"),
         (

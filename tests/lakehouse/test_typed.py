@@ -8,14 +8,14 @@ from typing import Any
 import fastavro
 import pytest
 
+from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.lakehouse import keyed
-from rmq_formats.layout import FLAG_COMPRESSED
-from tests.lakehouse.making import FILE_BYTES, Exporter, write
+from tests.lakehouse.exported_stores import FILE_BYTES, Exporter, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
-from tests.stores import flip
+from tests.store_files import flip
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("lakehouse")]
+pytestmark = pytest.mark.spark
 
 ORDERS: dict[str, Any] = {
     "topic": "Orders", "format": "json", "schema": "id STRING, amount DOUBLE", "key": ["id"], "table": "orders",
@@ -182,8 +182,8 @@ def test_what_is_within_a_column_grows_too(exporter: Exporter, typed: Callable[.
     [
         ({"schema": "id STRING,"}, "topic 'Orders': its json schema cannot be used"),
         ({"format": "avro", "schema": "{}"}, "topic 'Orders': its avro schema cannot be used"),
-        ({"key": ["nothing"]}, "key 'nothing' is no plain column"),
-        ({"cluster_by": ["nothing"]}, "cluster_by 'nothing' is no column"),
+        ({"key": ["nothing"]}, "key 'nothing' is not a primitive column"),
+        ({"cluster_by": ["nothing"]}, "cluster_by 'nothing' is not a column"),
         ({"schema": "id STRING, tags STRING"}, "column 'tags' of the schema"),
         ({"topic": "Nowhere"}, "has no topic 'Nowhere'"),
     ],

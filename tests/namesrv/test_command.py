@@ -14,10 +14,13 @@ import pytest
 
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.header import request
+from tests import warm_processes
 
 SCRIPT = """
 import sys
-from rmq_core.cli import main, namesrv
+from rmq_core.cli import main
+from rmq_core.cli.servers import namesrv
+
 if "namesrv" not in main.COMMANDS:
     main.app.command("namesrv", cls=main.RmqCommand)(namesrv.namesrv)
 main.main(["namesrv", *sys.argv[1:]])
@@ -25,7 +28,7 @@ main.main(["namesrv", *sys.argv[1:]])
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stderr=subprocess.PIPE, text=True)
+    return warm_processes.Popen([sys.executable, "-c", SCRIPT, *arguments], stderr=subprocess.PIPE, text=True)
 
 
 @contextmanager
@@ -86,8 +89,8 @@ def test_a_port_in_use_is_one_line_and_exit_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("listen", "text", "told"),
     [
-        ("nonsense", "", "--listen: 'nonsense' is no HOST:PORT"),
-        ("127.0.0.1:99999", "", "listen_port: 99999 is not within 0 and 65535"),
+        ("nonsense", "", "--listen: 'nonsense' is not HOST:PORT"),
+        ("127.0.0.1:99999", "", "listen_port: 99999 is not between 0 and 65535"),
         ("127.0.0.1:0", "listenPrt=1", "unknown key 'listenPrt'"),
     ],
 )

@@ -10,7 +10,7 @@ def test_defaults_are_java_s() -> None:
     config, passed_over = load_config(environ={})
     assert config == NamesrvConfig()
     assert passed_over == []
-    assert (config.bind_address, config.listen_port) == ("0.0.0.0", 9876)
+    assert (config.bind_address, config.listen_port) == ("127.0.0.1", 9876)
     assert config.limits.idle_timeout_s == 120
     assert config.limits.max_frame_bytes == 16 << 20
 
@@ -35,15 +35,17 @@ def test_toml_takes_either_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("a.conf", "listenPort=many", "listenPort: 'many' is no int"),
-        ("a.conf", "listenPort=70000", "listenPort: 70000 is not within 0 and 65535"),
-        ("a.conf", "orderMessageEnable=perhaps", "'perhaps' is no bool"),
+        ("a.conf", "listenPort=many", "listenPort: 'many' is not of type int"),
+        ("a.conf", "listenPort=70000", "listenPort: 70000 is not between 0 and 65535"),
+        ("a.conf", "orderMessageEnable=perhaps", "'perhaps' is not of type bool"),
         ("a.conf", "kvConfgPath=/x", "unknown key 'kvConfgPath'"),
+        ("a.conf", "useTLS=true", "useTLS=true is not supported: the only value is false"),
+        ("a.toml", "enableControllerInNamesrv = true", "enableControllerInNamesrv=true is not supported"),
         ("a.conf", "listenPort=\\u12", "four hex digits"),
         ("a.conf", "\xff", "unknown key"),
-        ("a.toml", "listenPort = true", "True is no int"),
+        ("a.toml", "listenPort = true", "True is not of type int"),
         ("a.toml", "listenPort = ", "a.toml"),
-        ("a.toml", "bindAddress = 5", "5 is no str"),
+        ("a.toml", "bindAddress = 5", "5 is not of type str"),
     ],
 )
 def test_a_bad_file_is_told_in_one_line_with_its_place(tmp_path: Path, name: str, text: str, told: str) -> None:

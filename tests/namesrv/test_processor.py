@@ -10,8 +10,8 @@ from rmq_core.remoting.bodies import DataVersion, RegisterBrokerBody, encode_bod
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.namesrv_requests import RegisterBroker
-from tests.namesrv.brokers import broker, identity, topics
 from tests.namesrv.conftest import Asker, Clock
+from tests.namesrv.registrations import broker, identity, topics
 
 
 async def register(asker: Asker, one: RegisterBroker, body: RegisterBrokerBody, **more_fields: str) -> RemotingCommand:

@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rmq_core.namesrv.broker_groups import MinBrokerIdNotice
-from rmq_core.namesrv.route_info import Registered, RouteInfo, RouteOptions
+from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
+from rmq_core.namesrv.routes.route_info import Registered, RouteInfo, RouteOptions
 from rmq_core.remoting.bodies import (
     BrokerData,
     DataVersion,
@@ -14,7 +14,7 @@ from rmq_core.remoting.bodies import (
     TopicQueueMapping,
     TopicRouteData,
 )
-from tests.namesrv.brokers import broker, identity, register, topics
+from tests.namesrv.registrations import broker, identity, register, topics
 
 
 def route_of(routes: RouteInfo, topic: str) -> TopicRouteData:

@@ -112,6 +112,7 @@ def _assert_shown(shown: str, patterns: list[str]) -> None:
     assert "object at 0x" not in shown, "something has no form for people"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in NOTEBOOKS if name in SHOWN_OF_THE_ORIGINAL])
 def test_it_runs_on_the_shops_store(run: Run, name: str) -> None:
     _assert_shown(run(name), SHOWN[name])
@@ -123,6 +124,7 @@ def test_it_runs_on_spark(run: Run, name: str) -> None:
     _assert_shown(run(name), SHOWN[name])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(SHOWN_OF_THE_ORIGINAL))
 def test_it_runs_on_a_store_of_the_original(run: Run, golden: Callable[[str], Path], name: str) -> None:
     parameters = {"DELAY_LEVELS": MIXED_DELAY_LEVELS} if name.startswith("05") else {}

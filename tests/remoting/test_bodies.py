@@ -17,8 +17,8 @@ from rmq_core.remoting.bodies import (
     LockBatchRequest,
     LockBatchResponse,
     MessageQueue,
+    OffsetsBody,
     OffsetTable,
-    QueueOffsets,
     RegisterBrokerBody,
     SubscriptionGroupConfig,
     TopicConfig,
@@ -37,7 +37,7 @@ from rmq_core.remoting.bodies import (
     queue_key,
 )
 from rmq_formats.errors import DecodeError, FormatError
-from tests.remoting.commands import TEXTS, damaged
+from tests.remoting.command_strategies import TEXTS, damaged
 
 HEARTBEAT = (
     b'{"clientID":"192.0.2.2@C1","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",'
@@ -138,13 +138,13 @@ BARE = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}'
 
 
 def test_queues_as_keys_are_read_bare_and_as_text() -> None:
-    for body in (BARE, encode_body(QueueOffsets(offset_table={queue_key(QUEUE): 5}))):
-        offsets = decode_body(body, QueueOffsets).offset_table
+    for body in (BARE, encode_body(OffsetsBody(offset_table={queue_key(QUEUE): 5}))):
+        offsets = decode_body(body, OffsetsBody).offset_table
         assert {parse_queue_key(key): offset for key, offset in offsets.items()} == {QUEUE: 5}
 
 
 def test_queues_as_keys_can_be_written_bare_for_the_go_client() -> None:
-    assert encode_for_fastjson(QueueOffsets(offset_table={queue_key(QUEUE): 5})) == BARE
+    assert encode_for_fastjson(OffsetsBody(offset_table={queue_key(QUEUE): 5})) == BARE
 
 
 QUEUES = st.builds(MessageQueue, broker_name=TEXTS, queue_id=st.integers(0, 99), topic=TEXTS)
@@ -171,7 +171,7 @@ def test_half_a_surrogate_pair_in_a_body_becomes_a_question_mark_as_on_java_s_wa
 
 @given(st.binary(max_size=60))
 def test_random_bytes_are_no_body(data: bytes) -> None:
-    for kind in (HeartbeatData, TopicRouteData, QueueOffsets):
+    for kind in (HeartbeatData, TopicRouteData, OffsetsBody):
         try:
             decode_body(data, kind)
         except DecodeError:

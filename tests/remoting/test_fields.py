@@ -6,7 +6,7 @@ from rmq_core.remoting import namesrv_requests, requests
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import decode_json_header, encode_json_header, request
-from tests.remoting.commands import TEXTS
+from tests.remoting.command_strategies import TEXTS
 
 SEND_V2 = {
     "a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "-1", "f": "0", "g": "1795228809535", "h": "0",

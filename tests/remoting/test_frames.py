@@ -6,7 +6,7 @@ from rmq_core.remoting.codes import ROCKETMQ
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, decode_frame, encode_frame, frame_head
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_formats.errors import DecodeError, FormatError, LengthError, TruncatedError
-from tests.remoting.commands import COMMANDS, damaged, equal
+from tests.remoting.command_strategies import COMMANDS, damaged, equal
 
 BINARY_FRAME = bytes.fromhex(
     "00000027 01000023 0069 03 01df 00000007 00000000 00000001 72 0000000d 0005 746f706963 00000002 5431"

@@ -1,43 +1,24 @@
-"""Mutated samples of everything that is decoded: typed errors only, and never for long.
+"""Mutated samples of everything that is decoded: typed errors only, and never for long."""
 
-``RMQ_FUZZ_ROUNDS`` makes it longer; 400,000 rounds take a minute.
-"""
-
-import os
 import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from rmq_core.remoting import namesrv_requests, requests
-from rmq_core.remoting.bodies import (
-    decode_body,
-    decode_registration,
-    encode_body,
-    encode_for_fastjson,
-    encode_registration,
-)
-from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.fields import Fields, read_fields
-from rmq_core.remoting.frames import FrameParser, encode_frame
-from rmq_core.remoting.header import request
+import pytest
+
+from rmq_core.remoting.bodies import decode_registration, encode_registration
 from rmq_core.remoting.java_properties import parse_properties
 from rmq_formats.errors import FormatError
 from tests.remoting import test_bodies as bodies
-from tests.remoting.test_fields import SEND_V2
+from tests.remoting.mutated_protocol import BODIES, FRAMES, PROPERTIES, read_body, read_frames
+from tests.torture import rounds
 
-ROUNDS = int(os.environ.get("RMQ_FUZZ_ROUNDS", "3000"))
+pytestmark = pytest.mark.torture
+
+ROUNDS = rounds(3000)
 MAX_SECONDS = 0.1
 
-FRAMES = [encode_frame(request(310, dict(SEND_V2), b"body", serialize_type=kind)) for kind in (0, 1)]
-BODIES = [bodies.HEARTBEAT, bodies.ROUTE, bodies.TOPICS, bodies.GROUP, bodies.CONNECTION, bodies.LOCK, bodies.BARE]
-KINDS = bodies.all_structs()
-FIELDS = [
-    kind
-    for module in (requests, namesrv_requests)
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, Fields) and kind is not Fields
-]
 TOKENS = [
     b"null", b"true", b"NaN", b"1e999", b"-0", b"1.5", b"9" * 24, b"{", b"}", b"[", b"]", b'"', b":", b",", b"\\ud800",
     b"\\u0000", b"\x00", b"\xff", b"\xed\xa0\x80",
@@ -60,23 +41,9 @@ def mutated(sample: bytes, dice: random.Random) -> bytes:
     return bytes(data)
 
 
-def read_frames(data: bytes, dice: random.Random) -> None:
-    for command in FrameParser().feed(data):
-        with suppress(ResponseError, FormatError):
-            read_fields(command, dice.choice(FIELDS))
-        with suppress(FormatError):
-            encode_frame(command)
-
-
-def read_body(data: bytes, dice: random.Random) -> None:
-    body = decode_body(data, dice.choice(KINDS))
-    encode_body(body)
-    encode_for_fastjson(body)
-
-
 def fuzz(samples: list[bytes], read: Callable[[bytes, random.Random], object]) -> None:
     dice = random.Random(2024)
-    for _ in range(ROUNDS):
+    for _ in ROUNDS:
         data = mutated(dice.choice(samples), dice)
         begin = time.process_time()
         with suppress(FormatError):
@@ -98,6 +65,4 @@ def test_mutated_registrations_give_typed_errors() -> None:
 
 
 def test_mutated_properties_give_typed_errors() -> None:
-    fuzz(
-        [b"listenPort=9876\n# x\nkey\\ a = \\u4e2d\\\n b"], lambda data, _dice: parse_properties(data.decode("latin-1"))
-    )
+    fuzz([PROPERTIES], lambda data, _dice: parse_properties(data.decode("latin-1")))

@@ -14,7 +14,7 @@ from rmq_core.remoting.header import (
     request,
 )
 from rmq_formats.errors import DecodeError, FormatError, LengthError
-from tests.remoting.commands import COMMANDS, damaged, equal
+from tests.remoting.command_strategies import COMMANDS, damaged, equal
 
 JSON_VECTOR = (
     b'{"code":105,"extFields":{"topic":"T1"},"flag":0,"language":"PYTHON","opaque":7,"remark":"r",'

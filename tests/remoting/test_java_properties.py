@@ -51,3 +51,7 @@ def test_what_is_written_is_read_again(values: dict[str, str]) -> None:
 
 def test_properties_are_written_sorted() -> None:
     assert format_properties({"b": "2", "a": "1"}) == "a=1\nb=2\n"
+
+
+def test_a_line_that_goes_on_for_ever_costs_no_more_than_its_bytes() -> None:
+    assert parse_properties("a\\\n" * (1 << 20)) == {"a" * (1 << 20): ""}

@@ -1,6 +1,7 @@
 import asyncio
 import logging
 import socket
+import time
 
 import pytest
 
@@ -10,9 +11,9 @@ from rmq_core.remoting.errors import ConnectionLostError, ListenError, ResponseE
 from rmq_core.remoting.frames import encode_frame
 from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.server import RemotingServer, ServerLimits
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.record_layout import HOST_V6_BYTES
 from rmq_formats.errors import DecodeError
-from rmq_formats.hosts import Host
-from rmq_formats.layout import HOST_V6_BYTES
 from tests.remoting.conftest import ECHO, Connect, Serve, echo
 
 
@@ -308,12 +309,94 @@ async def test_unfinished_frames_are_held_up_to_a_limit_for_all(serve: Serve, co
     while server.held_bytes < 60_000:
         await asyncio.sleep(0.01)
     second = await connect(address)
-    second.write(unfinished)
+    second.write(unfinished + bytes(1000))
     assert await second.is_closed()
     assert (await healthy.ask()).code == 0
     first.writer.close()
     while server.held_bytes:
         await asyncio.sleep(0.01)
+
+
+async def test_who_holds_the_most_is_closed_and_not_who_comes_last(serve: Serve, connect: Connect) -> None:
+    server, address = await serve(limits=ServerLimits(max_held_bytes=100_000))
+    begun = (1 << 20).to_bytes(4, "big") + bytes(4)
+    most, least = await connect(address), await connect(address)
+    most.write(begun + bytes(80_000))
+    while server.held_bytes < 80_000:
+        await asyncio.sleep(0.01)
+    frame = encode_frame(request(ECHO, {}, bytes(60_000)))
+    least.write(frame[:40_000])
+    assert await most.is_closed()
+    least.write(frame[40_000:])
+    assert [len(answer.body) for answer in await least.read()] == [60_000]
+
+
+async def test_answers_that_are_not_read_count_as_held(serve: Serve, connect: Connect) -> None:
+    def pull(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        return command.response(0, None, None, bytes(900_000))  # below the limit from which on a peer is not read from
+
+    limits = ServerLimits(max_held_bytes=4_000_000, write_high_water_bytes=8 << 20)
+    server, address = await serve({11: pull}, limits=limits)
+    lazy, healthy = await connect(address), await connect(address)
+    lazy.reader._transport.pause_reading()  # type: ignore[attr-defined]
+    for number in range(100):
+        try:
+            lazy.write(numbered(1, 11))
+            await lazy.writer.drain()
+        except ConnectionError:
+            break
+        assert (await healthy.ask()).code == 0, number
+        assert server.held_bytes <= 4_000_000
+    assert len(server.connections) == 1
+
+
+async def test_no_more_is_read_while_too_much_waits_for_its_answer(serve: Serve, connect: Connect) -> None:
+    waiting: list[asyncio.Future[RemotingCommand]] = []
+    asked: list[RemotingCommand] = []
+
+    def wait(command: RemotingCommand, _connection: Connection) -> asyncio.Future[RemotingCommand]:
+        asked.append(command)
+        waiting.append(asyncio.get_running_loop().create_future())
+        return waiting[-1]
+
+    server, address = await serve({1: wait}, limits=ServerLimits(max_waiting_bytes=100_000))
+    peer, healthy = await connect(address), await connect(address)
+    peer.write(numbered(5000, 1))
+    while server.held_bytes < 100_000:
+        await asyncio.sleep(0.01)
+    assert (await healthy.ask()).code == 0
+    assert len(waiting) < 60
+    answered = 0
+    while answered < 5000:
+        for number in range(answered, len(waiting)):
+            waiting[number].set_result(asked[number].response())
+        answered = len(waiting)
+        await asyncio.sleep(0)
+        assert server.held_bytes < 400_000
+    assert sorted(answer.opaque for answer in await peer.read(5000)) == list(range(5000))
+    while server.held_bytes:  # what is on its way is counted until something else happens on the connection
+        await peer.ask()
+
+
+@pytest.mark.long
+async def test_one_who_asks_for_much_at_once_takes_turns_with_the_others(serve: Serve, connect: Connect) -> None:
+    handled: list[int] = []
+
+    def work(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
+        end = time.perf_counter() + 0.005
+        while time.perf_counter() < end:
+            continue
+        handled.append(command.opaque)
+        return command.response()
+
+    _, address = await serve({1: work})
+    greedy, healthy = await connect(address), await connect(address)
+    greedy.write(numbered(400, 1))
+    while not handled:
+        await asyncio.sleep(0)
+    assert (await healthy.ask()).code == 0
+    assert len(handled) < 100
+    assert [answer.opaque for answer in await greedy.read(400)] == list(range(400))
 
 
 async def test_a_peer_that_does_not_read_is_not_read_from(serve: Serve, connect: Connect) -> None:

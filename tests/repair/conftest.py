@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.offline import publish, repair_checkpoint, repair_journal
-from tests.verify.verifying import sound_store
+from rmq_formats.repair import checkpoint, journal
+from rmq_formats.tasks import publish
+from tests.verified_stores import sound_store
 
 
 @pytest.fixture(autouse=True)
 def _no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush waits for all that the machine writes; no test here loses power."""
-    for module in (publish, repair_checkpoint, repair_journal):
+    for module in (publish, checkpoint, journal):
         monkeypatch.setattr(module, "sync_file_system", lambda _directory: None)
 
 

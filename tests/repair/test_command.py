@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rmq_core.cli import main
-from tests.repair.repairing import many_faults
-from tests.stores import tree
-from tests.verify.verifying import sound_store
+from tests.repair.damaged_logs import many_faults
+from tests.store_files import tree
+from tests.verified_stores import sound_store
 
 Rmq = Callable[..., Result]
 
@@ -39,7 +39,7 @@ def test_without_a_flag_the_plan_is_shown_and_nothing_is_written(rmq: Rmq, damag
         "write a filler over it",
         "move to the quarantine",
         "commitlog.tail",
-        "make the file",
+        "create the file",
         "notes.txt",
     ):
         assert text in done.stdout

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.errors import StoreError, StoreLockedError, StoreNotFoundError
-from rmq_formats.layout import CHECKPOINT_FILE_BYTES
-from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.repair_report import RepairReport
-from rmq_formats.offline.repair_store import repair_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.repair.job import repair_store
+from rmq_formats.repair.report import RepairReport
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.verify.job_plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
-from tests.offline.crashing import run_and_die
-from tests.repair.repairing import remove_claims, sound_records
-from tests.stores import tree
+from tests.dying_processes import run_and_die
+from tests.repair.damaged_logs import remove_claims, sound_records
+from tests.store_files import tree
 from tests.torture import rounds
-from tests.verify.verifying import FILE_BYTES, SIZES, codes, copied, flip_at, patch, verify
+from tests.verified_stores import FILE_BYTES, SIZES, codes, copied, flip_at, patch, verify
 
 Golden = Callable[[str], Path]
 Damage = Callable[[Path], None]
@@ -238,6 +238,7 @@ def test_a_second_repair_has_a_directory_of_its_own(store: Path) -> None:
     assert len(list((store / "quarantine").glob("*/manifest.json"))) == 2
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("seed", rounds(6))
 @pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
 def test_golden_stores_with_damage_at_random(golden: Golden, tmp_path: Path, name: str, seed: int) -> None:
@@ -380,6 +381,7 @@ def test_a_stretch_without_room_for_a_filler_is_told_and_left(store: Path) -> No
     assert path.read_bytes()[:50] == before[:50]
 
 
+@pytest.mark.long
 def test_a_log_that_was_changed_between_two_runs_is_not_overwritten(store: Path) -> None:
     junk(store)
     at = 1

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.verify.job_plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
-from tests.repair.repairing import remove_claims, sound_records
+from tests.repair.damaged_logs import remove_claims, sound_records
 from tests.repair.test_damage import (
     bad_checkpoint,
     cut_checkpoint,
@@ -24,7 +24,7 @@ from tests.repair.test_damage import (
     short_at_the_end,
 )
 from tests.torture import TIMES
-from tests.verify.verifying import codes, copied, flip_at, patch, verify
+from tests.verified_stores import codes, copied, flip_at, patch, verify
 
 Damage = Callable[[Path], None]
 _BLANK: Final = b"\xcb\xd4\x31\x94"
@@ -152,6 +152,7 @@ _SAMPLE: Final = [
 ]
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize(
     ("name", "damage"), CASES if TIMES > 1 else _SAMPLE, ids=lambda item: getattr(item, "__name__", item)
 )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.offline.repair_plan import log_file_bytes
-from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.repair.plan import log_file_bytes
+from rmq_formats.verify.job_plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
-from tests.stores import tree
-from tests.verify.verifying import FILE_BYTES, sound_store
+from tests.store_files import tree
+from tests.verified_stores import FILE_BYTES, sound_store
 
 S = 1 << 20
 _STRAYS = (2, 100, 128, 4096, S // 4, S // 2, S - 128, S - 1)

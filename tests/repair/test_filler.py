@@ -6,13 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.commitlog import Blank, Frame, walk
-from rmq_formats.compression import decompress
-from rmq_formats.consumequeue import goes_to_consumequeue
-from rmq_formats.index import index_keys
-from rmq_formats.layout import BLANK_BYTES, FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
-from rmq_formats.message import verify_crc_property
-from rmq_formats.offline.repair_filler import (
+from rmq_formats.codecs.compression import decompress
+from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
+from rmq_formats.repair.filler import (
     MAX_BYTES,
     MIN_BYTES,
     TOPIC,
@@ -25,6 +21,9 @@ from rmq_formats.offline.repair_filler import (
     placeholder,
     placeholder_bytes,
 )
+from tests.commitlog_walk_oracle import Blank, Frame, verify_crc_property, walk
+from tests.consumequeue_oracle import goes_to_consumequeue
+from tests.index_oracle import index_keys
 
 
 def stretch(size: int, fill: Fill, *, position: int = 0, held: int | None = None) -> Stretch:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.offline.repair_store import repair_store
-from rmq_formats.offline.runner import ProcessRunner
-from tests.offline.crashing import run_and_die
-from tests.repair.repairing import many_faults
-from tests.stores import tree
+from rmq_formats.repair.job import repair_store
+from rmq_formats.tasks.runner import ProcessRunner
+from tests.dying_processes import run_and_die
+from tests.repair.damaged_logs import many_faults
+from tests.store_files import tree
 from tests.torture import TIMES, rounds
-from tests.verify.verifying import SIZES, copied, patch, sound_store
+from tests.verified_stores import SIZES, copied, patch, sound_store
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ def changes(damaged: Path, target: Path) -> int:
     return count
 
 
+@pytest.mark.torture
 def test_killed_before_any_change_the_next_run_comes_to_the_same_end(damaged: Path, tmp_path: Path) -> None:
     expected = undisturbed(damaged, tmp_path / "undisturbed")
     count = changes(damaged, tmp_path / "counted")
@@ -57,6 +58,7 @@ def test_killed_before_any_change_the_next_run_comes_to_the_same_end(damaged: Pa
     assert kills >= 10
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("seed", rounds(3))
 def test_killed_again_and_again_it_gets_there(damaged: Path, tmp_path: Path, seed: int) -> None:
     expected = undisturbed(damaged, tmp_path / "undisturbed")
@@ -67,6 +69,7 @@ def test_killed_again_and_again_it_gets_there(damaged: Path, tmp_path: Path, see
     assert tree(damaged) == expected
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("seed", rounds(10))
 def test_killed_at_random_moments_it_gets_there(damaged: Path, tmp_path: Path, seed: int) -> None:
     store = copied(damaged, tmp_path / "undisturbed")
@@ -83,13 +86,14 @@ def test_killed_at_random_moments_it_gets_there(damaged: Path, tmp_path: Path, s
     assert tree(damaged) == tree(store)
 
 
+@pytest.mark.long
 def test_a_write_that_was_cut_short_is_written_again(damaged: Path, tmp_path: Path) -> None:
     expected = undisturbed(damaged, tmp_path / "undisturbed")
     at = 1
     while not list((damaged / "quarantine").glob("0*/plan.json")):
         run_and_die(lambda: repair(damaged), at)
         at += 3
-    for copy in (damaged / "quarantine").glob("*/commitlog/*.*"):
+    for copy in (damaged / "quarantine").glob("*/commitlog/[0-9]*.*"):
         name, _, position = copy.name.partition(".")
         wanted = expected[f"commitlog/{name}"][int(position) :][: copy.stat().st_size // 2]
         patch(damaged / "commitlog" / name, int(position), wanted)

@@ -8,17 +8,17 @@ from unittest import mock
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.offline import repair_journal
+from rmq_formats.repair import journal
 from tests.repair.test_damage import flip, foreign, junk, log_files, long, repair, torn_tail
-from tests.stores import tree
-from tests.verify.verifying import FILE_BYTES, patch
+from tests.store_files import tree
+from tests.verified_stores import FILE_BYTES, patch
 
 _MOVED = {"commitlog/notes.txt": b"mine\n", "consumequeue/Orders/notes.txt": b"mine too\n"}
 
 
 def stop_before(store: Path, name: str) -> None:
     """Leave a repair as a kill does before a function of the journal."""
-    with mock.patch.object(repair_journal, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch.object(journal, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         repair(store)
 
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_core.broker import names
+from rmq_core.broker.tables import names
 from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
 from rmq_core.replay.outgoing import COLUMNS, ORIGIN, outgoing
-from rmq_formats.access.query import Query
-from rmq_formats.arrow_schema import COMMITLOG, schema_of
+from rmq_formats.arrow.schema import COMMITLOG, schema_of
+from rmq_formats.codecs.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
+from rmq_formats.codecs.properties import decode_properties
+from rmq_formats.codecs.topics import SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
-from rmq_formats.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
-from rmq_formats.properties import decode_properties
+from rmq_formats.read.query import Query
 from rmq_formats.sql92 import compile_expression
-from rmq_formats.topics import SYSTEM_TOPICS
 
 _SQL = (
     "a > 3 AND b = 'x'", "a BETWEEN 2 AND 7 OR c IS NULL", "NOT (b IN ('x', 'a > 3'))", "b CONTAINS 'y' AND a <> 5",
@@ -68,22 +68,22 @@ def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties
     }  # fmt: skip
 
 
-def test_pieces_are_of_one_queue_and_one_flag_in_order() -> None:
+def test_batches_are_of_one_queue_and_one_flag_in_order() -> None:
     rows = [row(number % 2, number, b"%d" % number, FLAG_COMPRESSED * (number in (4, 6))) for number in range(12)]
     made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1 << 20)
-    assert [(one.queue_id, one.sys_flag, one.messages) for one in made.pieces] == [
+    assert [(one.queue_id, one.sys_flag, one.messages) for one in made.batches] == [
         (0, 0, 2), (0, FLAG_COMPRESSED, 2), (0, 0, 2), (1, 0, 6),
     ]  # fmt: skip
-    assert [bytes(one.data).count(ORIGIN.encode()) for one in made.pieces] == [2, 2, 2, 6]
+    assert [bytes(one.data).count(ORIGIN.encode()) for one in made.batches] == [2, 2, 2, 6]
     assert (made.messages, made.record_bytes, made.refused) == (12, 12 * 92 + 2, 0)
     small = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1)
-    assert [one.messages for one in small.pieces] == [1] * 12
+    assert [one.messages for one in small.batches] == [1] * 12
 
 
 def test_origin_is_that_of_this_replay_and_brokers_own_properties_are_left_out() -> None:
     one = row(0, 77, b"x", **{"a": "b", ORIGIN: "older@3", "CLUSTER": "c", "UNIQ_KEY": "k"})
     made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), "s", 1 << 20)
-    block = bytes(made.pieces[0].data)[20 + 1 + 2 :]
+    block = bytes(made.batches[0].data)[20 + 1 + 2 :]
     assert decode_properties(block) == {"a": "b", "UNIQ_KEY": "k", ORIGIN: "s@77"}
 
 

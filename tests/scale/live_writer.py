@@ -4,7 +4,7 @@ import random
 import select
 import sys
 
-from tests.store.making import NOW_MS, config_of, opened, put_any
+from tests.store.small_stores import NOW_MS, config_of, opened, put_any
 
 FIRST = 2000  # messages that are there at once
 PAUSE_S = 0.02  # between bursts then: some hundred messages a second

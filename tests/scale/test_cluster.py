@@ -13,14 +13,14 @@ from typing import Any
 import pyspark
 import pytest
 
-from rmq_formats.offline.object_area import MANIFEST
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from tests.offline.rebuilding import built
-from tests.scale.cluster import ROOT
+from rmq_formats.tasks.object_workspace import MANIFEST
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.rebuilt_stores import built
 from tests.scale.conftest import Bucket, new_bucket
-from tests.stores import tree
+from tests.scale.jobs_on_cluster import ROOT
+from tests.store_files import tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("cluster")]  # its run is made once
 
@@ -50,7 +50,7 @@ def run(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory,
     command = [
         sys.executable,
         "-m",
-        "tests.scale.cluster",
+        "tests.scale.jobs_on_cluster",
         str(golden("crash") / "store"),
         "crash",
         str(out),

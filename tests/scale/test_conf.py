@@ -13,14 +13,14 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.scale.cluster import ROOT
+from tests.scale.jobs_on_cluster import ROOT
 
 PAGE = ROOT / "docs" / "cluster.md"
 MASTER = "local-cluster[1,1,1024]"  # executors, processors of each, MiB of each
 # The tests' cluster is an executor of one processor and 1 GiB, to which hundreds of empty tasks are minutes.
 SMALL_MACHINE = (
     "--conf spark.executor.cores=1 --conf spark.executor.memory=1g "
-    "--conf spark.executor.extraJavaOptions=$SPARK_SUBMIT_OPTS "
+    '--conf "spark.executor.extraJavaOptions=$SPARK_SUBMIT_OPTS" '
     "--conf spark.sql.shuffle.partitions=2 --conf spark.databricks.delta.snapshotPartitions=2"
 )
 COMMANDS = re.findall(r"^spark-submit .*$", PAGE.read_text(), re.MULTILINE)

@@ -6,20 +6,21 @@ from typing import Final
 
 import pytest
 
-from rmq_formats.checkpoint import Checkpoint
-from rmq_formats.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAX_BODY_BYTES
-from rmq_formats.message import encode_record, record_bytes
-from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.repair_store import repair_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAX_BODY_BYTES
+from rmq_formats.codecs.record import encode_record, record_bytes
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.repair.job import repair_store
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
 from tests.torture import TIMES
-from tests.verify.verifying import FIRST_MS, codes, flip_at, message, only, patch
+from tests.verified_stores import FIRST_MS, codes, flip_at, message, only, patch
 
 FILE_BYTES: Final = COMMITLOG_FILE_BYTES
-DERIVED: Final = RebuildOptions(True, True, 4000, 0, 50, 1200, (1000,))
+DERIVED: Final = RebuildOptions(True, True, StoreSizes(1 << 30, 4000, 0, 50, 1200, (1000,)))
 SIZES: Final = VerifyOptions(FILE_BYTES, 4000, 0, 50, 1200, (1000,))
 BODY_AT: Final = 88  # in a record whose hosts are IPv4
 COUNT_IN_SECOND: Final = 6
@@ -68,6 +69,7 @@ def file_of(root: Path, physical_offset: int) -> tuple[Path, int]:
     return root / "commitlog" / f"{physical_offset - at:020d}", at
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("start", [3 << 30, 0, 1 << 40] if TIMES > 1 else [3 << 30])
 def test_damage_in_files_of_1_gib_is_found_where_it_is_and_repaired(tmp_path: Path, start: int) -> None:
     root = tmp_path / "store"

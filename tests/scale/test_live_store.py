@@ -13,26 +13,28 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import export_delta
-from rmq_formats.offline.plan import plan_splits
-from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from rmq_formats.segment import LocalStorage, commitlog_segments
-from tests.offline.rebuilding import Splits, message, small_store, stored_messages
-from tests.scale.cluster import ROOT
-from tests.stores import tree, write_commitlog
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.scan.splits import plan_splits
+from rmq_formats.storage.segments import LocalStorage, commitlog_segments
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests import warm_processes
+from tests.rebuilt_stores import Splits, message, small_store, stored_messages
+from tests.scale.jobs_on_cluster import ROOT
+from tests.store_files import tree, write_commitlog
 
 FILE_BYTES = 1 << 20
-OPTIONS = RebuildOptions(True, True, 20_000, 0, 50, 4000, (1000, 5000))
+OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 20_000, 0, 50, 4000, (1000, 5000)))
 
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
     """A store that another process writes on."""
     command = [sys.executable, "-m", "tests.scale.live_writer", str(root)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with warm_processes.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -61,6 +63,7 @@ def prefix(store: Path, count: int, target: Path) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_a_rebuild_is_that_of_the_log_up_to_one_record(tmp_path: Path) -> None:
     store, counts = tmp_path / "store", []
     with writing(store):
@@ -76,8 +79,9 @@ def test_a_rebuild_is_that_of_the_log_up_to_one_record(tmp_path: Path) -> None:
         shutil.rmtree(still)
 
 
+@pytest.mark.long
 def test_verify_finds_nothing_that_is_in_flight(tmp_path: Path) -> None:
-    options = VerifyOptions(delay_levels_ms=OPTIONS.delay_levels_ms)
+    options = VerifyOptions(delay_levels_ms=OPTIONS.sizes.delay_levels_ms)
     counts, live = [], set()
     with writing(tmp_path):
         for _ in range(6):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +12,15 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import StoreError
-from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from rmq_formats.segment import open_storage, split_query
+from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.spark.runner import SparkRunner
+from rmq_formats.storage.segments import open_storage, split_query
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests import warm_processes
 from tests.conftest import GOLDEN_SETTINGS
-from tests.offline.rebuilding import Splits, built, golden_options
+from tests.rebuilt_stores import Splits, built, golden_options
 from tests.scale.conftest import Bucket
 
 OnS3 = Callable[[str], str]
@@ -74,6 +74,7 @@ def test_rebuild_into_a_local_directory(golden_on_s3: OnS3, golden: Golden, tmp_
     assert built(tmp_path) == built(golden(name) / "expected")
 
 
+@pytest.mark.long
 def test_verify_finds_the_same_as_on_a_local_disk(golden_on_s3: OnS3, golden: Golden) -> None:
     store = golden("crash") / "store"
     uri = golden_on_s3("crash")
@@ -83,10 +84,11 @@ def test_verify_finds_the_same_as_on_a_local_disk(golden_on_s3: OnS3, golden: Go
     assert (remote.messages, remote.units, remote.index_entries) == (local.messages, local.units, local.index_entries)
 
 
+@pytest.mark.long
 def test_the_command_line_reads_there(golden_on_s3: OnS3) -> None:
     rmq = Path(sys.executable).parent / "rmq"
     command = [str(rmq), "verify", golden_on_s3("exotic"), "--workers", "2", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+    done = warm_processes.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
     assert done.returncode in {0, 1}, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["messages"] > 0
 

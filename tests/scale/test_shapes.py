@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from rmq_formats.consumequeue import delay_levels_ms
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS, UNIT_BYTES
 from rmq_formats.generate import generate_store
-from rmq_formats.layout import DEFAULT_DELAY_LEVELS, UNIT_BYTES
-from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from tests.offline.rebuilding import SMALL, built, by_codecs
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.rebuilt_stores import SMALL, built, by_codecs
 
-OPTIONS = replace(
-    SMALL, consumequeue_file_bytes=6_000_000, index_slots=1000, index_entries=300_000,
+SIZES = replace(
+    SMALL.sizes, consumequeue_file_bytes=6_000_000, index_slots=1000, index_entries=300_000,
     delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS),
 )  # fmt: skip
+OPTIONS = replace(SMALL, sizes=SIZES)
 SOUND = {"checkpoint.missing", "store.layout"}
 
 
@@ -68,6 +70,7 @@ def worked(store: Path) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.long
 def test_twenty_thousand_queues_are_few_tasks(tmp_path: Path) -> None:
     names = [f"Topic{number}" for number in range(200)]
     generate_store(str(tmp_path), messages=20_000, body_bytes=200, topics=names, queues=100, keys=False, tags=True)
@@ -78,6 +81,7 @@ def test_twenty_thousand_queues_are_few_tasks(tmp_path: Path) -> None:
     assert seen["peak_bytes"] < 512 << 20
 
 
+@pytest.mark.long
 def test_a_million_tiny_records_in_one_hot_queue(tmp_path: Path) -> None:
     generate_store(str(tmp_path), messages=1_000_000, body_bytes=1, topics=["Hot"], queues=1, keys=False, tags=False)
     seen = worked(tmp_path)
@@ -95,6 +99,7 @@ def test_a_million_tiny_records_in_one_hot_queue(tmp_path: Path) -> None:
     assert (np.diff(units["at"][:1_000_000]) == units["size"][: 1_000_000 - 1]).all()
 
 
+@pytest.mark.long
 def test_a_record_of_four_mebibytes(tmp_path: Path) -> None:
     size = (4 << 20) - 1000
     generate_store(

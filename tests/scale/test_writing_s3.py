@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_formats.offline.object_area import MANIFEST, ObjectArea
-from rmq_formats.offline.rebuild import WORK_DIRECTORY
-from rmq_formats.offline.rebuild_store import rebuild_store
-from rmq_formats.offline.runner import ProcessRunner, Runner
+from rmq_formats.errors import StoreError, StoreLayoutError, StoreLockedError
+from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.spark.runner import SparkRunner
+from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea
+from rmq_formats.tasks.runner import ProcessRunner, Runner
+from rmq_formats.tasks.waves import WORK_DIRECTORY
 from tests.conftest import GOLDEN_SETTINGS
-from tests.offline.rebuilding import SMALL, Splits, golden_options, rebuild, small_store
+from tests.rebuilt_stores import SMALL, Splits, golden_options, rebuild, small_store
 from tests.scale.conftest import Bucket
-from tests.stores import tree
+from tests.store_files import tree
 
 OLD = {"consumequeue/Old/3/" + "0" * 20: b"q" * 400, "index/20200101000000000": b"i" * 640, "notes.txt": b"mine"}
 
@@ -44,6 +44,7 @@ def put_old(bucket: Bucket, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["mixed", "exotic_crc"])
+@pytest.mark.long
 def test_the_bytes_are_those_of_a_local_rebuild(
     bucket: Bucket, golden: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -52,6 +53,19 @@ def test_the_bytes_are_those_of_a_local_rebuild(
     report = rebuild_store(str(store), bucket.uri("out"), options, Splits(3, ProcessRunner(2)))
     assert report.finding_counts == {}
     assert published(bucket, "out") == tree(tmp_path / "local")
+
+
+@pytest.mark.parametrize("name", ["consumequeue/notes.txt", "consumequeue/Old/3/notes.txt", "index/notes.txt"])
+def test_objects_that_nobody_knows_are_named_and_stay(bucket: Bucket, tmp_path: Path, name: str) -> None:
+    store = small_store(tmp_path / "store")
+    out = put_old(bucket, tmp_path / "old")
+    with bucket.files.open_output_stream(f"{bucket.name}/out/{name}") as target:
+        target.write(b"mine")
+    before = bucket.tree("out")
+    with pytest.raises(StoreLayoutError, match="move it out of the store first") as caught:
+        rebuild_store(str(store), out, SMALL, ProcessRunner(1))
+    assert name in str(caught.value)
+    assert bucket.tree("out") == before
 
 
 @pytest.mark.spark
@@ -93,6 +107,7 @@ def die_at(at: int, store: Path, out: str, runner: Runner) -> None:
     os._exit(0)
 
 
+@pytest.mark.long
 def test_killed_before_any_change_it_is_old_or_told_to_be_unfinished(bucket: Bucket, tmp_path: Path) -> None:
     store, out = small_store(tmp_path / "store", 40), put_old(bucket, tmp_path / "old")
     rebuild(store, tmp_path / "local")

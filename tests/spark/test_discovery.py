@@ -14,7 +14,7 @@ from zipfile import ZipFile
 import pytest
 from pyspark.sql.datasource import DataSource
 
-from rmq_formats.spark import data_sources
+from rmq_formats.spark.sources import data_sources
 
 ROOT = Path(__file__).parents[2]
 MODULES = [info.name for info in iter_modules([str(ROOT)]) if info.name.startswith("pyspark_")]
@@ -45,6 +45,7 @@ def test_the_modules_load_no_kernels() -> None:
     assert done.stdout.strip() == ""
 
 
+@pytest.mark.long
 def test_the_wheel_has_them_and_their_packages(tmp_path: Path) -> None:
     source, wheels = tmp_path / "source", tmp_path / "wheels"
     source.mkdir()

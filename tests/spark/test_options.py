@@ -1,20 +1,30 @@
 """Options are checked by name and value; every mistake names the option."""
 
-from typing import Any
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from rmq_formats.access.query import MAX_LONG, MIN_LONG, AccessPath, QueueBounds
-from rmq_formats.arrow_schema import Mode
+from rmq_formats.arrow.schema import Mode
 from rmq_formats.errors import OptionError
-from rmq_formats.spark.option_values import EARLIEST, LATEST
-from rmq_formats.spark.options import (
+from rmq_formats.read.query import MAX_LONG, MIN_LONG, AccessPath, QueueBounds
+from rmq_formats.spark.options.read import (
+    COMMITLOG_OPTIONS,
+    CONSUMEQUEUE_OPTIONS,
+    INDEX_OPTIONS,
+    GivenOptions,
     SourceOptions,
     batch_only,
     commitlog_options,
     consumequeue_options,
     index_options,
 )
+from rmq_formats.spark.options.values import EARLIEST, LATEST
+
+PAGE = Path(__file__).parents[2] / "docs" / "reading.md"
+_Value = TypeVar("_Value")
 
 
 def parse(**options: str) -> SourceOptions:
@@ -173,3 +183,32 @@ def test_offsets_need_a_subscription_to_their_queue() -> None:
         parse(subscribe="a", startingOffsets='{"b":{"0":1}}')
     with pytest.raises(OptionError, match="queue 3 of 'a'"):
         parse(assign='{"a":[0]}', endingOffsets='{"a":{"3":1}}')
+
+
+def test_each_option_that_is_known_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = set()
+    get = GivenOptions.get
+
+    def noted(given: GivenOptions, name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        read.add(name)
+        return get(given, name, parse)
+
+    monkeypatch.setattr(GivenOptions, "get", noted)
+    parse(
+        startingOffsets="earliest",
+        endingOffsets="latest",
+        startingOffsetsByTimestamp="{}",
+        endingOffsetsByTimestamp="{}",
+    )
+    assert read == set(COMMITLOG_OPTIONS)
+
+
+def test_the_page_has_each_option_of_each_source() -> None:
+    tables = PAGE.read_text().split("\n## ")[1:]
+    common, queues, commitlog = (
+        {word for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for word in re.findall(r"`(\w+)`", cell)}
+        for table in tables
+    )
+    assert common == set(INDEX_OPTIONS)
+    assert common | queues == set(CONSUMEQUEUE_OPTIONS)
+    assert common | queues | commitlog == set(COMMITLOG_OPTIONS)

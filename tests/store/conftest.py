@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rmq_core.store.disk import Disk
+from rmq_core.store.files.disk import Disk
 from rmq_core.store.store import MessageStore
-from tests.store.making import NOW_MS, config_of, opened
+from tests.store.small_stores import NOW_MS, config_of, opened
 
 Opener = Callable[..., MessageStore]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.store.disk import Disk
+from rmq_core.store.files.disk import Disk
 
 SIZE = 4096
 

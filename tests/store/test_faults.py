@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from rmq_core.store.disk import Disk
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.results import PutStatus
 from rmq_core.store.store import MessageStore
-from rmq_core.store.values import PutStatus
 from rmq_formats.errors import RmqError
-from tests.store.checking import check_derived
 from tests.store.conftest import Opener
-from tests.store.making import QuickDisk, config_of, cut_log, fill, log_records, opened, put, read_all
-from tests.stores import tree
+from tests.store.derived_from_log import check_derived
+from tests.store.small_stores import QuickDisk, config_of, cut_log, fill, log_records, opened, put, read_all
+from tests.store_files import tree
 
 NOBODY = 65534
 
@@ -126,6 +126,38 @@ def test_names_that_could_not_be_forced_are_forced_the_next_time(open_store: Ope
     assert store.flush()
     root = store.config.root
     assert {f"{root}/consumequeue/T/0", f"{root}/consumequeue/T"} <= set(disk.forced_directories[before:])
+
+
+def test_a_crash_between_the_files_of_ext_and_of_the_queue_does_not_stop_the_next_start(open_store: Opener) -> None:
+    disk = FailingDisk()
+    store = open_store(disk=disk, consumequeue_ext_enabled=True)
+    put(store)
+    disk.error, disk.places = errno.ENOSPC, ("consumequeue/",)
+    assert not store.dispatch()
+    assert (Path(store.config.root) / "consumequeue_ext/T/0").is_dir()
+    assert not store.shutdown()
+    again = open_store(consumequeue_ext_enabled=True)
+    assert len(read_all(again)) == 1
+    assert again.shutdown()
+
+
+class LateDisk(QuickDisk):
+    """A disk that breaks once the store counts as shut down in order."""
+
+    def remove(self, path: str) -> None:
+        super().remove(path)
+        if path.endswith("/abort"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+
+def test_a_disk_that_breaks_at_the_very_end_of_a_shutdown_is_told(
+    open_store: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(disk=LateDisk())
+    put(store)
+    assert not store.shutdown()
+    assert "is not shut down in order" in caplog.text
+    assert len(read_all(open_store())) == 1  # its lock was let go
 
 
 @pytest.mark.parametrize("place", ["consumequeue", "index", "watermark"])

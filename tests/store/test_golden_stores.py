@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from rmq_core.store.config import StoreConfig
-from rmq_core.store.values import PutStatus
-from rmq_formats.consumequeue import goes_to_consumequeue
-from rmq_formats.layout import EXT_FILE_BYTES
-from rmq_formats.message import decode_record
+from rmq_core.store.results import PutStatus
+from rmq_formats.codecs.layout import EXT_FILE_BYTES
+from rmq_formats.codecs.record import decode_record
 from tests.conftest import GoldenSettings
-from tests.store.checking import first_difference, found
-from tests.store.making import log_records, opened, read_all
-from tests.stores import tree
+from tests.consumequeue_oracle import goes_to_consumequeue
+from tests.store.derived_from_log import first_difference, found
+from tests.store.small_stores import log_records, opened, read_all
+from tests.store_files import tree
 
 
 def config_for(root: Path, settings: GoldenSettings) -> StoreConfig:
@@ -45,6 +45,7 @@ def expected_messages(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "expected" / "messages.jsonl").read_text("utf-8").splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("crashed", [False, True])
 def test_every_message_is_served(copied: tuple[Path, StoreConfig], crashed: bool) -> None:
     directory, config = copied
@@ -102,7 +103,7 @@ def test_the_same_messages_at_the_same_times_become_the_same_files(
     store = opened(ours)
     for offset, record in log_records(config):
         message = decode_record(record, physical_offset=offset)
-        result = store.put(
+        result = store.appender.put(
             message.topic, message.queue_id, message.body, message.properties_bytes, message.born_timestamp_ms,
             message.born_host.to_bytes(), message.store_timestamp_ms, flag=message.flag, sys_flag=message.sys_flag,
             reconsume_times=message.reconsume_times, store_host=message.store_host.to_bytes(),

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from rmq_core.store.config import FlushDiskType
-from tests.store.checking import check_derived
 from tests.store.conftest import Opener
-from tests.store.killing import Model, write_until_killed
-from tests.store.making import config_of, log_records
+from tests.store.derived_from_log import check_derived
+from tests.store.killed_writer import Model, write_until_killed
+from tests.store.small_stores import config_of, log_records
+from tests.torture import rounds
+
+pytestmark = pytest.mark.torture
 
 SYNC = FlushDiskType.SYNC
 
@@ -19,7 +22,7 @@ def test_a_store_that_is_killed_again_and_again_loses_nothing(open_store: Opener
                        flush_index_interval_ms=30)  # fmt: skip
     model = Model(config_of(tmp_path / "model"))
     source = random.Random()  # the moments cannot be repeated whatever the seed
-    for seed in range(1, 11):
+    for seed in rounds(10):
         acknowledged = write_until_killed(config, seed, after_s=source.random() * 0.2)
         store = open_store(flush_disk_type=SYNC)
         assert acknowledged > 0
@@ -40,8 +43,8 @@ def test_a_store_killed_at_any_change_of_the_disk_is_whole(
                        flush_index_interval_ms=5, flush_interval_ms=5)  # fmt: skip
     model = Model(config_of(tmp_path / "model"))
     source = random.Random(7)
-    for seed in range(1, 13):
-        at_change = seed if seed <= 5 else source.randrange(5, 250)
+    for seed in rounds(12):
+        at_change = seed + 1 if seed < 5 else source.randrange(5, 250)
         acknowledged = write_until_killed(config, seed, at_change=at_change)
         store = open_store(flush_disk_type=flush)
         assert store.max_physical_offset >= acknowledged

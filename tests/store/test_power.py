@@ -1,62 +1,26 @@
 """Losses of power, simulated: sectors, sizes and names that were not forced are there, or not, in any mixture."""
 
-import os
 import random
 import shutil
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_core.store.config import FlushDiskType, StoreConfig
-from rmq_core.store.quarantine import TOMBSTONE_TOPIC
-from tests.store.checking import check_derived
-from tests.store.making import NOW_MS, config_of, log_records, opened, put_any
-from tests.store.power import LossyDisk
-from tests.stores import tree
+from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC
+from tests.store.derived_from_log import check_derived
+from tests.store.power_loss import Camera, LossyDisk, State
+from tests.store.small_stores import NOW_MS, config_of, log_records, opened, put, put_any
+from tests.store_files import tree
+from tests.torture import rounds
+
+pytestmark = pytest.mark.torture
 
 SYNC = FlushDiskType.SYNC
-# Pictures; each gives up to two more, of its recovery and of the recovery of that. More for a long run.
-STATES = int(os.environ.get("RMQ_POWER_STATES", "320"))
+PICTURES = 40  # of a seed; each gives up to two more, of its recovery and of the recovery of that
 MESSAGES = 90
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What a disk held after a loss of power, and what the store had acknowledged."""
-
-    root: Path
-    acknowledged: int
-
-
-class Camera:
-    """Takes pictures of a store's disk at changes that chance picks."""
-
-    def __init__(self, root: Path, source: random.Random, count: int, one_in: int) -> None:
-        root.mkdir(exist_ok=True)
-        self.disk = LossyDisk(root, self._on_change)
-        self.states: list[State] = []
-        self.acknowledged: Callable[[], int] = int
-        self._directory = root.parent
-        self._name = root.name
-        self._source = source
-        self._count = count
-        self._one_in = one_in
-        self._taking = threading.Lock()
-
-    def _on_change(self) -> None:
-        with self._taking:  # the store's threads change things, too
-            if len(self.states) < self._count and self._source.randrange(self._one_in) == 0:
-                self.take()
-
-    def take(self) -> None:
-        """Take a picture now."""
-        acknowledged = self.acknowledged()  # before the picture: what is forced while it is taken counts for nothing
-        target = self._directory / f"{self._name}.{len(self.states)}"
-        self.disk.picture(target, self._source, lose=self._source.choice([0.1, 0.5, 0.9, 1.0]))
-        self.states.append(State(target, acknowledged))
 
 
 def sent_records(tmp_path: Path, seed: int) -> list[tuple[int, bytes]]:
@@ -70,10 +34,10 @@ def sent_records(tmp_path: Path, seed: int) -> list[tuple[int, bytes]]:
     return log_records(config)
 
 
-def pictures(tmp_path: Path, seed: int, count: int) -> list[State]:
+def pictures(tmp_path: Path, seed: int, count: int) -> list[State[int]]:
     """Write the messages of a seed, with SYNC_FLUSH; states of the disk meanwhile, opening and shutdown included."""
     source = random.Random(-seed)
-    camera = Camera(tmp_path / "live", source, count, one_in=max(1, 300 // count))
+    camera = Camera(tmp_path / "live", source, count, one_in=max(1, 300 // count), acknowledged=int)
     config = sync_config(camera.disk.root)
     store = opened(config, disk=camera.disk)
     camera.acknowledged = lambda: store.flushed_offset
@@ -96,14 +60,13 @@ def sync_config(root: Path) -> StoreConfig:
 
 
 def check(
-    state: State, sent: list[tuple[int, bytes]], source: random.Random, depth: int = 2, *, index: bool = True
+    state: State[int], sent: list[tuple[int, bytes]], source: random.Random, depth: int = 2, *, index: bool = True
 ) -> None:
     """What lost its power opens with all that was acknowledged and nothing else, and so does what loses it then.
 
     And what is there after one recovery is there after two.
     """
-    camera = Camera(state.root, source, min(depth, 1), one_in=20)
-    camera.acknowledged = lambda: state.acknowledged
+    camera = Camera(state.root, source, min(depth, 1), 20, lambda: state.acknowledged)
     store = opened(sync_config(state.root), disk=camera.disk)
     assert store.max_physical_offset >= state.acknowledged
     # Sectors come to the disk in any order: what was not acknowledged may have a hole, and sound records behind it.
@@ -127,11 +90,11 @@ def check(
     shutil.rmtree(state.root)
 
 
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", rounds(8))
 def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, seed: int) -> None:
     sent = sent_records(tmp_path, seed)
-    states = pictures(tmp_path, seed, STATES // 8)
-    assert len(states) >= STATES // 16
+    states = pictures(tmp_path, seed, PICTURES)
+    assert len(states) >= PICTURES // 2
     assert any(state.acknowledged for state in states)
     source = random.Random(seed)
     for state in states:
@@ -141,7 +104,7 @@ def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, seed: in
 def test_without_forcing_messages_are_lost_but_none_is_made_up(tmp_path: Path) -> None:
     sent = sent_records(tmp_path, 1)
     source = random.Random(3)
-    camera = Camera(tmp_path / "live", source, 0, one_in=1)
+    camera = Camera(tmp_path / "live", source, 0, one_in=1, acknowledged=int)
     store = opened(config_of(camera.disk.root, flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000),
                    disk=camera.disk)  # fmt: skip
     messages = random.Random(1)
@@ -154,3 +117,91 @@ def test_without_forcing_messages_are_lost_but_none_is_made_up(tmp_path: Path) -
     camera.disk.close_kept()
     for state in camera.states:
         check(state, sent, source, index=False)  # keys of what was lost stay in the Index, and lead to nothing
+
+
+def test_what_a_failed_force_has_dropped_is_written_again_before_it_counts(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    disk = LossyDisk(root)
+    config = config_of(root, flush_disk_type=SYNC, commitlog_file_bytes=1 << 20)
+    store = opened(config, disk=disk)
+    before = put(store, body=b"before")
+    assert store.wait_flushed(before.end_offset, 30)
+    assert store.flush()
+    dropped = put(store, body=b"dropped" * 10_000)
+    disk.is_broken = True
+    assert not store.wait_flushed(dropped.end_offset, 30)
+    assert not store.shutdown()
+    disk.is_broken = False
+    store = opened(config, disk=disk)
+    assert store.max_physical_offset == dropped.end_offset
+    assert store.flushed_offset == dropped.end_offset, "it is readable, and so must be on the disk"
+    after = put(store, body=b"after")
+    assert store.wait_flushed(after.end_offset, 30)
+    disk.picture(tmp_path / "left", random.Random(1), lose=1)
+    assert store.shutdown()
+    disk.close_kept()
+    left = opened(config_of(tmp_path / "left", flush_disk_type=SYNC, commitlog_file_bytes=1 << 20))
+    assert left.recovery.damages == ()
+    assert left.max_physical_offset == after.end_offset
+    assert left.shutdown()
+
+
+def test_all_directories_of_a_new_store_are_forced_before_it_acknowledges(tmp_path: Path) -> None:
+    root = tmp_path / "disk"
+    root.mkdir()
+    disk = LossyDisk(root)
+    config = config_of(root / "not" / "there" / "store", flush_disk_type=SYNC)
+    store = opened(config, disk=disk)
+    result = put(store)
+    assert store.wait_flushed(result.end_offset, 30)
+    disk.picture(tmp_path / "left", random.Random(1), lose=1)
+    assert store.shutdown()
+    disk.close_kept()
+    left = opened(config_of(tmp_path / "left" / "not" / "there" / "store", flush_disk_type=SYNC))
+    assert left.max_physical_offset == result.end_offset
+    assert left.shutdown()
+
+
+class HookedList(list[Any]):
+    """A list that calls a function while one of its items is asked for."""
+
+    hook: Callable[[], None] | None = None
+    wait = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        self.wait -= 1
+        if self.hook is not None and self.wait < 0:
+            hook, self.hook = self.hook, None
+            hook()
+        return super().__getitem__(key)
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+def test_a_queue_file_that_fills_up_while_dirty_ones_are_taken_is_forced(tmp_path: Path, wait: int) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    disk = LossyDisk(root)
+    config = config_of(root, flush_disk_type=SYNC, flush_consumequeue_interval_ms=3_600_000)
+    store = opened(config, disk=disk)
+    in_file = config.consumequeue_file_bytes // 20
+
+    def fill(count: int) -> None:
+        for _ in range(count):
+            result = put(store)
+        assert store.wait_flushed(result.end_offset, 30)
+        store.dispatch()
+
+    fill(in_file - 1)
+    assert store.flush()
+    fill(1)
+    writer = store._dispatch.writer
+    writer._files = files = HookedList(writer._files)
+    files.hook, files.wait = lambda: fill(2), wait  # the loop's thread goes on to the next file meanwhile
+    assert store.flush()
+    assert files.hook is None
+    disk.picture(tmp_path / "left", random.Random(1), lose=1)
+    assert store.shutdown()
+    disk.close_kept()
+    first = Path("consumequeue/T/0/00000000000000000000")
+    assert (tmp_path / "left" / first).read_bytes() == (root / first).read_bytes()

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from rmq_core.store.results import Boundary, GetStatus
 from rmq_core.store.store import MessageStore
-from rmq_core.store.values import Boundary, GetStatus
-from rmq_formats.hashing import tags_code
-from rmq_formats.message import decode_record
+from rmq_formats.codecs.hashing import tags_code
+from rmq_formats.codecs.record import decode_record
 from tests.store.conftest import Opener
-from tests.store.making import NOW_MS, fill, put, read_all
+from tests.store.small_stores import NOW_MS, fill, put, read_all
 
 
 @pytest.fixture

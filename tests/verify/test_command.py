@@ -16,9 +16,10 @@ from typer.testing import CliRunner, Result
 from jobs import verify as verify_job
 from rmq_core.cli import main, verify
 from rmq_formats.errors import OptionError
-from rmq_formats.offline.verify_store import refuse_inside_store
-from tests.stores import tree
-from tests.verify.verifying import copied, patch
+from rmq_formats.verify.job import refuse_inside_store
+from tests import warm_processes
+from tests.store_files import tree
+from tests.verified_stores import copied, patch
 
 JOB = Path(__file__).parents[2] / "jobs" / "verify.py"
 Golden = Callable[[str], Path]
@@ -42,7 +43,7 @@ def damaged(golden: Golden, tmp_path: Path) -> Path:
 
 def job(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(JOB), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return warm_processes.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_sound_store_gives_a_summary_and_zero(rmq: Rmq, golden: Golden) -> None:

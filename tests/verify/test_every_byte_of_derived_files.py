@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from tests.torture import TIMES
-from tests.verify.flipping import Caught, caught, index_check, queue_check, unfound
+from tests.verify.byte_flips import Caught, caught, index_check, queue_check, unfound
+
+pytestmark = pytest.mark.torture
 
 STEP = max(1, 3 // TIMES)  # each byte, where there is time for it
 

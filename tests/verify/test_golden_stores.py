@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.consumequeue import delay_levels_ms
-from rmq_formats.offline.verify_plan import VerifyOptions
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.verify.job_plan import VerifyOptions
 from tests.conftest import GoldenSettings
-from tests.offline.rebuilding import Splits
-from tests.stores import tree
-from tests.verify.verifying import codes, copied, verify, verify_with
+from tests.rebuilt_stores import Splits
+from tests.store_files import tree
+from tests.verified_stores import codes, copied, verify, verify_with
 
 
 def options(settings: GoldenSettings) -> VerifyOptions:

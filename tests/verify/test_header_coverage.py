@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.findings import Severity
-from rmq_formats.frame import FrameShape, frame_shape
-from rmq_formats.properties import encode_properties
-from tests.stores import write_commitlog
-from tests.verify.verifying import FILE_BYTES, FIRST_MS, flip_at, log_path, message, patch, rebuild, verify
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record_frame import FrameShape, frame_shape
+from rmq_formats.verify.findings import Severity
+from tests.store_files import write_commitlog
+from tests.verified_stores import FILE_BYTES, FIRST_MS, flip_at, log_path, message, patch, rebuild, verify
 
 PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
 STEP_MS = 40  # between records: some changes of a store timestamp stay within their neighbours'
@@ -62,6 +62,8 @@ def store(tmp_path: Path) -> tuple[Path, int]:
     return tmp_path, placed[NUMBER]
 
 
+@pytest.mark.long
+@pytest.mark.torture
 def test_the_published_table_says_what_is_found(store: tuple[Path, int]) -> None:
     root, physical_offset = store
     path, position = log_path(root, physical_offset)

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
-from rmq_formats.offline import verify_store as module
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from tests.offline.rebuilding import Splits
-from tests.stores import tree
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify import job as module
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.rebuilt_stores import Splits
+from tests.store_files import tree
 from tests.torture import TIMES
-from tests.verify.verifying import codes, copied, message, patch, sound_store, verify, verify_with
+from tests.verified_stores import codes, copied, message, patch, sound_store, verify, verify_with
 
 MIB = 1 << 20
 
@@ -91,6 +91,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.torture
 @settings(max_examples=40 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_stretch_of_any_file_overwritten_is_found_and_ends(

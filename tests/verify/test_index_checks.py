@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, index_file_bytes
 from rmq_formats.errors import SpillError
-from rmq_formats.index import IndexEntry, IndexHeader, entry_position, slot_position
-from rmq_formats.layout import INDEX_ENTRY_BYTES, index_file_bytes
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from tests.stores import write_commitlog
-from tests.verify.verifying import (
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.store_files import write_commitlog
+from tests.verified_stores import (
     FILE_BYTES,
     FIRST_MS,
     SIZES,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_store import verify_store
-from tests.stores import write_commitlog
-from tests.verify.verifying import FILE_BYTES, FIRST_MS, codes, message, rebuild, verify
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.store_files import write_commitlog
+from tests.verified_stores import FILE_BYTES, FIRST_MS, codes, message, rebuild, verify
 
 MESSAGES = [message(number) for number in range(120)]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.frame import FrameShape, frame_shape
-from rmq_formats.layout import MAGIC_BLANK
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.properties import encode_properties
-from tests.offline.rebuilding import Splits
-from tests.stores import write_commitlog
-from tests.verify.verifying import (
+from rmq_formats.codecs.layout import MAGIC_BLANK
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record_frame import FrameShape, frame_shape
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.rebuilt_stores import Splits
+from tests.store_files import write_commitlog
+from tests.verified_stores import (
     FILE_BYTES,
     FIRST_MS,
     SIZES,

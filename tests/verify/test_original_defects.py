@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.frame import body_crc
-from rmq_formats.index import IndexEntry, entry_position
-from tests.stores import write_commitlog
-from tests.verify.verifying import (
+from rmq_formats.codecs.index import IndexEntry, entry_position
+from rmq_formats.codecs.record_frame import body_crc
+from tests.store_files import write_commitlog
+from tests.verified_stores import (
     FILE_BYTES,
     FIRST_MS,
     codes,

@@ -8,21 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.consumequeue import PRE_BLANK, Unit
-from rmq_formats.layout import UNIT_BYTES
-from rmq_formats.offline.verify_plan import VerifyOptions
-from tests.verify.verifying import (
-    REBUILT,
-    SIZES,
-    codes,
-    copied,
-    message,
-    only,
-    patch,
-    rebuild,
-    sound_store,
-    verify,
-)
+from rmq_formats.codecs.consumequeue import PRE_BLANK, Unit
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.verify.job_plan import VerifyOptions
+from tests.store_files import with_sizes
+from tests.verified_stores import REBUILT, SIZES, codes, copied, message, only, patch, rebuild, sound_store, verify
 
 COUNT = 200  # 50 units a queue, 20 a file
 
@@ -193,6 +183,7 @@ def test_units_of_deleted_records_are_normal_at_the_front(shortened: Path) -> No
     assert codes(report, informing=True).get("consumequeue.expired", 0) > 0
 
 
+@pytest.mark.long
 def test_a_queue_that_was_rebuilt_from_the_rest_begins_with_fillers(shortened: Path) -> None:
     rebuild(shortened)
     report = verify(shortened)
@@ -265,7 +256,7 @@ def test_delayed_messages_are_compared_with_the_levels_that_their_queues_tell(tm
         for n in range(30)
     ]
     store = tmp_path / "store"
-    sound_store(store, messages, replace(REBUILT, delay_levels_ms=(2000, 7000, 11000)))
+    sound_store(store, messages, with_sizes(REBUILT, delay_levels_ms=(2000, 7000, 11000)))
     assert codes(verify(store)) == {"consumequeue.unit.tags_code": 30}
     assert codes(verify(store, replace(SIZES, delay_levels_ms=(2000, 7000, 11000)))) == {}
     report = verify(store, replace(SIZES, delay_levels_ms=None))
@@ -304,7 +295,7 @@ def test_a_wrong_size_that_is_given_is_told_and_not_corrected(store: Path) -> No
 
 # --- ConsumeQueueExt --------------------------------------------------------------------------
 
-EXT = replace(REBUILT, consumequeue_ext_file_bytes=104)
+EXT = with_sizes(REBUILT, consumequeue_ext_file_bytes=104)
 EXT_SIZES = replace(SIZES, consumequeue_ext_file_bytes=104)
 
 

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_formats.errors import OptionError
-from rmq_formats.findings import Finding, FindingList, Kind, Severity
-from rmq_formats.offline.verify_plan import VerifyOptions
-from rmq_formats.offline.verify_report import FINDINGS_SCHEMA, VerifyReport, write_findings
-from rmq_formats.offline.verify_scan import SegmentState
-from rmq_formats.report.verify_outputs import VerifyOutputs
-from rmq_formats.report.verify_page import page
-from rmq_formats.verify import kinds
-from tests.verify.verifying import copied, flip_at, patch, verify
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding, FindingList, Kind, Severity
+from rmq_formats.verify.html.outputs import VerifyOutputs
+from rmq_formats.verify.html.page import page
+from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.job_scan import SegmentState
+from rmq_formats.verify.report import FINDINGS_SCHEMA, VerifyReport, write_findings
+from tests.verified_stores import copied, flip_at, patch, verify
 
 WHEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 DOCS = Path(__file__).parents[2] / "docs" / "verify.md"
@@ -83,7 +83,7 @@ def test_findings_are_written_as_a_table(report: VerifyReport, tmp_path: Path, f
 
 
 def test_findings_with_names_that_are_no_text_are_written(tmp_path: Path) -> None:
-    finding = Finding(kinds.LOG_TOPIC, "bad \udcff", topic="\ud800", path="/s/\udcfe")
+    finding = Finding(finding_kinds.LOG_TOPIC, "bad \udcff", topic="\ud800", path="/s/\udcfe")
     for file_format in ("json", "parquet"):
         write_findings([finding], str(tmp_path / file_format), file_format)
     assert json.loads((tmp_path / "json").read_text("utf-8"))["topic"] == "?"
@@ -166,7 +166,7 @@ def test_the_page_of_a_sound_store_says_so(golden: Callable[[str], Path]) -> Non
 
 def test_names_out_of_a_store_cannot_write_html() -> None:
     evil = "<script>alert(1)</script>\"'&\x1b[2J"
-    finding = Finding(kinds.UNIT_DANGLING, evil, evil, 1, 1, evil, 1, 1, evil, evil)
+    finding = Finding(finding_kinds.UNIT_DANGLING, evil, evil, 1, 1, evil, 1, 1, evil, evil)
     text = page(made([finding], store=evil), WHEN, evil)
     checked(text)
     assert "<script" not in text
@@ -176,10 +176,10 @@ def test_names_out_of_a_store_cannot_write_html() -> None:
 @pytest.mark.parametrize("segments", [0, 1, 48, 49, 5000])
 def test_the_map_holds_any_number_of_files(segments: int) -> None:
     findings = [
-        Finding(kinds.LOG_TIME, "x", "/s/commitlog/00000000000000000000", 500),
-        Finding(kinds.SEGMENT_SIZE, "x", "/s/commitlog/00000000000000000001", 1500),
-        Finding(kinds.UNIT_DANGLING, "x", topic="T", queue_id=1),
-        Finding(kinds.INDEX_CHAIN, "x", "/s/index/2"),
+        Finding(finding_kinds.LOG_TIME, "x", "/s/commitlog/00000000000000000000", 500),
+        Finding(finding_kinds.SEGMENT_SIZE, "x", "/s/commitlog/00000000000000000001", 1500),
+        Finding(finding_kinds.UNIT_DANGLING, "x", topic="T", queue_id=1),
+        Finding(finding_kinds.INDEX_CHAIN, "x", "/s/index/2"),
     ]
     report = made(findings, segments, index_paths=("/s/index/1", "/s/index/2"))
     text = page(report, WHEN, "")
@@ -189,7 +189,7 @@ def test_the_map_holds_any_number_of_files(segments: int) -> None:
 
 
 def test_a_page_with_very_many_findings_is_cut_and_says_so() -> None:
-    findings = [Finding(kinds.UNIT_DANGLING, str(n), topic=f"T{n}", queue_id=0, count=3) for n in range(900)]
+    findings = [Finding(finding_kinds.UNIT_DANGLING, str(n), topic=f"T{n}", queue_id=0, count=3) for n in range(900)]
     told = " ".join(checked(page(made(findings), WHEN, "")).text)
     assert "500 listed, which tell 1,500 of 2,700" in told
     assert "60 of 900" in told
@@ -198,8 +198,8 @@ def test_a_page_with_very_many_findings_is_cut_and_says_so() -> None:
 def test_every_kind_is_in_the_documents_table_and_no_other() -> None:
     rows = re.findall(r"^\| `([a-z_.]+)` \| (error|warning|info) \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == len(set(rows))
-    assert set(rows) == {(kind.code, str(kind.severity)) for kind in kinds.ALL}
-    assert len({kind.code for kind in kinds.ALL}) == len(kinds.ALL)
+    assert set(rows) == {(kind.code, str(kind.severity)) for kind in finding_kinds.ALL}
+    assert len({kind.code for kind in finding_kinds.ALL}) == len(finding_kinds.ALL)
 
 
 def test_a_notebook_shows_the_verdict_and_the_kinds_of_faults(report: VerifyReport) -> None:

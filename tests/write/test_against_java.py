@@ -8,10 +8,12 @@ import pytest
 
 from tests.conftest import GoldenSettings
 from tests.interop import peer
-from tests.offline.rebuilding import built
-from tests.stores import tree
-from tests.write.writing import batches_of, dispatch_of, rows, write
+from tests.interop.conftest import tmp_path
+from tests.rebuilt_stores import built
+from tests.store_files import tree
+from tests.written_stores import batches_of, dispatch_of, rows, write
 
+__all__ = ["tmp_path"]  # a fixture
 pytestmark = pytest.mark.peer
 
 
@@ -36,7 +38,7 @@ def test_java_makes_our_queues_and_index_of_a_written_log(
     store, dispatch = tmp_path / "store", dispatch_of(settings)
     write(store, [[given[0].slice(0, half)]], file_bytes=settings.commitlog_file_bytes, dispatch=dispatch)
     rest = [[given[0].slice(half)], given[1:], [rows(topic=["Added", "T" * 200], body=[b"x", b"y"], tags=["a", "b"])]]
-    report = write(store, rest, file_bytes=None, dispatch=dispatch)
+    added = write(store, rest, file_bytes=None, dispatch=dispatch)
     count = sum(map(len, given)) + 2
     ours, log = built(store), tree(store / "commitlog")
 
@@ -48,5 +50,5 @@ def test_java_makes_our_queues_and_index_of_a_written_log(
     assert built(store) == ours  # opened with what we dispatched, it finds nothing to change
     assert {path: data for path, data in tree(store / "commitlog").items() if path in log} == log
     dumped = peer.dump(store)
-    assert len(dumped) == count == half + report.messages
+    assert len(dumped) == count == half + added
     assert [record["physical_offset"] for record in dumped] == [r["recorded_physical_offset"] for r in dumped]

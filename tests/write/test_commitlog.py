@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_formats import config_json
+from rmq_formats.codecs import config_json
+from rmq_formats.codecs.layout import MAGIC_V2
+from rmq_formats.codecs.record import StoredMessage, encode_record
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreSizeError
-from rmq_formats.kernels.encode_rows import CRC_ALWAYS, CRC_NEVER
-from rmq_formats.layout import MAGIC_V2
-from rmq_formats.message import StoredMessage, encode_record
-from rmq_formats.offline.lock import store_lock
-from rmq_formats.offline.runner import ProcessRunner
-from rmq_formats.offline.write_job import WORK_DIRECTORY
-from rmq_formats.offline.write_log import WriteOptions, begin_write, commit_write
-from rmq_formats.offline.write_piece import write_pieces
-from tests.offline.rebuilding import built, by_codecs, commitlog_only, rebuild, small_store, snapshot, stored_messages
-from tests.stores import tree
-from tests.write.writing import FILE_BYTES, SMALL_DISPATCH, batches_of, lines, rows, write
+from rmq_formats.kernels.encode.rows import CRC_ALWAYS, CRC_NEVER
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write
+from rmq_formats.write.job import WORK_DIRECTORY
+from rmq_formats.write.piece import write_pieces
+from tests import warm_processes
+from tests.rebuilt_stores import built, by_codecs, commitlog_only, rebuild, small_store, snapshot, stored_messages
+from tests.store_files import tree
+from tests.written_stores import FILE_BYTES, SMALL_DISPATCH, batches_of, lines, rows, write
 
 
 def messages_of(store: Path) -> list[StoredMessage]:
@@ -133,9 +135,8 @@ def test_appending_the_rest_gives_the_whole(source: Path, tmp_path: Path, at: in
     first, second = cut(batches_of(source), at)
     write(store, [[first]], file_bytes=4096, dispatch=SMALL_DISPATCH)
     before = messages_of(store)
-    report = write(store, [[second]], file_bytes=None, dispatch=SMALL_DISPATCH)
+    write(store, [[second]], file_bytes=None, dispatch=SMALL_DISPATCH)
     assert messages_of(store)[:at] == before
-    assert report.begin_physical_offset == before[-1].physical_offset + before[-1].size
     assert tree(store / "commitlog") == tree(source / "commitlog")
     assert built(store) == by_codecs(store, SMALL_DISPATCH)
     assert not (store / WORK_DIRECTORY).exists()
@@ -156,7 +157,7 @@ def test_appending_continues_a_queue_whose_records_are_gone(source: Path, tmp_pa
 
 def test_appending_nothing_changes_no_message(source: Path) -> None:
     before = tree(source / "commitlog")
-    assert write(source, [[]], file_bytes=None).messages == 0
+    assert write(source, [[]], file_bytes=None) == 0
     assert tree(source / "commitlog") == before
 
 
@@ -175,7 +176,7 @@ def test_a_file_that_a_broker_made_ahead_is_made_anew(source: Path, full: bool) 
     (source / "commitlog" / f"{begin + 4096:020d}").write_bytes(bytes(4096))
     before = messages_of(source)
     end = begin if full else before[-1].physical_offset + before[-1].size
-    assert write(source, [[]], file_bytes=None).end_physical_offset == end
+    assert write(source, [[]], file_bytes=None) == 0
     write(source, [[rows(topic=["New"], body=[b"x"])]], file_bytes=None)
     assert messages_of(source)[:-1] == before
     assert messages_of(source)[-1].physical_offset == end
@@ -299,9 +300,9 @@ def refused(error: type[RmqError], told: str, root: Path, **options: Any) -> Non
 
 
 def test_a_store_whose_broker_runs_is_left_alone(source: Path) -> None:
-    holder = subprocess.Popen(
+    holder = warm_processes.Popen(
         [sys.executable, "-c",
-         "import sys\nfrom rmq_formats.offline.lock import store_lock\n"
+         "import sys\nfrom rmq_formats.tasks.store_lock import store_lock\n"
          "with store_lock(sys.argv[1]): print('held', flush=True); sys.stdin.read()", str(source)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
@@ -320,15 +321,15 @@ def test_a_torn_tail_is_for_the_recovery(source: Path) -> None:
     with last.open("r+b") as file:
         file.seek(used + 8)
         file.write(b"half a record")
-    refused(StoreError, "bytes behind the last sound record", source)
+    refused(StoreError, "bytes after the last sound record", source)
     write(source, [[rows(topic=["T"], body=[b"x"])]], overwrite=True)
 
 
 def test_sizes_that_do_not_fit_are_refused(source: Path, tmp_path: Path) -> None:
     refused(StoreSizeError, "has 4096 bytes, not 8192", source, commitlog_file_bytes=8192)
-    refused(OptionError, "CommitLog files of 50 bytes", source, overwrite=True, commitlog_file_bytes=50)
+    refused(OptionError, "CommitLog file size 50: must be 100 to", source, overwrite=True, commitlog_file_bytes=50)
     rebuild(source)
-    other = SMALL_DISPATCH.__class__(True, True, 800, 0, 50, 20, (1000,))
+    other = replace(SMALL_DISPATCH, sizes=replace(SMALL_DISPATCH.sizes, consumequeue_file_bytes=800))
     refused(StoreSizeError, "ConsumeQueue files here have 400 bytes", source, dispatch=other)
     refused(OptionError, "offsets can be kept only in a new one", source, keep_offsets=True)
     with pytest.raises(OptionError, match="copy it to the object store"):

@@ -8,29 +8,30 @@ import pyarrow as pa
 import pytest
 
 from rmq_formats import Store
-from rmq_formats.access.derived import plan_units, read_unit_ranges
-from rmq_formats.access.query import Query
-from rmq_formats.arrow_schema import CONSUMEQUEUE, TIMESTAMP, Mode
+from rmq_formats.arrow.schema import CONSUMEQUEUE, TIMESTAMP, Mode
 from rmq_formats.errors import StoreError, StoreSizeError
-from rmq_formats.index import index_keys
-from rmq_formats.offline.rebuild import RebuildOptions
-from rmq_formats.offline.write_derived import begin_derived, commit_derived, write_keys, write_units
-from rmq_formats.segment import open_storage
+from rmq_formats.read.derived import plan_units, read_unit_ranges
+from rmq_formats.read.query import Query
+from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.storage.segments import open_storage
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.write.derived import begin_derived, commit_derived, write_keys, write_units
 from tests.conftest import GoldenSettings
-from tests.offline.rebuilding import built, rebuild, small_store, snapshot, stored_messages
-from tests.stores import tree
+from tests.index_oracle import index_keys
+from tests.rebuilt_stores import built, rebuild, small_store, snapshot, stored_messages
+from tests.store_files import tree
 
 KEYS = pa.schema(
     [("topic", pa.string()), ("key", pa.string()), ("physical_offset", pa.int64()), ("store_timestamp", TIMESTAMP)]
 )
-QUEUES_ONLY = RebuildOptions(True, False, 400, 0, 50, 20, ())
-INDEX_ONLY = RebuildOptions(False, True, 400, 0, 50, 20, ())
+QUEUES_ONLY = RebuildOptions(True, False, StoreSizes(1 << 30, 400, 0, 50, 20, ()))
+INDEX_ONLY = RebuildOptions(False, True, StoreSizes(1 << 30, 400, 0, 50, 20, ()))
 
 
 def sizes(settings: GoldenSettings, what: RebuildOptions) -> RebuildOptions:
     return RebuildOptions(
-        what.consumequeue, what.index, settings.consumequeue_file_bytes, 0, settings.index_slots,
-        settings.index_entries, (),
+        what.consumequeue, what.index,
+        StoreSizes(1 << 30, settings.consumequeue_file_bytes, 0, settings.index_slots, settings.index_entries, ()),
     )  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def test_files_of_another_size_are_not_added_to(tmp_path: Path) -> None:
     rebuild(store)
     before = snapshot(store)
     with pytest.raises(StoreSizeError, match="has 400 bytes, not 800"):
-        begin_derived(str(store), RebuildOptions(True, False, 800, 0, 50, 20, ()), overwrite=False)
+        begin_derived(str(store), RebuildOptions(True, False, StoreSizes(1 << 30, 800, 0, 50, 20, ())), overwrite=False)
     with pytest.raises(StoreSizeError, match=r"has 640 bytes, not \d+"):
-        begin_derived(str(store), RebuildOptions(False, True, 400, 0, 51, 20, ()), overwrite=False)
+        begin_derived(str(store), RebuildOptions(False, True, StoreSizes(1 << 30, 400, 0, 51, 20, ())), overwrite=False)
     assert snapshot(store) == before

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import GoldenSettings
-from tests.offline.rebuilding import built, stored_messages
-from tests.stores import tree
-from tests.write.writing import batches_of, dispatch_of, lines, write
+from tests.rebuilt_stores import built, stored_messages
+from tests.store_files import tree
+from tests.written_stores import batches_of, dispatch_of, lines, write
 
 # What a record's place decides.
 OF_A_PLACE = ("physical_offset", "recorded_physical_offset", "queue_offset", "msg_id")
@@ -30,13 +30,13 @@ def test_with_their_offsets_records_queues_and_index_are_java_s(
     directory: Path, settings: GoldenSettings, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
-    report = write(
+    written = write(
         store, [batches_of(directory / "store")],
         keep_offsets=True, file_bytes=settings.commitlog_file_bytes, dispatch=dispatch_of(settings),
     )  # fmt: skip
     expected = (directory / "expected" / "messages.jsonl").read_bytes().splitlines(keepends=True)
     assert lines(store) == expected
-    assert report.messages == len(expected)
+    assert written == len(expected)
     assert built(store) == built(directory / "expected")
 
 

@@ -1,4 +1,4 @@
-"""What stands in the bodies of commands, as typed structs with the wire's own names.
+"""The bodies of remoting commands, as typed structs with the JSON member names of RocketMQ.
 
 ``decode_body`` reads standard JSON and fastjson's dialect; ``encode_body`` writes standard JSON, compact,
 members in Java's order.
@@ -6,7 +6,7 @@ members in Java's order.
 
 from rmq_core.remoting.bodies.clients import (
     CheckClientBody,
-    Connection,
+    ConnectionBody,
     ConsumerConnection,
     ConsumerData,
     ConsumerIdList,
@@ -48,8 +48,14 @@ from rmq_core.remoting.bodies.configs import (
     TopicConfigList,
     TopicConfigs,
     TopicQueueMapping,
+    TopicsOfMaster,
 )
-from rmq_core.remoting.bodies.registration import RegisterBrokerBody, decode_registration, encode_registration
+from rmq_core.remoting.bodies.registration import (
+    RegisterBrokerBody,
+    check_topic_count,
+    decode_registration,
+    encode_registration,
+)
 from rmq_core.remoting.bodies.routes import (
     BrokerData,
     BrokerMemberGroup,
@@ -75,14 +81,11 @@ from rmq_core.remoting.bodies.stats import (
     ConsumerStatus,
     ConsumeStats,
     ConsumeTimeSpans,
-    CorrectionOffsets,
     HaClient,
     HaConnection,
     HaStatus,
-    QueueOffsets,
+    OffsetsBody,
     QueueTimeSpan,
-    QueueUnit,
-    QueueUnits,
     TopicOffset,
     TopicStats,
 )
@@ -97,7 +100,7 @@ __all__ = [
     "BrokerStatsItem",
     "CheckClientBody",
     "ClusterInfo",
-    "Connection",
+    "ConnectionBody",
     "ConsumeDirectlyResult",
     "ConsumeOffset",
     "ConsumeStats",
@@ -108,7 +111,6 @@ __all__ = [
     "ConsumerIdList",
     "ConsumerRunningInfo",
     "ConsumerStatus",
-    "CorrectionOffsets",
     "CustomizedRetryPolicy",
     "DataVersion",
     "ExponentialRetryPolicy",
@@ -127,6 +129,7 @@ __all__ = [
     "MessageRequestMode",
     "MessageRequestModes",
     "OffsetTable",
+    "OffsetsBody",
     "PopProcessQueueInfo",
     "ProcessQueueInfo",
     "ProducerConnection",
@@ -135,10 +138,7 @@ __all__ = [
     "ProducerTable",
     "QuerySubscription",
     "QueueData",
-    "QueueOffsets",
     "QueueTimeSpan",
-    "QueueUnit",
-    "QueueUnits",
     "RegisterBrokerBody",
     "SimpleSubscription",
     "SubscriptionData",
@@ -153,6 +153,8 @@ __all__ = [
     "TopicQueueMapping",
     "TopicRouteData",
     "TopicStats",
+    "TopicsOfMaster",
+    "check_topic_count",
     "decode_body",
     "decode_registration",
     "encode_body",

@@ -1,4 +1,4 @@
-"""Changes to the attributes of topics and groups, as people write them and as requests have them.
+"""Parses changes to the attributes of topics and groups, as people write them and requests carry them.
 
 Source: ``AttributeParser``.
 """
@@ -10,10 +10,10 @@ DELETE = "-"
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
-    """The changes of ``+message.type=FIFO,-reserve.time``: values by signed keys, empty where a key is deleted.
+    """Parse ``+message.type=FIFO,-reserve.time``: values by signed keys, empty where a key is deleted.
 
     Raises:
-        DecodeError: what stands there is no change.
+        DecodeError: an entry is not a change.
     """
     changes: dict[str, str] = {}
     for change in filter(None, text.split(",")):

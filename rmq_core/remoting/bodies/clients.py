@@ -1,4 +1,4 @@
-"""Producers and consumers: heartbeats, who is connected, locks on queues."""
+"""Bodies about producers and consumers: heartbeats, connections, queue locks."""
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
@@ -8,7 +8,7 @@ from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue
 
 
 class SubscriptionData(BodyStruct, frozen=True, kw_only=True):
-    """What a consumer wants of a topic."""
+    """A consumer's subscription of a topic."""
 
     class_filter_mode: bool = False
     code_set: list[int] = []
@@ -20,7 +20,7 @@ class SubscriptionData(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumerData(BodyStruct, frozen=True, kw_only=True):
-    """A consumer group of a client."""
+    """A consumer group of a client, in its heartbeat."""
 
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     consume_type: str = "CONSUME_PASSIVELY"
@@ -31,13 +31,13 @@ class ConsumerData(BodyStruct, frozen=True, kw_only=True):
 
 
 class ProducerData(BodyStruct, frozen=True, kw_only=True):
-    """A producer group of a client."""
+    """A producer group of a client, in its heartbeat."""
 
     group_name: str = ""
 
 
 class HeartbeatData(BodyStruct, frozen=True, kw_only=True):
-    """What a client says of itself every 30 s (code 34). The Go client leaves the last three out."""
+    """A client's heartbeat, sent every 30 s (code 34). The Go client leaves the last three members out."""
 
     client_id: str = field(name="clientID", default="")
     consumer_data_set: list[ConsumerData] = []
@@ -46,7 +46,7 @@ class HeartbeatData(BodyStruct, frozen=True, kw_only=True):
     without_sub: bool = False
 
 
-class Connection(BodyStruct, frozen=True, kw_only=True):
+class ConnectionBody(BodyStruct, frozen=True, kw_only=True):
     """A client that is connected."""
 
     client_addr: str = ""
@@ -58,7 +58,7 @@ class Connection(BodyStruct, frozen=True, kw_only=True):
 class ConsumerConnection(BodyStruct, frozen=True, kw_only=True):
     """The clients of a consumer group (code 203)."""
 
-    connection_set: list[Connection] = []
+    connection_set: list[ConnectionBody] = []
     consume_from_where: Maybe[str] = UNSET
     consume_type: Maybe[str] = UNSET
     message_model: Maybe[str] = UNSET
@@ -68,11 +68,11 @@ class ConsumerConnection(BodyStruct, frozen=True, kw_only=True):
 class ProducerConnection(BodyStruct, frozen=True, kw_only=True):
     """The clients of a producer group (code 204)."""
 
-    connection_set: list[Connection] = []
+    connection_set: list[ConnectionBody] = []
 
 
 class ProducerInfo(BodyStruct, frozen=True, kw_only=True):
-    """A producer that is connected."""
+    """A connected producer."""
 
     client_id: str = ""
     language: Maybe[str] = UNSET
@@ -88,19 +88,19 @@ class ProducerTable(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumerIdList(BodyStruct, frozen=True, kw_only=True):
-    """Client ids of a group (code 38)."""
+    """The client ids of a consumer group (code 38)."""
 
     consumer_id_list: list[str] = []
 
 
 class GroupList(BodyStruct, frozen=True, kw_only=True):
-    """Names of groups (code 300)."""
+    """Names of consumer groups (code 300)."""
 
     group_list: list[str] = []
 
 
 class LockBatchRequest(BodyStruct, frozen=True, kw_only=True):
-    """Queues that a consumer wants to have, or to give back, for itself (codes 41, 42)."""
+    """The queues that a consumer wants to lock or unlock (codes 41, 42)."""
 
     client_id: str = ""
     consumer_group: str = ""
@@ -109,13 +109,13 @@ class LockBatchRequest(BodyStruct, frozen=True, kw_only=True):
 
 
 class LockBatchResponse(BodyStruct, frozen=True, kw_only=True):
-    """Those of them that it has now."""
+    """The queues that were locked."""
 
     lock_ok_mq_set: list[MessageQueue] = field(name="lockOKMQSet", default_factory=list)
 
 
 class CheckClientBody(BodyStruct, frozen=True, kw_only=True):
-    """A subscription to be tried (code 46)."""
+    """A subscription for the broker to check (code 46)."""
 
     client_id: str = ""
     group: str = ""

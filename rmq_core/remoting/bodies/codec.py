@@ -1,4 +1,4 @@
-"""Bodies to bytes and back.
+"""Encodes and decodes bodies as JSON, fastjson's dialect included.
 
 Java's fastjson writes two things that are no JSON: bare integers as keys (``{0:5}``) and objects as keys
 (``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, where a map is keyed by a message queue). Both are read;
@@ -12,14 +12,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from rmq_formats import config_json
+from rmq_core.remoting import fastjson
 from rmq_formats.errors import DecodeError
 
 _T = TypeVar("_T")
 Maybe: TypeAlias = _T | msgspec.UnsetType | None  # left out when UNSET, as Java leaves out null
 
 _OBJECT_KEY: Final = re.compile(rb'"(\{\\"(?:[^"\\]|\\.)*\})":')
-_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class BodyStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -50,29 +49,34 @@ def _decoder(kind: Any) -> Any:
     return decode
 
 
-def decode_body(body: bytes | memoryview, kind: type[_T]) -> _T:
-    """Read a body, of standard JSON or of fastjson's.
+def decode_body(body: bytes | memoryview, kind: type[_T], *, is_request: bool = False) -> _T:
+    """Decode a body, of standard JSON or of fastjson's.
 
     Unknown members are ignored; null counts as absent.
+
+    Args:
+        body: the text.
+        kind: what it holds.
+        is_request: it comes from a stranger: refuse what would keep the event loop for long.
 
     Raises:
         DecodeError: it is neither, or a member has a bad value.
     """
     try:
         return _decoder(kind)(body)  # type: ignore[no-any-return]
-    except _NOT_JSON:
+    except fastjson.NOT_JSON:
         pass
     try:
-        members = _cleaned(config_json.loads(str(body, "utf-8")))
+        members = _cleaned(fastjson.loads(body, is_request=is_request))
         return msgspec.convert(members, kind, strict=False, str_keys=True)
-    except UnicodeDecodeError as error:
-        raise DecodeError("a body that is not UTF-8", physical_offset=error.start) from error
+    except RecursionError as error:
+        raise DecodeError("a body that nests too deep") from error
     except msgspec.ValidationError as error:
-        raise DecodeError(f"a body that is no {kind.__name__}: {error}") from error
+        raise DecodeError(f"the body is not a valid {kind.__name__}: {error}") from error
 
 
 def _cleaned(value: object) -> object:
-    """Without members that are null, and without halves of surrogate pairs, which UTF-8 cannot hold."""
+    """Remove members that are null, and halves of surrogate pairs, which UTF-8 cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -83,24 +87,24 @@ def _cleaned(value: object) -> object:
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """Standard JSON without spaces."""
+    """Encode a body as standard JSON without spaces."""
     return _encode(body)
 
 
 def encode_for_fastjson(body: msgspec.Struct) -> bytes:
-    """The same with message queues as keys bare, as Java itself writes them."""
+    """Encode a body with message queues as bare map keys, as Java itself writes them."""
     return _OBJECT_KEY.sub(lambda key: _decoder(str)(b'"%b"' % key[1]).encode() + b":", _encode(body))
 
 
 def queue_key(queue: MessageQueue) -> str:
-    """A queue as a map's key."""
+    """Encode a message queue as the key of a map."""
     return _encode(queue).decode()
 
 
 def parse_queue_key(key: str) -> MessageQueue:
-    """The queue that a map's key is.
+    """Decode the message queue that is the key of a map.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: the key is not a queue.
     """
     return decode_body(key.encode(), MessageQueue)

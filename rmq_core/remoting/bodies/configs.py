@@ -1,4 +1,4 @@
-"""Topics, subscription groups and offsets: what brokers keep, register and copy to their slaves."""
+"""Bodies of topics, subscription groups and offsets: what brokers store, register and copy to slaves."""
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
@@ -8,14 +8,14 @@ from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
 
 
 class DataVersion(BodyStruct, frozen=True, kw_only=True):
-    """Which state of a table this is; two are the same if all three members are."""
+    """The version of a table; two are equal if all three members are."""
 
     counter: int = 0
     state_version: int = 0
     timestamp: int = 0
 
     def next(self, now_ms: int, state_version: int = 0) -> "DataVersion":
-        """The version after a change."""
+        """Return the next version, after a change."""
         return DataVersion(counter=self.counter + 1, state_version=state_version, timestamp=now_ms)
 
 
@@ -33,7 +33,7 @@ class TopicConfig(BodyStruct, frozen=True, kw_only=True):
 
 
 class TopicQueueMapping(BodyStruct, frozen=True, kw_only=True):
-    """Which queues of a static topic a broker has (``TopicQueueMappingInfo``)."""
+    """The queues of a static topic on a broker (``TopicQueueMappingInfo``)."""
 
     bname: Maybe[str] = UNSET
     curr_id_map: dict[int, int] = {}
@@ -52,13 +52,23 @@ class TopicConfigs(BodyStruct, frozen=True, kw_only=True):
 
 
 class TopicConfigAndMapping(BodyStruct, frozen=True, kw_only=True):
-    """The same with the mappings of static topics, as a broker registers it and a slave fetches it."""
+    """A table of topics with the mappings of static topics, as a broker registers it."""
 
     data_version: DataVersion = DataVersion()
     mapping_data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
     topic_queue_mapping_detail_map: dict[str, object] = {}
     topic_queue_mapping_info_map: dict[str, TopicQueueMapping] = {}
+
+
+class TopicsOfMaster(TopicConfigAndMapping, frozen=True, kw_only=True):
+    """The same as a slave fetches it, with a member of ours, which the original passes over and does not send.
+
+    ``topics_dropped``: by topic, how long the master's log was when the topic was deleted: messages of it before that
+    are dead, those behind it are of a topic that was made anew.
+    """
+
+    topics_dropped: Maybe[dict[str, int]] = UNSET
 
 
 class TopicConfigList(BodyStruct, frozen=True, kw_only=True):
@@ -68,7 +78,7 @@ class TopicConfigList(BodyStruct, frozen=True, kw_only=True):
 
 
 class SimpleSubscription(BodyStruct, frozen=True, kw_only=True):
-    """A subscription that a group is held to."""
+    """A subscription that the members of a group must have."""
 
     expression: Maybe[str] = UNSET
     expression_type: Maybe[str] = UNSET
@@ -77,7 +87,7 @@ class SimpleSubscription(BodyStruct, frozen=True, kw_only=True):
 
 
 class ExponentialRetryPolicy(BodyStruct, frozen=True, kw_only=True):
-    """Delays that grow: in milliseconds."""
+    """A retry policy with exponentially growing delays, in milliseconds."""
 
     initial: int = 5_000
     max: int = 7_200_000
@@ -85,13 +95,13 @@ class ExponentialRetryPolicy(BodyStruct, frozen=True, kw_only=True):
 
 
 class CustomizedRetryPolicy(BodyStruct, frozen=True, kw_only=True):
-    """Delays one by one, in milliseconds."""
+    """A retry policy with a list of delays, in milliseconds."""
 
     next: list[int] = []
 
 
 class GroupRetryPolicy(BodyStruct, frozen=True, kw_only=True):
-    """How a group's messages are retried."""
+    """The retry policy of a consumer group."""
 
     customized_retry_policy: Maybe[CustomizedRetryPolicy] = UNSET
     exponential_retry_policy: Maybe[ExponentialRetryPolicy] = UNSET
@@ -149,6 +159,6 @@ class MessageRequestMode(BodyStruct, frozen=True, kw_only=True):
 
 
 class MessageRequestModes(BodyStruct, frozen=True, kw_only=True):
-    """All of them, by topic and group (code 402)."""
+    """Pull or pop, for all topics and groups (code 402)."""
 
     message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The body with which a broker registers (code 103): as JSON, or as one zlib stream of its parts.
+"""The body of a broker's registration (code 103): JSON, or one zlib stream of its parts.
 
 ::
 
@@ -23,21 +23,24 @@ from rmq_core.remoting.bodies.configs import DataVersion, TopicConfig, TopicConf
 from rmq_core.remoting.codes import Version
 from rmq_formats.errors import DecodeError, LengthError, TruncatedError
 
-MAX_INFLATED_BYTES: Final = 64 << 20  # 400,000 topics; a frame of 16 MiB could inflate to 16 GiB
+MAX_INFLATED_BYTES: Final = 16 << 20  # a frame's limit for one that is not compressed; it could inflate to 16 GiB
+MAX_TOPICS: Final = 1 << 20  # more than that many do not fit into a frame
+_OBJECTS_OF_A_TOPIC: Final = 2  # in JSON: the topic and its attributes
+_OTHER_OBJECTS: Final = 64
 _INT = Struct(">i")
 _BEST_COMPRESSION: Final = 9
 _ZLIB: Final = b"\x78"  # a stream's first byte; JSON cannot begin so
 
 
 class RegisterBrokerBody(BodyStruct, frozen=True, kw_only=True):
-    """What a broker registers."""
+    """The topics and filter servers that a broker registers."""
 
     filter_server_list: list[str] = []
     topic_config_serialize_wrapper: TopicConfigAndMapping = TopicConfigAndMapping()
 
 
-class _Reader:
-    """Takes the parts of an inflated body, front to back."""
+class _BodyReader:
+    """Reads the parts of an inflated body, front to back."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -57,8 +60,21 @@ class _Reader:
         return taken
 
 
-def decode_registration(body: bytes | memoryview, compressed: bool, version: int) -> RegisterBrokerBody:
-    """Read a registration.
+def check_topic_count(body: bytes | memoryview, most_topics: int) -> None:
+    """Refuse a JSON body of too many topics, before it is decoded.
+
+    Raises:
+        LengthError: it has more.
+    """
+    objects = bytes(body).count(b"{")
+    if objects > _OBJECTS_OF_A_TOPIC * most_topics + _OTHER_OBJECTS:
+        raise LengthError("a registration of too many topics", expected=most_topics, actual=objects)
+
+
+def decode_registration(
+    body: bytes | memoryview, compressed: bool, version: int, most_topics: int = MAX_TOPICS
+) -> RegisterBrokerBody:
+    """Decode a registration.
 
     A body that begins as zlib's do is inflated even if it is said to be plain: 5.3.3 says so of its compressed
     ones (``BrokerOuterAPI#registerBrokerAll``), and its own name server fails at them.
@@ -67,6 +83,7 @@ def decode_registration(body: bytes | memoryview, compressed: bool, version: int
         body: of the request; empty for a broker that tells no topics.
         compressed: as the request's field says.
         version: the broker's, which decides what a compressed one ends with.
+        most_topics: limit of its topics.
 
     Raises:
         FormatError: it does not decode.
@@ -74,14 +91,15 @@ def decode_registration(body: bytes | memoryview, compressed: bool, version: int
     if not body:
         return RegisterBrokerBody()
     if not compressed and body[:1] != _ZLIB:
-        return decode_body(body, RegisterBrokerBody)
-    reader = _Reader(_inflate(body))
+        check_topic_count(body, most_topics)
+        return decode_body(body, RegisterBrokerBody, is_request=True)
+    reader = _BodyReader(_inflate(body))
     data_version = decode_body(reader.part(), DataVersion)
-    topics = [_parse_topic(reader.part()) for _ in range(reader.integer())]
+    topics = [_parse_topic(reader.part()) for _ in range(_count(reader, most_topics))]
     filter_servers = decode_body(reader.part(), list[str])
     mappings: dict[str, TopicQueueMapping] = {}
     if version >= Version.V5_0_0:
-        for _ in range(reader.integer()):
+        for _ in range(_count(reader, most_topics)):
             mapping = decode_body(reader.part(), TopicQueueMapping)
             mappings[mapping.topic or ""] = mapping
     return RegisterBrokerBody(
@@ -92,6 +110,13 @@ def decode_registration(body: bytes | memoryview, compressed: bool, version: int
             topic_queue_mapping_info_map=mappings,
         ),
     )
+
+
+def _count(reader: _BodyReader, most: int) -> int:
+    count = reader.integer()
+    if count > most:
+        raise LengthError("a registration of too many topics", expected=most, actual=count)
+    return count
 
 
 def _inflate(body: bytes | memoryview) -> bytes:
@@ -106,7 +131,7 @@ def _inflate(body: bytes | memoryview) -> bytes:
 
 
 def _parse_topic(text: bytes) -> TopicConfig:
-    """A topic's line. Attributes with a space in them are cut off there and lost, in Java too."""
+    """Parse a topic's line. Attributes with a space in them are cut off there and lost, in Java too."""
     try:
         words = text.decode().split(" ")
         name, read_queues, write_queues, perm, filter_type = words[:5]
@@ -130,7 +155,7 @@ def _parse_topic(text: bytes) -> TopicConfig:
 
 
 def encode_registration(body: RegisterBrokerBody, compressed: bool = False) -> bytes:
-    """Write a registration."""
+    """Encode a registration."""
     if not compressed:
         return encode_body(body)
     topics = body.topic_config_serialize_wrapper

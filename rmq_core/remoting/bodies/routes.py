@@ -1,4 +1,4 @@
-"""Where topics are: routes, clusters, lists of names, key-value tables."""
+"""Bodies of the name server: topic routes, clusters, lists of names, key-value tables."""
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
@@ -29,7 +29,7 @@ class QueueData(BodyStruct, frozen=True, kw_only=True):
 
 
 class TopicRouteData(BodyStruct, frozen=True, kw_only=True):
-    """A topic's route (code 105)."""
+    """The route of a topic: its brokers and queues (code 105)."""
 
     broker_datas: list[BrokerData] = []
     filter_server_table: dict[str, list[str]] = {}
@@ -39,14 +39,14 @@ class TopicRouteData(BodyStruct, frozen=True, kw_only=True):
 
 
 class ClusterInfo(BodyStruct, frozen=True, kw_only=True):
-    """All brokers (code 106)."""
+    """All brokers by name, and broker names by cluster (code 106)."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
 
 class BrokerMemberGroup(BodyStruct, frozen=True, kw_only=True):
-    """A master and its slaves."""
+    """The addresses of a master and its slaves."""
 
     broker_addrs: dict[int, str] = {}
     broker_name: str = ""
@@ -54,7 +54,7 @@ class BrokerMemberGroup(BodyStruct, frozen=True, kw_only=True):
 
 
 class BrokerMembers(BodyStruct, frozen=True, kw_only=True):
-    """The answer to code 901."""
+    """A master and its slaves: the answer to GET_BROKER_MEMBER_GROUP (901)."""
 
     broker_member_group: BrokerMemberGroup = BrokerMemberGroup()
 
@@ -67,6 +67,6 @@ class TopicList(BodyStruct, frozen=True, kw_only=True):
 
 
 class KVTable(BodyStruct, frozen=True, kw_only=True):
-    """Names and values; all values are texts, numbers too."""
+    """Names and values; all values are strings, numbers too."""
 
     table: dict[str, str] = {}

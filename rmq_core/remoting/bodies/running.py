@@ -1,4 +1,4 @@
-"""What a running consumer says of itself when a broker asks (codes 307, 309)."""
+"""The running info of a consumer, which a broker fetches from it (codes 307, 309)."""
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
@@ -9,7 +9,7 @@ from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
 
 
 class ProcessQueueInfo(BodyStruct, frozen=True, kw_only=True):
-    """A queue that a consumer has. ``droped`` is Java's spelling."""
+    """The state of a queue that is assigned to a consumer. ``droped`` is Java's spelling."""
 
     cached_msg_count: int = 0
     cached_msg_max_offset: int = 0
@@ -28,7 +28,7 @@ class ProcessQueueInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class PopProcessQueueInfo(BodyStruct, frozen=True, kw_only=True):
-    """A queue that a consumer pops."""
+    """The state of a queue that a consumer pops."""
 
     droped: bool = False
     last_pop_timestamp: int = 0
@@ -36,7 +36,7 @@ class PopProcessQueueInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumeStatus(BodyStruct, frozen=True, kw_only=True):
-    """Rates of a topic in a consumer; times in ms."""
+    """Pull and consume rates of a topic in a consumer; times in ms."""
 
     consume_failed_msgs: int = 0
     consume_failed_tps: float = field(name="consumeFailedTPS", default=0.0)
@@ -47,7 +47,7 @@ class ConsumeStatus(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumerRunningInfo(BodyStruct, frozen=True, kw_only=True):
-    """A consumer at work (code 307); its tables of queues are keyed by ``queue_key``."""
+    """The running info of a consumer (code 307); its tables of queues are keyed by ``queue_key``."""
 
     jstack: Maybe[str] = UNSET
     mq_pop_table: dict[str, PopProcessQueueInfo] = {}
@@ -59,7 +59,7 @@ class ConsumerRunningInfo(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumeDirectlyResult(BodyStruct, frozen=True, kw_only=True):
-    """How one message was consumed (code 309). ``consume_result``: CR_SUCCESS, CR_LATER and others."""
+    """The result of consuming one message (code 309). ``consume_result``: CR_SUCCESS, CR_LATER and others."""
 
     auto_commit: bool = True
     consume_result: Maybe[str | int] = UNSET

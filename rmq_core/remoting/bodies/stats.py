@@ -1,4 +1,4 @@
-"""How far topics and groups are, and how a broker does.
+"""Statistics of topics, consumer groups and brokers: offsets, rates, replication.
 
 Tables keyed by a message queue have ``queue_key`` texts as keys.
 """
@@ -7,12 +7,11 @@ Tables keyed by a message queue have ``queue_key`` texts as keys.
 
 from msgspec import UNSET
 
-from rmq_core.remoting.bodies.clients import SubscriptionData
 from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue
 
 
 class TopicOffset(BodyStruct, frozen=True, kw_only=True):
-    """A queue's bounds; the time in ms of its last message, 0 if there is none."""
+    """Min and max offset of a queue; the store time in ms of its last message, 0 if there is none."""
 
     last_update_timestamp: int = 0
     max_offset: int = 0
@@ -20,14 +19,14 @@ class TopicOffset(BodyStruct, frozen=True, kw_only=True):
 
 
 class TopicStats(BodyStruct, frozen=True, kw_only=True):
-    """A topic's queues on a broker (code 202)."""
+    """The offsets of a topic's queues on a broker (code 202)."""
 
     offset_table: dict[str, TopicOffset] = {}
     topic_put_tps: float = 0.0
 
 
 class ConsumeOffset(BodyStruct, frozen=True, kw_only=True):
-    """How far a group is in a queue (``OffsetWrapper``)."""
+    """A group's consumer offset in a queue, and the queue's max offset (``OffsetWrapper``)."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
@@ -36,14 +35,14 @@ class ConsumeOffset(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumeStats(BodyStruct, frozen=True, kw_only=True):
-    """How far a group is (code 208)."""
+    """The consumer offsets of a group (code 208)."""
 
     consume_tps: float = 0.0
     offset_table: dict[str, ConsumeOffset] = {}
 
 
 class BrokerConsumeStats(BodyStruct, frozen=True, kw_only=True):
-    """How far all groups of a broker are (code 317)."""
+    """The consumer offsets of all groups of a broker (code 317)."""
 
     broker_addr: Maybe[str] = UNSET
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = []
@@ -51,27 +50,21 @@ class BrokerConsumeStats(BodyStruct, frozen=True, kw_only=True):
     total_inflight_diff: int = 0
 
 
-class QueueOffsets(BodyStruct, frozen=True, kw_only=True):
+class OffsetsBody(BodyStruct, frozen=True, kw_only=True):
     """Offsets by queue (codes 220, 222)."""
 
     offset_table: dict[str, int] = {}
 
 
 class ConsumerStatus(BodyStruct, frozen=True, kw_only=True):
-    """Offsets that clients hold (codes 221, 223)."""
+    """The consumer offsets that clients hold in memory (codes 221, 223)."""
 
     consumer_table: dict[str, dict[str, int]] = {}
     message_queue_table: dict[str, int] = {}
 
 
-class CorrectionOffsets(BodyStruct, frozen=True, kw_only=True):
-    """Offsets by queue id (code 308)."""
-
-    correction_offsets: dict[int, int] = {}
-
-
 class QueueTimeSpan(BodyStruct, frozen=True, kw_only=True):
-    """Times in ms of a queue's messages, and of what a group has consumed."""
+    """The store times in ms of a queue's first and last message, and of the last one that a group has consumed."""
 
     consume_time_stamp: int = 0
     delay_time: int = 0
@@ -81,35 +74,13 @@ class QueueTimeSpan(BodyStruct, frozen=True, kw_only=True):
 
 
 class ConsumeTimeSpans(BodyStruct, frozen=True, kw_only=True):
-    """The answer to code 303."""
+    """Time spans by queue: the answer to QUERY_CONSUME_TIME_SPAN (303)."""
 
     consume_time_span_set: list[QueueTimeSpan] = []
 
 
-class QueueUnit(BodyStruct, frozen=True, kw_only=True):
-    """A unit of a ConsumeQueue, and whether it matches a subscription."""
-
-    bit_map: Maybe[str] = UNSET
-    eval: bool = False
-    extend_data_json: Maybe[str] = UNSET
-    msg: Maybe[str] = UNSET
-    physic_offset: int = 0
-    physic_size: int = 0
-    tags_code: int = 0
-
-
-class QueueUnits(BodyStruct, frozen=True, kw_only=True):
-    """The answer to code 321."""
-
-    filter_data: Maybe[str] = UNSET
-    max_queue_index: int = 0
-    min_queue_index: int = 0
-    queue_data: list[QueueUnit] = []
-    subscription_data: Maybe[SubscriptionData] = UNSET
-
-
 class BrokerStatsItem(BodyStruct, frozen=True, kw_only=True):
-    """A sum, its rate, and the average of one time."""
+    """One counter over one period: its sum, its rate, and the average of one event."""
 
     avgpt: float = 0.0
     sum: int = 0
@@ -117,7 +88,7 @@ class BrokerStatsItem(BodyStruct, frozen=True, kw_only=True):
 
 
 class BrokerStats(BodyStruct, frozen=True, kw_only=True):
-    """The answer to code 315."""
+    """One counter over a minute, an hour and a day: the answer to VIEW_BROKER_STATS_DATA (315)."""
 
     stats_day: BrokerStatsItem = BrokerStatsItem()
     stats_hour: BrokerStatsItem = BrokerStatsItem()
@@ -125,7 +96,7 @@ class BrokerStats(BodyStruct, frozen=True, kw_only=True):
 
 
 class HaConnection(BodyStruct, frozen=True, kw_only=True):
-    """A slave as its master sees it; offsets and sizes in bytes."""
+    """A slave's connection as its master sees it; offsets and sizes in bytes."""
 
     addr: str = ""
     diff: int = 0
@@ -136,7 +107,7 @@ class HaConnection(BodyStruct, frozen=True, kw_only=True):
 
 
 class HaClient(BodyStruct, frozen=True, kw_only=True):
-    """A slave's own side."""
+    """A slave's connection to its master, as the slave sees it."""
 
     activated: bool = False
     last_read_timestamp: int = 0
@@ -148,7 +119,7 @@ class HaClient(BodyStruct, frozen=True, kw_only=True):
 
 
 class HaStatus(BodyStruct, frozen=True, kw_only=True):
-    """The answer to code 907."""
+    """The state of replication: the answer to GET_BROKER_HA_STATUS (907)."""
 
     ha_client_runtime_info: HaClient = HaClient()
     ha_connection_info: list[HaConnection] = []

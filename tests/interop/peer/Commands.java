@@ -3,12 +3,14 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Base64;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * The original's mqadmin, many commands in one process: a JVM for each would take seconds to start.
- * Reads a command a line, in Base64, its words parted by NUL; answers with a line, in Base64, of what it printed.
+ * The original's mqadmin, and dump and queues of peer.sh, many commands in one process: a JVM for each would
+ * take seconds to start. Reads a command a line, in Base64, its words parted by NUL; answers with a line, in Base64, of
+ * what it printed, behind a "!" where it has failed.
  */
 public class Commands {
     public static void main(String[] args) throws Exception {
@@ -20,10 +22,25 @@ public class Commands {
             PrintStream taken = new PrintStream(printed, true, StandardCharsets.UTF_8);
             System.setOut(taken);
             System.setErr(taken);
-            MQAdminStartup.main0(command.split("\0", -1), null);
-            answers.println(Base64.getEncoder().encodeToString(printed.toByteArray()));
+            String failed = "";
+            try {
+                run(command.split("\0", -1));
+            } catch (Exception | AssertionError error) {
+                error.printStackTrace(taken);
+                failed = "!";
+            }
+            answers.println(failed + Base64.getEncoder().encodeToString(printed.toByteArray()));
             answers.flush();
         }
         System.exit(0); // clients of commands leave threads behind
+    }
+
+    static void run(String[] words) throws Exception {
+        String[] rest = Arrays.copyOfRange(words, 1, words.length);
+        switch (words[0]) {
+            case "dump" -> GoldenDump.run(rest);
+            case "queues" -> ReadQueues.run(rest);
+            default -> MQAdminStartup.main0(words, null);
+        }
     }
 }

@@ -23,6 +23,11 @@ public class ReadQueues {
     }
 
     public static void main(String[] a) throws Exception {
+        run(a);
+        System.exit(0); // a store leaves threads behind
+    }
+
+    static void run(String[] a) throws Exception {
         MessageStoreConfig c = new MessageStoreConfig();
         c.setStorePathRootDir(a[0]); c.setStorePathCommitLog(a[0] + "/commitlog"); c.setHaListenPort(0); c.setTimerWheelEnable(false);
         Properties p = new Properties();
@@ -32,7 +37,7 @@ public class ReadQueues {
         ConcurrentHashMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
         for (String t : new File(a[0], "consumequeue").list()) topics.put(t, new TopicConfig(t, 1024, 1024));
         DefaultMessageStore s = new DefaultMessageStore(c, new BrokerStatsManager(b), null, b, topics);
-        if (!s.load()) System.exit(1);
+        if (!s.load()) throw new AssertionError("not loaded");
         s.start();
         while (s.dispatchBehindBytes() > 0) Thread.sleep(20);
         for (String t : topics.keySet())
@@ -48,6 +53,5 @@ public class ReadQueues {
                 }
             }
         s.shutdown();
-        System.exit(0);
     }
 }

@@ -1,0 +1,348 @@
+"""The broker as a whole: opens the store, runs remoting servers and periodic tasks, and shuts down in order."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from rmq_core.broker.cluster.registration import Registration
+from rmq_core.broker.cluster.slave_sync import SlaveSync, master_handlers
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from rmq_core.broker.processors.acknowledge import Acknowledgements, after_write
+from rmq_core.broker.processors.body_kinds import WITH_LISTS, WITH_MESSAGES
+from rmq_core.broker.processors.broker_admin import BrokerAdmin
+from rmq_core.broker.processors.client_manage import Memberships
+from rmq_core.broker.processors.client_relay import Relays
+from rmq_core.broker.processors.consumer_admin import ProgressAdmin
+from rmq_core.broker.processors.end_transaction import Transactions
+from rmq_core.broker.processors.group_admin import GroupAdmin
+from rmq_core.broker.processors.offsets import QueuePlaces
+from rmq_core.broker.processors.pull import Pulls
+from rmq_core.broker.processors.put_message import Storing
+from rmq_core.broker.processors.query_message import Lookups
+from rmq_core.broker.processors.recall import Recalls
+from rmq_core.broker.processors.reply import Replies
+from rmq_core.broker.processors.send import Sends
+from rmq_core.broker.processors.send_back import SendBacks
+from rmq_core.broker.processors.slave_refusals import slave_refusals
+from rmq_core.broker.processors.timer_admin import TimerAdmin
+from rmq_core.broker.processors.topic_admin import TopicAdmin
+from rmq_core.broker.replication import TICK_S, Replication
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.clients import Consumers, Producers
+from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
+from rmq_core.broker.tables.held_pulls import HeldPulls
+from rmq_core.broker.tables.queue_locks import QueueLocks
+from rmq_core.broker.tables.stats import SAMPLE_S, Stats
+from rmq_core.broker.tables.subscription_groups import Groups
+from rmq_core.broker.tables.table_file import TableFiles, log
+from rmq_core.broker.tables.timer_admission import TimerAdmission
+from rmq_core.broker.tables.topics import Topics
+from rmq_core.broker.tables.waiters import DelayLevels, DiskWaiters
+from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
+from rmq_core.broker.timer.service import Timers
+from rmq_core.broker.transaction.check import TransactionChecks
+from rmq_core.broker.transaction.op_writer import OpNotes
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.server import RemotingServer
+from rmq_core.remoting.service import Service
+from rmq_core.remoting.uniq_key import local_ip
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.errors import DecodeError
+
+_EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
+_PULL_EXPIRY_S: Final = 0.5  # likewise held pulls, of which there are more
+_HOUSEKEEPING_S: Final = 10.0
+_NAMES_S: Final = 1.0  # how often topics and groups that could not be written are tried again
+_MAKE_TOPICS: Final = (
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+)  # fmt: skip
+_NAME_TOPICS: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
+)  # fmt: skip
+_NAME_GROUPS: Final = (
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)  # fmt: skip
+_NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+class Broker(Service):
+    """A broker on the running event loop; use it with ``async with``, or start and close it.
+
+    Attributes:
+        address: ``host:port`` that clients are told; empty before it listens.
+        checks: the checks of half messages; set once the broker has started, as is ``notes``.
+        notes: the op messages of transactions that are ended.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        clock_ms: Callable[[], int] = now_ms,
+        disk: Disk | None = None,
+    ) -> None:
+        """Prepare a broker; ``start`` opens its store and listens.
+
+        Args:
+            config: its settings.
+            store_config: those of its store.
+            clock_ms: the time, ms since 1970.
+            disk: the file system that all of its files are on; this machine's by default.
+        """
+        self.address = ""
+        self._config = config
+        self._store_config = store_config
+        self._clock_ms = clock_ms
+        self._disk = disk or Disk()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    async def start(self) -> None:
+        """Open the store, listen, and register with the name servers.
+
+        Raises:
+            ListenError: an address cannot be had.
+            StoreError: the store cannot be opened: another process has it, or its files have other sizes;
+                or the kernels cannot be loaded.
+            OSError: the disk is full or broken, or the directory cannot be written.
+        """
+        config = self._config
+        port = config.listen_port or free_port(config.bind_address)
+        advertised = config.broker_ip1 or local_address(config.bind_address)
+        try:
+            host = Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
+        except DecodeError as error:
+            raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
+        async with AsyncExitStack() as ending:
+            self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host, disk=self._disk)
+            _tell_recovery(self.store)
+            ending.callback(self._let_go)
+            self._build(host)
+            ending.push_async_callback(self._save)
+            ending.push_async_callback(self.state.replication.close)
+            ending.push_async_callback(self._server.close)
+            ending.push_async_callback(self.state.replication.drain)
+            ending.push_async_callback(self._waiters.drain)
+            await self._listen(port)
+            await self.state.replication.start(port)
+            ending.push_async_callback(self.registration.close)
+            await self.registration.start()
+            if config.is_slave:
+                syncing = SlaveSync(self.state, self._schedule)
+                ending.push_async_callback(syncing.close)
+                syncing.start()
+            ending.push_async_callback(self.checks.close)
+            ending.push_async_callback(self.state.files.drain)
+            ending.callback(self._stop_clocks)
+            self._start_clocks()
+            self._ending = ending.pop_all()
+        self.address = self.state.address
+        log.info("broker %(broker)s listens on %(address)s", {"broker": config.broker_name, "address": self.address})
+
+    async def close(self) -> None:
+        """Answer the requests that are under way, then close the store."""
+        await self._ending.aclose()
+
+    def _build(self, host: Host) -> None:
+        """Create the shared tables and the request handlers."""
+        config, store, clock_ms = self._config, self.store, self._clock_ms
+        files = TableFiles(store.config.root, store.disk)
+        self.state = BrokerState(
+            config=config,
+            store=store,
+            store_host=host,
+            files=files,
+            topics=Topics(files, config, clock_ms),
+            groups=Groups(files, clock_ms),
+            offsets=ConsumerOffsets(files, store, clock_ms),
+            consumers=Consumers(),
+            producers=Producers(),
+            locks=QueueLocks(clock_ms),
+            stats=Stats(clock_ms),
+            replication=Replication(store, config, clock_ms),
+            clock_ms=clock_ms,
+        )
+        self._held = HeldPulls()
+        self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms)
+        self._memberships = Memberships(self.state)
+        self.registration = Registration(self.state)
+        levels = DelayLevels(store)
+        self._schedule = Schedule(self.state, levels)
+        self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
+        self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
+        self.notes = OpNotes(self.state)
+        self.checks = TransactionChecks(self.state, self.notes)
+        handlers = config.limit_bodies(self._handlers(levels), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES)
+        for code in _NAME_TOPICS:
+            handlers[code] = after_write(handlers[code], self.state.topics.file)
+        for code in _NAME_GROUPS:
+            handlers[code] = after_write(handlers[code], self.state.groups.file)
+        for code in _MAKE_TOPICS:
+            handlers[code] = self.registration.before_answer(handlers[code])
+        if config.is_slave:
+            handlers |= slave_refusals()
+        self._server = RemotingServer(
+            handlers,
+            limits=config.limits,
+            on_disconnect=self._memberships.disconnected,
+            after_batch=self._dispatch,
+        )
+        self._fast_handlers = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
+        store.on_dispatched(self._held.arrived)
+        files.start()
+
+    def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
+        state = self.state
+        storing = Storing(state, levels)
+        timed = TimerAdmin(state, self._timed)
+        acknowledgements = Acknowledgements(state, self._waiters, storing.failure)
+        return {
+            **Sends(state, storing, acknowledgements).handlers(),
+            **Replies(state, storing).handlers(),
+            **SendBacks(state, levels, acknowledgements).handlers(),
+            **Pulls(state, self._held).handlers(),
+            **Lookups(state).handlers(),
+            **QueuePlaces(state).handlers(),
+            **TopicAdmin(state).handlers(),
+            **ProgressAdmin(state, self._held, self._schedule).handlers(),
+            **self._memberships.handlers(),
+            **GroupAdmin(state).handlers(),
+            **BrokerAdmin(state, self._schedule, timed).handlers(),
+            **timed.handlers(),
+            **Recalls(state, acknowledgements).handlers(),
+            **Relays(state).handlers(),
+            **master_handlers(state.files),
+            **Transactions(state, self.notes, acknowledgements).handlers(),
+        }
+
+    async def _listen(self, port: int) -> None:
+        config = self._config
+        await self._server.listen(config.bind_address, port)
+        fast_port = port - FAST_PORT_DISTANCE
+        if fast_port > 0:
+            await self._server.listen(config.bind_address, fast_port, self._fast_handlers)
+
+    def _let_go(self) -> None:
+        """Shut the store down; the log tells whether it needs a recovery."""
+        is_complete = self.store.shutdown()
+        if self.address:
+            rest = "" if is_complete else "; the store needs a recovery"
+            log.info("broker on %(address)s has stopped" + rest, {"address": self.address, "complete": is_complete})
+
+    async def _save(self) -> None:
+        """Save the tables that are otherwise saved periodically, after writes that are still running."""
+        await self.state.files.close()
+        self.notes.write()
+        self._save_names()
+        self.state.offsets.save()
+        self.state.filters.save()
+        self._schedule.save()
+        if self._timed is not None:
+            self._timed.close()
+        self._waiters.close()
+
+    def _dispatch(self) -> None:
+        self.state.replication.push()  # before dispatch, so that slaves work meanwhile
+        self.store.dispatch()
+
+    def _start_clocks(self) -> None:
+        config, state = self._config, self.state
+        self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
+        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._clock_ms()))
+        self._every("replication", TICK_S, state.replication.tick)
+        if not config.is_slave:  # else its master delivers
+            self._every("schedule", INTERVAL_S, self._schedule.deliver)
+        if self._timed is not None:
+            self._every("timer messages", config.timer_precision / 10_000, self._timed.run)
+            self._every("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timed.save)
+        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, state.offsets.save)
+        self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
+        self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)
+        self._every("filters", _HOUSEKEEPING_S, state.filters.save)
+        self._every("topics and groups", _NAMES_S, self._save_names)
+        self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
+        self._every("stats", SAMPLE_S, state.stats.sample)
+        if not config.is_slave:
+            self.checks.start()
+
+    def _write_notes(self) -> None:
+        self.notes.write()
+        self.store.dispatch()
+
+    def _save_names(self) -> None:
+        """Write topics and groups again, if that failed when they changed."""
+        self.state.topics.file.save()
+        self.state.groups.file.save()
+
+    def _stop_clocks(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _keep_house(self) -> None:
+        self._memberships.drop_silent()
+        self.store.clean(self._clock_ms())
+
+    def _every(self, name: str, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function periodically; what it raises is logged, and it is called again."""
+
+        def call() -> None:
+            try:
+                function()
+            except Exception:
+                log.exception("%(clock)s failed", {"clock": name})
+            self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+        self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+
+
+def _tell_recovery(store: MessageStore) -> None:
+    """Log what recovery has found, unless the store was shut down in order."""
+    found = store.recovery
+    if found.is_new or (found.is_clean and not found.damages):
+        return
+    log.info(
+        "the store was not shut down in order: read %(records)d records from %(begin)d to %(end)d in %(seconds).2f s",
+        {"records": found.record_count, "begin": found.begin_offset, "end": found.end_offset, "seconds": found.seconds},
+    )
+    for damage in found.tail:
+        log.info("a torn end of the log was cut off: %(damage)s", {"damage": damage})
+    for path in found.quarantined:
+        log.warning("damaged bytes are kept in %(path)s", {"path": path})
+
+
+def local_address(bind_address: str) -> str:
+    """The address to advertise to clients: the one that is listened on or, if that is all, the machine's own."""
+    if bind_address not in ("0.0.0.0", "::", ""):
+        try:
+            return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+    return local_ip()
+
+
+def free_port(bind_address: str) -> int:
+    """Find a free port whose fast port, two below it, is free as well."""
+    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+    while True:
+        with socket.socket(family) as first, socket.socket(family) as second:
+            try:
+                first.bind((bind_address, 0))
+                port = int(first.getsockname()[1])
+                second.bind((bind_address, port - FAST_PORT_DISTANCE))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+            return port

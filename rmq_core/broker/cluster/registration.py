@@ -1,0 +1,141 @@
+"""Registers a broker and its topics with its name servers.
+
+Source: ``BrokerOuterAPI#registerBrokerAll``, ``BrokerController#doRegisterBrokerAll``.
+"""
+
+import asyncio
+import zlib
+from typing import Final
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.table_file import log
+from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, decode_body, encode_registration
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
+from rmq_formats.errors import FormatError
+
+_CRC_MASK: Final = 0x7FFFFFFF
+_ANSWER_TIMEOUT_S: Final = 1.0  # an answer waits so long for name servers; clients give up after three seconds
+_UNREGISTER_TIMEOUT_S: Final = 1.0
+
+
+class Registration:
+    """Registers with all name servers: at the start, periodically, and when topics change."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._client = RemotingClient()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._failing: set[str] = set()
+        self._registered: asyncio.Future[None] | None = None  # ends when changed topics are registered
+        state.topics.on_change(self._changed.set)
+
+    def before_answer(self, handler: Handler) -> Handler:
+        """Wrap a handler: after a change of topics its answer waits until name servers know of that.
+
+        A client that has created a topic asks for its route next.
+        """
+        topics = self._state.topics
+
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            before = topics.version
+            answer = handler(request, connection)
+            if topics.version is before or answer is None or not self._state.config.namesrvs:
+                return answer
+            # Made here, before the registration that the change asks for can begin.
+            if self._registered is None:
+                self._registered = asyncio.get_running_loop().create_future()
+            return _when_registered(answer, self._registered)
+
+        return handle
+
+    async def start(self) -> None:
+        """Register, and start the task that does so periodically."""
+        await self.register()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop the task, and unregister from the name servers."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await asyncio.gather(*(self._unregister(address) for address in self._state.config.namesrvs))
+        await self._client.close()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._state.config.register_name_server_period_ms / 1000):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+            self._changed.clear()
+            await self.register()
+
+    async def register(self) -> None:
+        """Register with all name servers at once; one that does not answer is logged once."""
+        registered, self._registered = self._registered, None
+        try:
+            await asyncio.gather(*(self._register(address) for address in self._state.config.namesrvs))
+        finally:
+            if registered is not None:
+                registered.set_result(None)
+
+    async def _register(self, address: str) -> None:
+        state = self._state
+        config = state.config
+        wrapper = state.topics.registered(config.broker_permission)
+        body = encode_registration(
+            RegisterBrokerBody(topic_config_serialize_wrapper=wrapper), compressed=config.compressed_register
+        )
+        fields = RegisterBroker(
+            broker_name=config.broker_name,
+            broker_addr=state.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+            ha_server_addr=state.replication.address_beside(state.address),
+            enable_acting_master=False,
+            compressed=config.compressed_register,
+            body_crc32=zlib.crc32(body) & _CRC_MASK,
+        )
+        command = request(RequestCode.REGISTER_BROKER, write_fields(fields), body)
+        try:
+            answer = await self._client.invoke(address, command, config.register_broker_timeout_ms / 1000)
+            if answer.code != 0:
+                raise RemotingError(f"{address}: code {answer.code}: {answer.remark}")
+            ordered = decode_body(answer.body, KVTable).table if answer.body else {}
+        except (RemotingError, FormatError) as error:
+            if address not in self._failing:
+                log.warning("cannot register: %(error)s", {"namesrv": address, "error": error})
+                self._failing.add(address)
+            return
+        if address in self._failing:
+            self._failing.discard(address)
+            log.info("registered with %(namesrv)s again", {"namesrv": address})
+        state.replication.registered(answer.ext_fields.get("masterAddr"), answer.ext_fields.get("haServerAddr"))
+        state.topics.update_order(set(ordered))
+
+    async def _unregister(self, address: str) -> None:
+        config = self._state.config
+        fields = BrokerId(
+            broker_name=config.broker_name,
+            broker_addr=self._state.address,
+            cluster_name=config.broker_cluster_name,
+            broker_id=config.broker_id,
+        )
+        try:
+            command = request(RequestCode.UNREGISTER_BROKER, write_fields(fields))
+            await self._client.invoke(address, command, _UNREGISTER_TIMEOUT_S)
+        except RemotingError as error:
+            log.warning("cannot unregister: %(error)s", {"namesrv": address, "error": error})
+
+
+async def _when_registered(answer: HandlerAnswer, registered: asyncio.Future[None]) -> RemotingCommand | None:
+    await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
+    return answer if isinstance(answer, RemotingCommand) or answer is None else await answer

@@ -1,0 +1,161 @@
+"""Copies tables of a slave's master: topics, groups, consumer offsets and delay offsets.
+
+Source: ``SlaveSynchronize``, ``BrokerController#initializeBrokerScheduledTasks``.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.table_file import TableFiles, log
+from rmq_core.broker.timer.schedule import DelayOffsets, Schedule
+from rmq_core.remoting.bodies import (
+    OffsetTable,
+    SubscriptionGroups,
+    TopicConfigs,
+    TopicsOfMaster,
+    decode_body,
+    encode_body,
+)
+from rmq_core.remoting.bodies.configs import MessageRequestModes
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.header import request as request_of
+from rmq_core.store.results import Arrival
+from rmq_formats.errors import FormatError
+
+_RETRY_S: Final = 3.0  # how often a master that is not known or does not answer is tried
+_REQUEST_MODES: Final = "messageRequestMode.json"
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class SlaveSync:
+    """Polls the master periodically, and at once when a topic is not known. A failure is logged once."""
+
+    def __init__(self, state: BrokerState, schedule: Schedule) -> None:
+        self._state = state
+        self._schedule = schedule
+        self._client = RemotingClient()
+        self._task: asyncio.Task[None] | None = None
+        self._is_failing = False
+        self._wanted = asyncio.Event()
+        self._missed: set[str] = set()  # topics that were not known when messages of them came
+        self._dropped = dict(state.store.dropped_topics)  # whose offsets are removed
+        state.store.on_dispatched(self._arrived)
+        if state.replication.slave is not None:
+            state.replication.slave.on_joined(self._wanted.set)
+
+    def _arrived(self, arrivals: list[Arrival]) -> None:
+        """Poll at once for a topic that the master must have created since; once, as it may be deleted already."""
+        missed = {one.topic for one in arrivals} - self._state.topics.table.keys() - self._missed
+        if missed or self._state.store.dropped_topics != self._dropped:
+            self._missed |= missed
+            self._wanted.set()
+
+    def start(self) -> None:
+        """Start polling."""
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Stop polling."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self._client.close()
+
+    async def _run(self) -> None:
+        every_s = self._state.config.slave_sync_interval_ms / 1000
+        while True:
+            self._wanted.clear()
+            done = await self.sync()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s if done else min(every_s, _RETRY_S)):
+                    await self._wanted.wait()
+
+    async def sync(self) -> bool:
+        """Copy the master's tables of now; False if the master is not known, or has not answered all."""
+        state, address = self._state, self._state.replication.master_address
+        if not address or address == state.address:
+            return False
+        try:
+            # Before it is asked: all that is there was of topics that it knew.
+            log_end = state.store.max_physical_offset
+            adopt_topics = partial(self._adopt_topics, log_end)
+            await self._take(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicsOfMaster, adopt_topics)
+            await self._take(address, RequestCode.GET_ALL_CONSUMER_OFFSET, OffsetTable, state.offsets.adopt)
+            await self._take(address, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsets, self._schedule.adopt)
+            await self._take(
+                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroups, state.groups.adopt
+            )
+        except (RemotingError, FormatError) as error:
+            if not self._is_failing:
+                log.warning("cannot copy topics, groups and offsets of the master: %(error)s", {"error": error})
+            self._is_failing = True
+            return False
+        self._is_failing = False
+        return True
+
+    async def _take(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
+        answer = await self._client.invoke(address, request_of(code))
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingError(f"{address}: code {answer.code}: {answer.remark}")
+        adopt(decode_body(answer.body, kind))
+
+    def _adopt_topics(self, log_end: int, found: TopicsOfMaster) -> None:
+        """Take over the topics; or end replication if the queues of one cannot be written.
+
+        Args:
+            log_end: where this log ended, at the latest, when the master made its answer.
+            found: the answer.
+        """
+        topics = self._state.topics
+        if found.data_version != topics.version:
+            for name, topic in found.topic_config_table.items():
+                if (topic.attributes or {}).get("queue.type") == "BatchCQ":
+                    why = f"the master's topic {name} has batch queues (BatchConsumeQueue), which rmq does not write"
+                    self._state.store.refuse("topics", f"{why}; use RocketMQ's own broker as its slave")
+                    raise RemotingError(why)
+        topics.adopt(TopicConfigs(data_version=found.data_version, topic_config_table=found.topic_config_table))
+        self._drop_topics(log_end, found)
+
+    def _drop_topics(self, log_end: int, found: TopicsOfMaster) -> None:
+        """Drop the queues and offsets of topics that the master has deleted, though it may have made them anew.
+
+        A master of ours says when it deleted them. Of Java's, a topic that has messages here and is unknown there was
+        deleted behind those that were here before it was asked.
+        """
+        state = self._state
+        if state.replication.is_apart:  # places in the master's log are not places in this one
+            return
+        dropped = found.topics_dropped
+        if not isinstance(dropped, dict):
+            gone = state.store.topics().keys() - found.topic_config_table.keys()
+            dropped = {topic: log_end for topic in gone if not state.topics.is_system(topic)}
+        state.store.drop_before(dropped)
+        for topic, end in state.store.dropped_topics.items():
+            if self._dropped.get(topic) != end:
+                log.info("the master has deleted the topic %(topic)s", {"topic": topic})
+                state.offsets.remove_topic(topic)
+        self._dropped = dict(state.store.dropped_topics)
+
+
+def master_handlers(files: TableFiles) -> dict[int, Handler]:
+    """Handlers of requests that only slaves of the original send.
+
+    Args:
+        files: the broker's tables.
+    """
+
+    def request_modes(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): as a Java broker has left them in this store, for the next one."""
+        return request.response(body=encode_body(files.load(_REQUEST_MODES, MessageRequestModes)))
+
+    return {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes}

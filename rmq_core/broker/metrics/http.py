@@ -1,0 +1,87 @@
+"""HTTP server of a broker's Prometheus metrics: ``http://127.0.0.1:PORT/metrics``.
+
+As much of HTTP/1.1 as a scrape needs: a GET, an answer, the end of the connection.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families
+from rmq_core.broker.tables.table_file import log
+from rmq_core.remoting.errors import ListenError
+
+_HOST: Final = "127.0.0.1"
+_MAX_HEAD_BYTES: Final = 8192  # a scraper's headers are some hundred
+_TIMEOUT_S: Final = 10.0  # Prometheus gives up after that by default
+
+
+@asynccontextmanager
+async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
+    """Run a broker and, beside it, the server of its metrics.
+
+    Args:
+        broker: starts when this is entered, and ends when it is left.
+        port: of the metrics, 0 for a free one; None for no metrics.
+
+    Raises:
+        ListenError: the port cannot be listened on; and what the broker's start raises.
+    """
+    async with broker:
+        if port is None:
+            yield
+            return
+        async with await _listen(_Scrapes(broker), port) as server:
+            host, taken = server.sockets[0].getsockname()[:2]
+            log.info("metrics on http://%(host)s:%(port)d/metrics", {"host": host, "port": taken})
+            yield
+
+
+async def _listen(scrapes: "_Scrapes", port: int) -> asyncio.Server:
+    try:
+        return await asyncio.start_server(scrapes.answer, _HOST, port, limit=_MAX_HEAD_BYTES)
+    except OSError as error:
+        raise ListenError(f"{_HOST}:{port}", f"cannot listen there: {error.strerror}") from error
+
+
+class _Scrapes:
+    """Answers scrapes of a broker's metrics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._started_ms = broker.state.clock_ms()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the request of one connection."""
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await self._response(head))
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            log.debug("a scrape of the metrics was not answered: %(error)s", {"error": error})
+        finally:
+            writer.close()
+
+    async def _response(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method != b"GET":
+            return _response("405 Method Not Allowed", "GET only\n")
+        if path != b"/metrics":
+            return _response("404 Not Found", "/metrics is here\n")
+        texts = []
+        for family in families(self._broker.state, self._started_ms):
+            texts.append(family.text)
+            await asyncio.sleep(0)  # lets the event loop serve others, as topics may be many
+        return _response("200 OK", "".join(texts))
+
+
+def _response(status: str, text: str) -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

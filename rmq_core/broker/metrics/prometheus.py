@@ -1,0 +1,199 @@
+"""A broker's Prometheus metrics, by the names and labels of rocketmq-exporter, computed at each scrape.
+
+Source: ``RMQMetricsCollector``, ``MetricsCollectTask`` of apache/rocketmq-exporter.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names, stats
+from rmq_core.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+_CLUSTERING: Final = "1"  # the place of MessageModel.CLUSTERING in Java's enum
+_BROKER: Final = ("cluster", "brokerIP", "broker")
+_RUNTIME: Final = ("cluster", "brokerIP", "brokerHost", "des", "boottime", "broker_version")
+_TOPIC: Final = ("cluster", "broker", "topic")
+_GROUP: Final = ("cluster", "broker", "group")
+_CONSUMED: Final = ("cluster", "broker", "topic", "group")
+_DIFF: Final = ("group", "topic", "countOfOnlineConsumers", "msgModel")
+_COUNT: Final = ("caddr", "localaddr", "group")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A Prometheus metric with its samples.
+
+    Attributes:
+        name: of the metric.
+        about: its help text.
+        labels: the labels' names.
+        samples: the labels' values, and the metric's.
+    """
+
+    name: str
+    about: str
+    labels: tuple[str, ...]
+    samples: Iterable[tuple[tuple[str, ...], float]]
+
+    @property
+    def text(self) -> str:
+        """The metric in Prometheus' text format, version 0.0.4."""
+        lines = [f"# HELP {self.name} {self.about}\n# TYPE {self.name} gauge\n"]
+        for values, number in self.samples:
+            labels = ",".join(f'{n}="{v.translate(_ESCAPES)}"' for n, v in zip(self.labels, values, strict=True))
+            lines.append(f"{self.name}{{{labels}}} {number}\n")
+        return "".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupLag:
+    """How far a group is in a topic: messages behind, the sum of its offsets, and the oldest message's age in ms."""
+
+    topic: str
+    group: str
+    behind: int
+    offset: int
+    age_ms: int
+
+
+def families(state: BrokerState, started_ms: int) -> Iterator[Family]:
+    """All metrics, one by one, so that the event loop can run between two of them.
+
+    Args:
+        state: of the broker.
+        started_ms: when the broker started, ms since 1970.
+    """
+    yield from _broker(state)
+    yield from _runtime(state, started_ms)
+    yield from _topics(state)
+    yield from _consumers(state)
+    yield from _clients(state)
+
+
+def _broker(state: BrokerState) -> Iterator[Family]:
+    labels = state.config.broker_cluster_name, state.address, state.config.broker_name
+    counted = state.stats
+    put, got = counted.total_rate(stats.TOPIC_PUT_NUMS), counted.total_rate(stats.GROUP_GET_NUMS)
+    yield Family("rocketmq_broker_tps", "Messages a second that were put.", _BROKER, [(labels, put)])
+    yield Family("rocketmq_broker_qps", "Messages a second that were got.", _BROKER, [(labels, got)])
+
+
+def _runtime(state: BrokerState, started_ms: int) -> Iterator[Family]:
+    store, counted, config = state.store, state.stats, state.config
+    labels = (
+        config.broker_cluster_name, state.address, config.broker_name, CURRENT_VERSION_NAME, str(started_ms),
+        str(CURRENT_VERSION),
+    )  # fmt: skip
+    put_total, put_bytes = counted.total(stats.TOPIC_PUT_NUMS), counted.total(stats.TOPIC_PUT_SIZE)
+    values: dict[str, tuple[float, str]] = {
+        "msg_put_total_today_now": (put_total, "Messages that were put since the start."),
+        "msg_gettotal_today_now": (counted.total(stats.GROUP_GET_NUMS), "Messages that were got since the start."),
+        "putmessage_times_total": (put_total, "Messages that were put since the start."),
+        "put_message_size_total": (put_bytes, "Bytes that were put."),
+        "put_message_average_size": (put_bytes / max(put_total, 1), "Average bytes a message."),
+        "dispatch_behind_bytes": (store.max_physical_offset - store.dispatched_offset, "Bytes not dispatched."),
+        "remain_howmanydata_toflush": (store.max_physical_offset - store.flushed_offset, "Bytes not flushed."),
+        "commitlog_minoffset": (store.min_physical_offset, "The CommitLog's first physical offset."),
+        "commitlog_maxoffset": (store.max_physical_offset, "The CommitLog's end, a physical offset."),
+        "earliest_message_timestamp": (store.earliest_store_timestamp_ms() or -1, "The oldest store timestamp, ms."),
+        "put_tps60": (counted.total_rate(stats.TOPIC_PUT_NUMS), "Messages a second that were put, last minute."),
+        "getfound_tps60": (counted.total_rate(stats.GROUP_GET_NUMS), "Messages a second that were got, last minute."),
+    }
+    for name, (value, about) in values.items():
+        yield Family(f"rocketmq_brokeruntime_{name}", about, _RUNTIME, [(labels, value)])
+
+
+def _topics(state: BrokerState) -> Iterator[Family]:
+    place = state.config.broker_cluster_name, state.config.broker_name
+    ends: dict[str, list[tuple[tuple[str, ...], float]]] = {"": [], names.RETRY_PREFIX: [], names.DLQ_PREFIX: []}
+    for topic, config in state.topics.table.items():
+        prefix = next((one for one in (names.RETRY_PREFIX, names.DLQ_PREFIX) if topic.startswith(one)), "")
+        queues = range(max(config.read_queue_nums, config.write_queue_nums))
+        end = sum(state.store.max_offset(topic, queue_id) for queue_id in queues)
+        name = topic.removeprefix(prefix) if prefix == names.DLQ_PREFIX else topic
+        ends[prefix].append(((*place, name), end))
+    yield Family("rocketmq_producer_offset", "Messages that a topic has ever had.", _TOPIC, ends[""])
+    yield Family("rocketmq_topic_retry_offset", "Messages that a retry topic had.", _TOPIC, ends[names.RETRY_PREFIX])
+    yield Family("rocketmq_topic_dlq_offset", "Messages that a DLQ topic had.", _GROUP, ends[names.DLQ_PREFIX])
+    yield Family("rocketmq_producer_tps", "Messages a second that were put into a topic.", _TOPIC,
+                 _rates(state, stats.TOPIC_PUT_NUMS))  # fmt: skip
+    yield Family("rocketmq_producer_message_size", "Bytes a second that were put into a topic.", _TOPIC,
+                 _rates(state, stats.TOPIC_PUT_SIZE))  # fmt: skip
+
+
+def _rates(state: BrokerState, name: str) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Rates of a counter in the last minute, by key: a topic, or ``topic@group``."""
+    place = state.config.broker_cluster_name, state.config.broker_name
+    for key in state.stats.keys(name):
+        yield (*place, *key.split("@", 1)), state.stats.rate(name, key)
+
+
+def _sent_back(state: BrokerState) -> Iterator[tuple[tuple[str, ...], float]]:
+    place = state.config.broker_cluster_name, state.config.broker_name
+    for key in state.stats.keys(stats.SNDBCK_PUT_NUMS):
+        counted = state.stats.body(stats.SNDBCK_PUT_NUMS, key)
+        if counted is not None:
+            yield (*place, *key.split("@", 1)), counted.stats_minute.sum
+
+
+def _consumers(state: BrokerState) -> Iterator[Family]:
+    place = state.config.broker_cluster_name, state.config.broker_name
+    found = list(_group_lags(state))
+    all_labels = [(*place, one.topic, one.group) for one in found]
+    for name, about, prefix in (
+        ("rocketmq_group_diff", "Messages that a group is behind.", ""),
+        ("rocketmq_group_retrydiff", "Messages that a group is behind in its retry topic.", names.RETRY_PREFIX),
+    ):
+        yield Family(name, about, _DIFF, [
+            ((one.group, one.topic, str(_member_count(state, one.group)), _CLUSTERING), one.behind)
+            for one in found if one.topic.startswith(names.RETRY_PREFIX) == bool(prefix)
+        ])  # fmt: skip
+    yield Family("rocketmq_message_accumulation", "Messages that a group is behind.", _CONSUMED,
+                 [(labels, one.behind) for labels, one in zip(all_labels, found, strict=True)])  # fmt: skip
+    yield Family("rocketmq_consumer_offset", "The sum of a group's offsets.", _CONSUMED,
+                 [(labels, one.offset) for labels, one in zip(all_labels, found, strict=True)])  # fmt: skip
+    yield Family("rocketmq_group_get_latency_by_storetime", "Age in ms of a group's next message.", _CONSUMED,
+                 [(labels, one.age_ms) for labels, one in zip(all_labels, found, strict=True)])  # fmt: skip
+    yield Family("rocketmq_consumer_tps", "Messages a second that a group gets.", _CONSUMED,
+                 _rates(state, stats.GROUP_GET_NUMS))  # fmt: skip
+    yield Family("rocketmq_consumer_message_size", "Bytes a second that a group gets.", _CONSUMED,
+                 _rates(state, stats.GROUP_GET_SIZE))  # fmt: skip
+    yield Family("rocketmq_send_back_nums", "Messages that a group has sent back, last minute.", _CONSUMED,
+                 _sent_back(state))  # fmt: skip
+
+
+def _group_lags(state: BrokerState) -> Iterator[_GroupLag]:
+    """All groups in all topics that they have offsets of; those that broadcast keep theirs themselves."""
+    for key in state.offsets.table:
+        topic, _, group = key.partition("@")
+        config, members = state.topics.get(topic), state.consumers.groups.get(group)
+        if config is None or (members is not None and members.is_broadcasting):
+            continue
+        behind = total = age_ms = 0
+        for queue_id in range(config.read_queue_nums):
+            offset, end = max(0, state.offsets.get(topic, group, queue_id)), state.store.max_offset(topic, queue_id)
+            behind, total = behind + end - offset, total + offset
+            stored_ms = state.store.store_timestamp_ms(topic, queue_id, offset) if offset < end else None
+            age_ms = max(age_ms, state.clock_ms() - stored_ms if stored_ms else 0)
+        yield _GroupLag(topic, group, behind, total, age_ms)
+
+
+def _member_count(state: BrokerState, group: str) -> int:
+    members = state.consumers.groups.get(group)
+    return 0 if members is None else len(members.clients)
+
+
+def _clients(state: BrokerState) -> Iterator[Family]:
+    place = state.config.broker_cluster_name, state.config.broker_name
+    consumers = []
+    for name, group in state.consumers.groups.items():
+        members = list(group.clients.values())
+        addresses = ",".join(one.connection.remote_address for one in members)
+        consumers.append(((addresses, ",".join(one.client_id for one in members), name), len(members)))
+    yield Family("rocketmq_group_count", "Members of a consumer group.", _COUNT, consumers)
+    producers = [((*place, name), len(members)) for name, members in state.producers.groups.items()]
+    yield Family("rocketmq_producer_count", "Members of a producer group.", _GROUP, producers)

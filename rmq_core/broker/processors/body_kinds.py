@@ -1,0 +1,27 @@
+"""Which requests bring messages or lists, and so may have large bodies; see ``ServerSettings.limit_bodies``."""
+
+from typing import Final
+
+from rmq_core.remoting.codes import RequestCode
+
+WITH_MESSAGES: Final = frozenset(
+    (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        # A pull's body is not read, and this is the path that has to be fast.
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+    )
+)
+WITH_LISTS: Final = frozenset(
+    (
+        RequestCode.HEART_BEAT,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    )
+)

@@ -1,0 +1,116 @@
+"""Broker administration: settings, statistics, cleaning (request codes 25, 26, 28, 306, 315, 316, 329, 907).
+
+Source: ``AdminBrokerProcessor``.
+"""
+
+import logging
+from dataclasses import replace
+
+from rmq_core.broker.config import store_properties
+from rmq_core.broker.ignored_keys import DONE_ANYWAY
+from rmq_core.broker.processors.runtime_info import runtime_info
+from rmq_core.broker.processors.timer_admin import TimerAdmin
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.timer.schedule import Schedule
+from rmq_core.remoting.bodies import DataVersion, KVTable, encode_body
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.java_properties import format_properties, parse_properties
+from rmq_core.remoting.requests import ViewStats
+from rmq_core.remoting.settings import as_properties, changed_settings
+from rmq_formats.errors import DecodeError, OptionError
+
+log = logging.getLogger("rmq.broker.admin")
+
+
+class BrokerAdmin:
+    """Handles requests that administer the broker itself."""
+
+    def __init__(self, state: BrokerState, schedule: Schedule, timed: TimerAdmin) -> None:
+        self._state = state
+        self._schedule = schedule
+        self._timed = timed
+        self._started_ms = state.clock_ms()
+        self._version = DataVersion(timestamp=self._started_ms)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.UPDATE_BROKER_CONFIG: self.update_config,
+            RequestCode.GET_BROKER_CONFIG: self.get_config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.get_runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.view_stats,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_topics,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
+            RequestCode.GET_BROKER_HA_STATUS: self.get_ha_status,
+        }
+
+    def update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UPDATE_BROKER_CONFIG (25): changes mutable settings until the next start; one that is not refuses all."""
+        state = self._state
+        try:
+            values = changed_settings(state.config, parse_properties(str(request.body, "utf-8")), DONE_ANYWAY)
+        except (UnicodeDecodeError, DecodeError) as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from error
+        except OptionError as error:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"Can not update config in black list. {error}") from error
+        state.config = replace(state.config, **values)  # type: ignore[arg-type] # converted to the fields' types
+        self._version = self._version.next(state.clock_ms())
+        if "broker_permission" in values:
+            state.topics.touch()
+        log.info(
+            "%(client)s changed the settings %(settings)s",
+            {"client": connection.remote_address, "settings": ", ".join(sorted(values))},
+        )
+        return request.response()
+
+    def get_config(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_BROKER_CONFIG (26): the broker's and its store's settings, as properties."""
+        values = as_properties(self._state.config) | store_properties(self._state.store.config)
+        version = encode_body(self._version).decode()
+        return request.response(ext_fields={"version": version}, body=format_properties(values).encode())
+
+    def get_runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_BROKER_RUNTIME_INFO (28): figures as text, see ``runtime_info``."""
+        table = runtime_info(self._state, self._schedule, self._started_ms) | self._timed.runtime_info()
+        return request.response(body=encode_body(KVTable(table=table)))
+
+    def view_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """VIEW_BROKER_STATS_DATA (315): sums and rates of one counter."""
+        asked = read_fields(request, ViewStats)
+        found = self._state.stats.body(asked.stats_name, asked.stats_key)
+        if found is None:
+            return request.response(
+                int(ResponseCode.SYSTEM_ERROR), f"The stats <{asked.stats_name}> <{asked.stats_key}> not exist"
+            )
+        return request.response(body=encode_body(found))
+
+    def delete_expired(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """DELETE_EXPIRED_COMMITLOG (329): deletes expired files now, whatever the hour."""
+        report = self._state.store.clean(self._state.clock_ms(), manually=True)
+        log.info(
+            "%(client)s had expired files deleted: %(report)s", {"client": connection.remote_address, "report": report}
+        )
+        return request.response()
+
+    def clean_topics(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """CLEAN_UNUSED_TOPIC (316), CLEAN_EXPIRED_CONSUMEQUEUE (306): delete the queues of topics that are gone."""
+        state = self._state
+        unused = [
+            one for one in state.store.topics() if one not in state.topics.table and not state.topics.is_system(one)
+        ]
+        if unused:
+            state.store.delete_topics(unused)
+            log.info(
+                "%(client)s had the queues of %(topics)s deleted",
+                {"client": connection.remote_address, "topics": ", ".join(unused)},
+            )
+        return request.response()
+
+    def get_ha_status(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_BROKER_HA_STATUS (907): the slaves and how far they are, or the slave's own progress."""
+        return request.response(body=encode_body(self._state.replication.status()))

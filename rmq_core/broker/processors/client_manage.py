@@ -1,0 +1,154 @@
+"""Client heartbeats, group membership and queue locks (request codes 34, 35, 38, 41, 42, 46).
+
+Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGroup``, ``AdminBrokerProcessor``.
+"""
+
+from rmq_core.broker.processors.pull import check_expression_size
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.clients import Client, ConsumerGroup, silent
+from rmq_core.broker.tables.subscription_filter import filter_of, is_tag_type
+from rmq_core.remoting.bodies import (
+    CheckClientBody,
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    LockBatchResponse,
+    decode_body,
+    encode_body,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
+from rmq_formats.sql92 import SqlError
+
+
+class Memberships:
+    """Handles heartbeats and other requests of clients as members of groups."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        state.consumers.on_members_change = self.members_changed
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_consumers,
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
+        }
+
+    def heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """HEART_BEAT (34): registers a client in its consumer and producer groups."""
+        beat = decode_body(request.body, HeartbeatData, is_request=True)
+        state = self._state
+        self._check_expressions(beat)
+        client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms())
+        for data in beat.consumer_data_set:
+            self._consumer(client, data, without_subscriptions=beat.without_sub)
+        for producer in beat.producer_data_set:
+            state.producers.register(producer.group_name, client)
+        return request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+    def _check_expressions(self, beat: HeartbeatData) -> None:
+        """Refuse a heartbeat whose SQL92 expressions together would compile for too long."""
+        subscriptions = (one for data in beat.consumer_data_set for one in data.subscription_data_set)
+        size = sum(len(one.sub_string) for one in subscriptions if not is_tag_type(one.expression_type))
+        check_expression_size(size, self._state.config)
+
+    def _consumer(self, client: Client, data: ConsumerData, *, without_subscriptions: bool) -> None:
+        state = self._state
+        group = state.groups.find(data.group_name, state.config.auto_create_subscription_group)
+        if group is None:
+            return
+        topics = state.topics.table
+        ordered = any(one.topic in topics and topics[one.topic].order for one in data.subscription_data_set)
+        state.topics.make(names.retry_topic(data.group_name), group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
+        if without_subscriptions:  # the subscriptions are those of the heartbeat before
+            known = state.consumers.groups.get(data.group_name)
+            if known is None:
+                return
+            known.clients[client.connection] = client
+        else:
+            state.filters.register(data.group_name, data.subscription_data_set)
+            state.consumers.register(client, data)
+
+    def unregister(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UNREGISTER_CLIENT (35): removes a client from its groups."""
+        asked = read_fields(request, UnregisterClient)
+        if asked.producer_group is not None:
+            self._state.producers.unregister(asked.producer_group, connection)
+        if asked.consumer_group is not None:
+            self._state.consumers.unregister(asked.consumer_group, connection)
+        return request.response()
+
+    def list_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_CONSUMER_LIST_BY_GROUP (38): the client ids of a group's members, for rebalance."""
+        asked = read_fields(request, ConsumerGroupName)
+        members = self._state.consumers.groups.get(asked.consumer_group)
+        if members is None:
+            return request.response(
+                int(ResponseCode.SYSTEM_ERROR), f"no consumer for this group, {asked.consumer_group}"
+            )
+        ids = list(dict.fromkeys(client.client_id for client in members.clients.values()))
+        return request.response(body=encode_body(ConsumerIdList(consumer_id_list=ids)))
+
+    def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """LOCK_BATCH_MQ (41): locks queues for an orderly consumer."""
+        asked = decode_body(request.body, LockBatchRequest, is_request=True)
+        locked = self._state.locks.lock(asked.consumer_group, asked.mq_set, asked.client_id)
+        return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked)))
+
+    def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """UNLOCK_BATCH_MQ (42): unlocks queues of an orderly consumer."""
+        asked = decode_body(request.body, LockBatchRequest, is_request=True)
+        self._state.locks.unlock(asked.consumer_group, asked.mq_set, asked.client_id)
+        return request.response()
+
+    def check_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """CHECK_CLIENT_CONFIG (46): checks that a subscription's expression compiles."""
+        one = decode_body(request.body, CheckClientBody, is_request=True).subscription_data
+        if is_tag_type(one.expression_type):
+            return request.response()
+        check_expression_size(len(one.sub_string), self._state.config)
+        if not self._state.config.enable_property_filter:
+            remark = f"The broker does not support consumer to filter message by {one.expression_type}"
+            return request.response(int(ResponseCode.SYSTEM_ERROR), remark)
+        try:
+            filter_of(one)
+        except SqlError as error:
+            return request.response(int(ResponseCode.SUBSCRIPTION_PARSE_FAILED), error.remark)
+        return request.response()
+
+    def members_changed(self, group: ConsumerGroup) -> None:
+        """Notify a group's members of a change, so that they rebalance."""
+        state = self._state
+        if not group.clients:
+            state.filters.unregister(group.name)
+        config = state.groups.table.get(group.name)
+        enabled = state.config.notify_consumer_ids_changed_enable
+        if group.is_broadcasting or not enabled or (config and not config.notify_consumer_ids_changed_enable):
+            return
+        fields = write_fields(ConsumerGroupName(consumer_group=group.name))
+        for connection in group.clients:
+            connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
+
+    def disconnected(self, connection: Connection) -> None:
+        """Remove a closed connection from all groups."""
+        self._state.consumers.drop(connection)
+        self._state.producers.drop(connection)
+
+    def drop_silent(self) -> None:
+        """Close the connections of clients without a recent heartbeat; to be called periodically."""
+        state = self._state
+        before_ms = state.clock_ms() - state.config.channel_expired_timeout_ms
+        groups = [*(group.clients for group in state.consumers.groups.values()), *state.producers.groups.values()]
+        for connection in silent(groups, before_ms):
+            connection.abort()

@@ -1,0 +1,72 @@
+"""Requests of administrators that the broker relays to a connected consumer (codes 307, 309).
+
+Source: ``AdminBrokerProcessor#callConsumer``.
+"""
+
+from typing import Final
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import RequestTimeoutError, ResponseError, TransportError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.requests import ConsumeDirectly, RunningInfo
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.errors import DecodeError
+
+_TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
+
+
+class Relays:
+    """Hands requests of administrators on to the clients that they are about."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.get_running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+        }
+
+    async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_CONSUMER_RUNNING_INFO (307): asks a consumer for its runtime state."""
+        asked = read_fields(request, RunningInfo)
+        return await self._call(request, asked.consumer_group, asked.client_id, bytes(request.body))
+
+    async def consume_directly(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """CONSUME_MESSAGE_DIRECTLY (309): has a consumer consume one stored message now."""
+        asked = read_fields(request, ConsumeDirectly)
+        state = self._state
+        try:
+            record = state.store.record(decode_message_id(asked.msg_id or "")[1])
+        except DecodeError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if record is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"can not find message by the id, {asked.msg_id}")
+        fields = request.ext_fields
+        fields["brokerName"] = state.config.broker_name
+        if topic := state.topics.get(asked.topic or ""):
+            fields["topicSysFlag"] = str(topic.topic_sys_flag)
+        if group := state.groups.table.get(asked.consumer_group):
+            fields["groupSysFlag"] = str(group.group_sys_flag)
+        return await self._call(request, asked.consumer_group, asked.client_id or "", bytes(record))
+
+    async def _call(self, request: RemotingCommand, group: str, client_id: str, body: bytes) -> RemotingCommand:
+        """Send the request to a group's member, and return its answer."""
+        client = self._state.consumers.client(group, client_id)
+        if client is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        command = new_request(request.code, dict(request.ext_fields), body)
+        try:
+            answer = await client.connection.invoke(command, _TIMEOUT_S)
+        except RequestTimeoutError as error:
+            remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
+            raise ResponseError(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from error
+        except TransportError as error:
+            remark = f"invoke consumer <{group}> <{client_id}> Exception: {error}"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark) from error
+        return request.response(answer.code, answer.remark, dict(answer.ext_fields), bytes(answer.body))

@@ -1,0 +1,137 @@
+"""Ends of transactions: commits or rolls back half messages (request codes 37, 323).
+
+``put_message`` stores half messages; ``transaction.check`` asks producers that have not ended their transaction.
+
+Source: ``EndTransactionProcessor``, ``AdminBrokerProcessor#resumeCheckHalfMessage``.
+"""
+
+import logging
+from typing import Final
+
+from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import stats
+from rmq_core.broker.transaction.half import (
+    CHECK_TIMES,
+    IMMUNITY_SECONDS,
+    PRODUCER_GROUP,
+    is_transaction,
+    put_final,
+    put_half_again,
+    real_place,
+)
+from rmq_core.broker.transaction.half_record import HalfRecord, half_record
+from rmq_core.broker.transaction.op_writer import OpNotes
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import EndTransaction, ResumeCheckHalf
+from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.errors import DecodeError
+
+log = logging.getLogger("rmq.broker.transactions")
+_NOT_FOUND: Final = "Find prepared transaction message failed"
+_ILLEGAL: Final = (
+    "The message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
+    "msg properties length limit 32KB."
+)
+_NOT_RESUMED: Final = "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed."
+
+
+class Transactions:
+    """Handles END_TRANSACTION: commits or rolls back half messages."""
+
+    def __init__(self, state: BrokerState, notes: OpNotes, acknowledgements: Acknowledgements) -> None:
+        self._state = state
+        self._notes = notes
+        self._acknowledgements = acknowledgements
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.END_TRANSACTION: self.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
+        }
+
+    def end(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        """END_TRANSACTION (37); a producer that does not know the outcome yet gets no answer, as in the original."""
+        state, asked = self._state, read_fields(request, EndTransaction)
+        if asked.commit_or_rollback not in (FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK):
+            log.debug(
+                "%(client)s does not know yet what becomes of %(msg_id)s: %(why)s",
+                {"client": connection.remote_address, "msg_id": asked.msg_id, "why": request.remark},
+            )
+            return None
+        record = state.store.record(asked.commit_log_offset)
+        half = None if record is None else half_record(record)
+        if half is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        properties = half.looked_at()
+        if not asked.from_transaction_check and self._is_too_late(half, properties):
+            return request.response(int(ResponseCode.ILLEGAL_OPERATION))
+        if properties.get(PRODUCER_GROUP) != asked.producer_group:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != asked.tran_state_table_offset:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        if asked.commit_or_rollback == FLAG_TRANSACTION_ROLLBACK:
+            self._notes.add(half.queue_offset)
+            return request.response()
+        result = self._commit(half, properties)
+        self._notes.add(half.queue_offset)
+        if self._acknowledgements.must_wait:
+            return self._acknowledgements.when_safe(request, request.response(), result)
+        return request.response()
+
+    def _is_too_late(self, half: HalfRecord, properties: dict[str, str]) -> bool:
+        """Whether a message with its own check time can only be ended by a check now: ``rejectCommitOrRollback``."""
+        seconds = properties.get(IMMUNITY_SECONDS)
+        if not seconds:
+            return False
+        immunity_ms = int(seconds) * 1000 if seconds.isdecimal() and len(seconds) < 16 else 0
+        immunity_ms = max(immunity_ms, self._state.config.transaction_timeout_ms)
+        return self._state.clock_ms() - half.born_timestamp_ms > immunity_ms
+
+    def _commit(self, half: HalfRecord, properties: dict[str, str]) -> PutResult:
+        """Store a committed message in its real topic.
+
+        Raises:
+            ResponseError: it cannot be stored; it stays a half message.
+        """
+        state, place = self._state, real_place(properties)
+        if place is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "the half message names no real topic and queue")
+        result = put_final(state, half, properties, place)
+        if result.status is not PutStatus.PUT_OK:
+            raise self._failure(result.status)
+        state.stats.count(stats.TOPIC_PUT_NUMS, place[0], 1)
+        state.stats.count(stats.TOPIC_PUT_SIZE, place[0], result.size)
+        return result
+
+    def _failure(self, status: PutStatus) -> ResponseError:
+        """The error response for a commit. Source: ``EndTransactionProcessor#sendFinalMessage``."""
+        if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            remark = _ILLEGAL.format(self._state.store.config.max_message_bytes)
+            return ResponseError(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+            return ResponseError(ResponseCode.SYSTEM_ERROR, "Create mapped file failed.")
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+        return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
+
+    def resume_check(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """RESUME_CHECK_HALF_MESSAGE (323): resumes the checks of a half message that was given up."""
+        asked = read_fields(request, ResumeCheckHalf)
+        try:
+            half = self._state.store.message(decode_message_id(asked.msg_id or "")[1])
+        except DecodeError as error:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} {error}") from error
+        if half is None or not is_transaction(half.properties):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_NOT_RESUMED} No half message has the id {asked.msg_id}")
+        result = put_half_again(self._state, half, half.properties | {CHECK_TIMES: "0"})
+        if result.status is not PutStatus.PUT_OK:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _NOT_RESUMED)
+        return request.response()

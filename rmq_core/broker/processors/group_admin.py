@@ -1,0 +1,171 @@
+"""Consumer group administration and client connections (codes 200, 201, 203, 204, 207, 225, 328, 343, 345, 352).
+
+Source: ``AdminBrokerProcessor``.
+"""
+
+import logging
+from collections.abc import Iterable
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.clients import Client
+from rmq_core.remoting.bodies import (
+    ConnectionBody,
+    ConsumerConnection,
+    GroupConfigList,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    QuerySubscription,
+    SubscriptionGroupConfig,
+    TopicList,
+    decode_body,
+    encode_body,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import ConsumerGroupName, DeleteGroup, Group, ProducerGroup
+
+log = logging.getLogger("rmq.broker.admin")
+
+
+class GroupAdmin:
+    """Handles requests that administer consumer groups."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.put,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.put_all,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.get_all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.get_consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.get_producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.get_all_producers,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.get_topics,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.get_subscription,
+        }
+
+    def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200): creates or replaces a group."""
+        self._put([decode_body(request.body, SubscriptionGroupConfig, is_request=True)], connection)
+        return request.response()
+
+    def put_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): creates or replaces groups."""
+        self._put(decode_body(request.body, GroupConfigList, is_request=True).group_config_list, connection)
+        return request.response()
+
+    def _put(self, groups: list[SubscriptionGroupConfig], connection: Connection) -> None:
+        for group in groups:
+            if not names.is_group(group.group_name):
+                raise ResponseError(
+                    ResponseCode.INVALID_PARAMETER,
+                    "The specified group is blank, too long, or contains illegal characters, allowing only "
+                    "^[%|a-zA-Z0-9_-]+$",
+                )
+        table = self._state.groups
+        table.put_all([table.altered(group) for group in groups])
+        changed = ", ".join(group.group_name for group in groups)
+        log.info(
+            "%(client)s made or changed the groups %(groups)s",
+            {"client": connection.remote_address, "groups": changed},
+        )
+
+    def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all group configurations."""
+        return request.response(body=encode_body(self._state.groups.body()))
+
+    def get(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group's configuration."""
+        name = read_fields(request, Group).group
+        group = self._state.groups.table.get(name)
+        if group is None:
+            return request.response(
+                int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), f"No group in this broker. group: {name}"
+            )
+        return request.response(body=encode_body(group))
+
+    def delete(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """DELETE_SUBSCRIPTIONGROUP (207): deletes a group and, if asked to, its consumer offsets."""
+        asked = read_fields(request, DeleteGroup)
+        self._state.groups.remove(asked.group_name)
+        if asked.clean_offset:
+            self._state.offsets.remove_group(asked.group_name)
+        log.info(
+            "%(client)s deleted the group %(group)s",
+            {"client": connection.remote_address, "group": asked.group_name},
+        )
+        return request.response()
+
+    def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_CONSUMER_CONNECTION_LIST (203)."""
+        name = read_fields(request, ConsumerGroupName).consumer_group
+        group = self._state.consumers.groups.get(name)
+        if group is None:
+            return request.response(int(ResponseCode.CONSUMER_NOT_ONLINE), f"the consumer group[{name}] not online")
+        body = ConsumerConnection(
+            connection_set=_bodies(group.clients.values()),
+            consume_from_where=group.data.consume_from_where,
+            consume_type=group.data.consume_type,
+            message_model=group.data.message_model,
+            subscription_table=group.subscriptions,
+        )
+        return request.response(body=encode_body(body))
+
+    def get_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_PRODUCER_CONNECTION_LIST (204): a producer group's connected members."""
+        name = read_fields(request, ProducerGroup).producer_group
+        members = self._state.producers.groups.get(name)
+        if members is None:
+            return request.response(int(ResponseCode.SYSTEM_ERROR), f"the producer group[{name}] not exist")
+        return request.response(body=encode_body(ProducerConnection(connection_set=_bodies(members.values()))))
+
+    def get_all_producers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_ALL_PRODUCER_INFO (328): the connected members of all producer groups."""
+        table = {
+            group: [
+                ProducerInfo(
+                    client_id=one.client_id,
+                    language=one.language,
+                    last_update_timestamp=one.heard_ms,
+                    remote_ip=one.connection.remote_address,
+                    version=one.version,
+                )
+                for one in members.values()
+            ]
+            for group, members in self._state.producers.groups.items()
+        }
+        return request.response(body=encode_body(ProducerTable(data=table)))
+
+    def get_topics(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """QUERY_TOPICS_BY_CONSUMER (343): the topics in which a group has consumer offsets."""
+        topics = self._state.offsets.topics_of(read_fields(request, Group).group)
+        return request.response(body=encode_body(TopicList(topic_list=sorted(topics), broker_addr=self._state.address)))
+
+    def get_subscription(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """QUERY_SUBSCRIPTION_BY_CONSUMER (345): a group's subscription of a topic."""
+        asked = read_fields(request, Group)
+        group = self._state.consumers.groups.get(asked.group)
+        found = group.subscriptions.get(asked.topic or "") if group else None
+        body = QuerySubscription(group=asked.group, topic=asked.topic or "", subscription_data=found)
+        return request.response(body=encode_body(body))
+
+
+def _bodies(clients: Iterable[Client]) -> list[ConnectionBody]:
+    return [
+        ConnectionBody(
+            client_addr=one.connection.remote_address,
+            client_id=one.client_id,
+            language=one.language,
+            version=one.version,
+        )
+        for one in clients
+    ]

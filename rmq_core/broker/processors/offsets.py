@@ -1,0 +1,86 @@
+"""Queue offsets: of consumers, of queue bounds, by store time (request codes 14, 15, 29, 30, 31, 32).
+
+Source: ``ConsumerManageProcessor``, ``AdminBrokerProcessor``.
+"""
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.consumer_offsets import NONE
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import QueryConsumerOffset, Queue, SearchOffset, UpdateConsumerOffset
+from rmq_core.store.results import Boundary
+
+
+class QueuePlaces:
+    """Handles requests for offsets: a queue's minimum and maximum, a group's own, and one by time."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
+        }
+
+    def query_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """QUERY_CONSUMER_OFFSET (14). A new group on a young queue begins at 0."""
+        asked = read_fields(request, QueryConsumerOffset)
+        offset = self._state.offsets.get(asked.topic, asked.consumer_group, asked.queue_id)
+        if offset == NONE and asked.set_zero_if_not_found and self._is_young(asked.topic, asked.queue_id):
+            offset = 0
+        if offset == NONE:
+            return request.response(
+                int(ResponseCode.QUERY_NOT_FOUND), "Not found, maybe this group consumer boot first"
+            )
+        return request.response(ext_fields={"offset": str(offset)})
+
+    def _is_young(self, topic: str, queue_id: int) -> bool:
+        store = self._state.store
+        return store.min_offset(topic, queue_id) <= 0 and store.is_in_memory(topic, queue_id, 0)
+
+    def update_consumer_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """UPDATE_CONSUMER_OFFSET (15): commits a group's offset in a queue."""
+        asked = read_fields(request, UpdateConsumerOffset)
+        state = self._state
+        if asked.consumer_group not in state.groups.table:
+            return request.response(
+                int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), f"Group {asked.consumer_group} not exist!"
+            )
+        if asked.topic not in state.topics.table:
+            return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"Topic {asked.topic} not exist!")
+        if state.offsets.is_reset(asked.topic, asked.consumer_group, asked.queue_id):
+            return request.response(remark="Offset has been previously reset")
+        state.offsets.commit(asked.topic, asked.consumer_group, asked.queue_id, asked.commit_offset)
+        return request.response()
+
+    def search_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """SEARCH_OFFSET_BY_TIMESTAMP (29): the queue offset for a store time."""
+        asked = read_fields(request, SearchOffset)
+        boundary = Boundary.UPPER if asked.boundary_type.upper() == "UPPER" else Boundary.LOWER
+        offset = self._state.store.offset_by_time(asked.topic, asked.queue_id, asked.timestamp, boundary)
+        return request.response(ext_fields={"offset": str(offset)})
+
+    def max_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_MAX_OFFSET (30): the queue offset one past the newest message."""
+        asked = read_fields(request, Queue)
+        return request.response(ext_fields={"offset": str(self._state.store.max_offset(asked.topic, asked.queue_id))})
+
+    def min_offset(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_MIN_OFFSET (31): the first readable queue offset."""
+        asked = read_fields(request, Queue)
+        return request.response(ext_fields={"offset": str(self._state.store.min_offset(asked.topic, asked.queue_id))})
+
+    def earliest_time(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_EARLIEST_MSG_STORETIME (32): store timestamp of a queue's first message."""
+        asked = read_fields(request, Queue)
+        store = self._state.store
+        found = store.store_timestamp_ms(asked.topic, asked.queue_id, store.min_offset(asked.topic, asked.queue_id))
+        return request.response(ext_fields={"timestamp": str(-1 if found is None else found)})

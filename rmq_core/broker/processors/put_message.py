@@ -1,0 +1,273 @@
+"""Stores client messages: finds the topic, adds properties, and redirects delayed, timer, half and retried ones.
+
+Source: ``SendMessageProcessor``, ``AbstractSendMessageProcessor#msgCheck``.
+"""
+
+import random
+import re
+from typing import Final, NamedTuple
+
+from rmq_core.broker.processors.recall import recall_handle
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.timer_admission import drop as drop_times
+from rmq_core.broker.tables.waiters import DelayLevels
+from rmq_core.broker.transaction.half import is_transaction, to_half
+from rmq_core.remoting.bodies import TopicConfig
+from rmq_core.remoting.codes import ResponseCode, Version
+from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import SendMessage
+from rmq_core.remoting.uniq_key import UniqKeys
+from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.layout import (
+    FLAG_INNER_BATCH,
+    FLAG_MULTI_TAGS,
+    FLAG_TRANSACTION_MASK,
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_DELAY,
+    PROPERTY_SEPARATOR,
+    PROPERTY_UNIQ_KEY,
+)
+from rmq_formats.codecs.properties import decode_properties, encode_properties
+
+_WAIT: Final = "WAIT"
+_SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
+_POP_CHECKPOINT: Final = "POP_CK"
+_TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+# Properties that need handling; without them the client's text goes into the record as it is.
+# A separator is put before the text for them: an expression that begins with a letter is searched for much faster.
+_SPECIAL: Final = re.compile(
+    "\x02(?:DELAY|T(?:RAN_MSG|IMER_DELAY_SEC|IMER_DELAY_MS|IMER_DELIVER_MS|RACE_ON)|POP_CK|MSG_REGION|CLUSTER"
+    "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT)"
+)
+_UNIQ_KEY: Final = re.compile("\x02UNIQ_KEY\x01([^\x02]+)")
+_ILLEGAL: Final = (
+    "the message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
+    "msg properties length limit 32KB."
+)
+_HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_NOT_AVAILABLE: Final = (
+    "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
+    "messages are put to the slave, message store has been shut down, etc. ({})"
+)
+
+
+class Stored(NamedTuple):
+    """Result of storing a client's message.
+
+    Attributes:
+        queue_id: of the queue that it belongs to.
+        result: of its append, which went well.
+        uniq_key: the producer's id of it, or the broker's; None for a batch that came without.
+        waits: whether its sender waits for flush and replication.
+        recall_handle: what its sender can recall it by; None if it is no timer message.
+    """
+
+    queue_id: int
+    result: PutResult
+    uniq_key: str | None
+    waits: bool
+    recall_handle: str | None = None
+
+
+class Storing:
+    """Stores the messages that clients send.
+
+    Attributes:
+        marks: properties that are added to each message, and returned to its sender.
+    """
+
+    def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
+        self._state = state
+        self._levels = levels
+        config = state.config
+        self.marks = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
+        self._own_properties = self.marks | {"CLUSTER": config.broker_cluster_name}
+        self._own = encode_properties(self._own_properties)
+        self._uniq_keys = UniqKeys()
+
+    def store(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> Stored:
+        """Store a message or a batch.
+
+        Args:
+            request: it has the body.
+            connection: of the sender.
+            asked: the request's fields.
+
+        Raises:
+            ResponseError: the error response, if it cannot be stored.
+        """
+        state = self._state
+        topic = state.topics.table.get(asked.topic)
+        if topic is None or asked.topic in names.NOT_FOR_CLIENTS:
+            topic = self._make_topic(asked)
+        if not state.config.broker_permission & names.PERM_WRITE:
+            self._check_permission(topic)
+        queue_id = asked.queue_id
+        if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
+            raise ResponseError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {topic} Producer: {connection.remote_address}",
+            )
+        if queue_id < 0:
+            queue_id = random.randrange(max(topic.write_queue_nums, 1))
+        if asked.sys_flag & FLAG_INNER_BATCH:  # of topics with batch queues only. Source: ``HookUtils#checkInnerBatch``
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        sys_flag = asked.sys_flag | FLAG_MULTI_TAGS * (topic.topic_filter_type == "MULTI_TAG")
+        text = "\x02" + (asked.properties or "")
+        if asked.batch:
+            stored = self._put_batch(request, connection, asked, queue_id, sys_flag)
+        elif _SPECIAL.search(text) is None and not asked.topic.startswith(names.RETRY_PREFIX):
+            found = _UNIQ_KEY.search(text)
+            properties = text[1:].encode("utf-8", "replace")
+            if properties and properties[-1] != PROPERTY_SEPARATOR:
+                properties += _SEPARATOR
+            uniq_key = found[1] if found else self._uniq_keys.next(state.clock_ms())
+            if not found:
+                properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
+            result = self._put(asked.topic, queue_id, request, connection, asked, properties + self._own, sys_flag)
+            stored = Stored(queue_id, result, uniq_key, True)
+        else:
+            stored = self._put_special(request, connection, asked, queue_id, sys_flag)
+        result = stored.result
+        if result.status is not PutStatus.PUT_OK:
+            raise self.failure(result.status)
+        state.stats.count(stats.TOPIC_PUT_NUMS, asked.topic, result.message_count)
+        state.stats.count(stats.TOPIC_PUT_SIZE, asked.topic, result.size)
+        return stored
+
+    def _make_topic(self, asked: SendMessage) -> TopicConfig:
+        """Create the topic of a message, or raise the error response if that is not allowed or the name is reserved."""
+        topics = self._state.topics
+        fault = names.topic_fault(asked.topic)
+        if fault is not None:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
+        if asked.topic in names.NOT_FOR_CLIENTS:
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{asked.topic}] is forbidden.")
+        is_retry = asked.topic.startswith(names.RETRY_PREFIX)
+        sys_flag = (2 if is_retry else 1) if asked.unit_mode else 0
+        made = topics.make_for_send(
+            asked.topic, asked.default_topic, asked.default_topic_queue_nums, sys_flag,
+            self._state.config.auto_create_topic_enable,
+        )  # fmt: skip
+        if made is None and is_retry and not topics.is_full:
+            made = topics.make(asked.topic, 1, sys_flag)
+        if made is None:
+            raise ResponseError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please!{_HELP}"
+            )
+        return made
+
+    def _check_permission(self, topic: TopicConfig) -> None:
+        if topic.order:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._state.address}] sending message is forbidden"
+            )
+
+    def _put(
+        self, topic: str, queue_id: int, request: RemotingCommand, connection: Connection, asked: SendMessage,
+        properties: bytes, sys_flag: int,
+    ) -> PutResult:  # fmt: skip
+        return self._state.store.appender.put(
+            topic, queue_id, request.body, properties, asked.born_timestamp, connection.remote_host,
+            self._state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+        )  # fmt: skip
+
+    def _put_batch(
+        self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
+    ) -> Stored:
+        """Store a batch; its own properties are appended to those of each of its messages."""
+        if asked.topic.startswith(names.RETRY_PREFIX):
+            raise ResponseError(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {asked.topic}"
+            )
+        properties = decode_properties((asked.properties or "").encode("utf-8", "replace")) | self._own_properties
+        if _level(properties) > 0:
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        result = self._state.store.put_batch(
+            asked.topic, queue_id, bytes(request.body), encode_properties(properties), asked.born_timestamp,
+            connection.remote_host, self._state.clock_ms(), sys_flag=sys_flag,
+            reconsume_times=asked.reconsume_times or 0,
+        )  # fmt: skip
+        return Stored(queue_id, result, properties.get(PROPERTY_UNIQ_KEY), True)
+
+    def _put_special(
+        self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
+    ) -> Stored:
+        """Store a message that is delayed, timed, retried, half of a transaction, or whose sender does not wait."""
+        properties = decode_properties((asked.properties or "").encode("utf-8", "replace"))
+        topic, asked_queue_id = asked.topic, queue_id
+        if topic.startswith(names.RETRY_PREFIX):
+            topic, queue_id = self._retry_or_dead(request, asked, queue_id, properties)
+        level = _level(properties)
+        is_half = is_transaction(properties) and not ((asked.reconsume_times or 0) > 0 and level > 0)
+        if is_half and self._state.config.reject_transaction_message:
+            raise ResponseError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._state.address}] sending transaction message is forbidden",
+            )
+        for name in [name for name in properties if name == _POP_CHECKPOINT or name.startswith(_TRANSIENT_PREFIX)]:
+            del properties[name]
+        properties |= self._own_properties
+        uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
+        if is_half:
+            topic, queue_id = to_half(topic, queue_id, properties)
+            sys_flag &= ~FLAG_TRANSACTION_MASK
+        elif level > 0:
+            drop_times(properties)
+            topic, queue_id = self._levels.redirect(topic, queue_id, properties, level)
+        else:
+            topic, queue_id = self._state.timers.redirect(topic, queue_id, properties)
+        encoded = encode_properties(properties)
+        if len(encoded) > MAX_PROPERTIES_BYTES:
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        result = self._put(topic, queue_id, request, connection, asked, encoded, sys_flag)
+        waits = properties.get(_WAIT, "true").lower() == "true"
+        handle = None if is_half else recall_handle(properties, self._state.config.broker_name)
+        return Stored(asked_queue_id, result, uniq_key, waits, handle)
+
+    def _retry_or_dead(
+        self, request: RemotingCommand, asked: SendMessage, queue_id: int, properties: dict[str, str]
+    ) -> tuple[str, int]:
+        """Topic and queue of a message sent to a retry topic, or of its dead letter. Source: ``handleRetryAndDLQ``."""
+        state, group_name = self._state, asked.topic.removeprefix(names.RETRY_PREFIX)
+        group = state.groups.find(group_name, state.config.auto_create_subscription_group)
+        if group is None:
+            raise ResponseError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group_name} {_HELP}"
+            )
+        most = group.retry_max_times
+        if request.version >= Version.V3_4_9 and asked.max_reconsume_times is not None:
+            most = asked.max_reconsume_times
+        if (asked.reconsume_times or 0) <= most and not state.locks.is_any_locked(group_name):
+            return asked.topic, queue_id
+        properties[PROPERTY_DELAY] = "-1"
+        return state.topics.make(names.dlq_topic(group_name), 1).topic_name, 0
+
+    def _illegal(self) -> str:
+        return _ILLEGAL.format(self._state.store.config.max_message_bytes)
+
+    def failure(self, status: PutStatus) -> ResponseError:
+        """The error response for a message that was not stored. Source: ``handlePutMessageResult``."""
+        if status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            return ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        if status is PutStatus.CREATE_MAPPED_FILE_FAILED:
+            return ResponseError(ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken.")
+        if status is PutStatus.SERVICE_NOT_AVAILABLE:
+            why = "; ".join(self._state.store.refusals.values()) or "the store takes no messages now"
+            return ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _NOT_AVAILABLE.format(why))
+        return ResponseError(ResponseCode.SYSTEM_ERROR, status.value)
+
+
+def _level(properties: dict[str, str]) -> int:
+    """The delay level in a message's properties; 0 if there is none.
+
+    Raises:
+        ResponseError: the property is no number.
+    """
+    text = properties.get(PROPERTY_DELAY, "0")
+    if not text.removeprefix("-").isdecimal() or len(text) > 9:
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"the property {PROPERTY_DELAY} is not a number")
+    return int(text)

@@ -1,0 +1,149 @@
+"""Recall of timer messages (request code 370), by the handle in the answer to their send.
+
+Source: ``RecallMessageProcessor``, ``RecallMessageHandle``, ``SendMessageProcessor#attachRecallHandle``.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.timer_admission import DELIVER_MS
+from rmq_core.broker.tables.waiters import REAL_TOPIC
+from rmq_core.broker.timer.records import delete_key, number
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import RecallMessage
+from rmq_core.store.results import PutStatus
+from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
+
+_VERSION: Final = "v1"
+_TAG: Final = "_RECALL_TAG_"
+_BODY: Final = b"0"
+_UNAVAILABLE: Final = "recall failed, broker service not available"
+
+
+class RecallHandle(NamedTuple):
+    """A recall handle: names a timer message that can still be recalled.
+
+    Attributes:
+        topic: its real topic.
+        broker_name: of the broker where it waits.
+        due_ms: a time within the interval in which it is due.
+        uniq_key: the producer's id of it.
+    """
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    uniq_key: str
+
+    def encode(self) -> str:
+        """Encode the handle as clients get it."""
+        text = " ".join((_VERSION, self.topic, self.broker_name, str(self.due_ms), self.uniq_key))
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> "RecallHandle":
+        """Decode a client's handle; a due time that is no number becomes -1.
+
+        Raises:
+            ResponseError: the text is no handle.
+        """
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            version, topic, broker_name, due, uniq_key, *_ = data.decode("utf-8", "replace").split(" ")
+        except (ValueError, binascii.Error):
+            version = topic = broker_name = due = uniq_key = ""
+        if version != _VERSION:
+            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        return cls(
+            topic, broker_name, int(due) if due.isascii() and due.isdecimal() and len(due) < 19 else -1, uniq_key
+        )
+
+
+def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
+    """The handle to recall a message by; None if it is no timer message, or a retry.
+
+    Args:
+        properties: that it is stored with.
+        broker_name: the broker's.
+    """
+    due_ms, topic = number(properties.get(PROPERTY_OUT_MS)), properties.get(REAL_TOPIC)
+    uniq_key = properties.get(PROPERTY_UNIQ_KEY)
+    if not due_ms or not topic or not uniq_key or topic.startswith(names.RETRY_PREFIX):
+        return None
+    return RecallHandle(topic, broker_name, due_ms + 1, uniq_key).encode()
+
+
+class Recalls:
+    """Handles RECALL_MESSAGE requests."""
+
+    def __init__(self, state: BrokerState, acknowledgements: Acknowledgements) -> None:
+        self._state = state
+        self._acknowledgements = acknowledgements
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.RECALL_MESSAGE: self.recall}
+
+    def recall(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        """RECALL_MESSAGE (370): stores a recall, due at the same time, which cancels the waiting message."""
+        state = self._state
+        asked = read_fields(request, RecallMessage)
+        handle = self._checked(asked)
+        now_ms = state.clock_ms()
+        properties = {
+            PROPERTY_TAGS: _TAG,
+            PROPERTY_DELETED_KEY: delete_key(handle.topic, handle.uniq_key),
+            PROPERTY_UNIQ_KEY: handle.uniq_key,
+            DELIVER_MS: str(handle.due_ms),
+            "BORN_TIMESTAMP": str(now_ms),
+            "PGROUP": asked.producer_group or "",
+        }
+        topic, queue_id = state.timers.redirect(handle.topic, 0, properties)
+        result = state.store.appender.put(
+            topic, queue_id, _BODY, encode_properties({name: text for name, text in properties.items() if text}),
+            now_ms, connection.remote_host, now_ms,
+        )  # fmt: skip
+        if result.status is not PutStatus.PUT_OK:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
+        state.stats.count(stats.TOPIC_PUT_NUMS, topic, 1)
+        state.stats.count(stats.TOPIC_PUT_SIZE, topic, result.size)
+        answer = request.response(ext_fields={"MSG_REGION": state.config.region_id, "msgId": handle.uniq_key})
+        if self._acknowledgements.must_wait:
+            return self._acknowledgements.when_safe(request, answer, result)
+        return answer
+
+    def _checked(self, asked: RecallMessage) -> RecallHandle:
+        """The handle of a request, checked.
+
+        Raises:
+            ResponseError: recalls are switched off, or the handle is not valid for this topic, broker and time.
+        """
+        state, config = self._state, self._state.config
+        if not config.recall_message_enable:
+            raise ResponseError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
+        if not config.broker_permission & names.PERM_WRITE:
+            raise ResponseError(ResponseCode.SERVICE_NOT_AVAILABLE, _UNAVAILABLE)
+        if asked.topic not in state.topics.table:
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{asked.topic}] not exist")
+        handle = RecallHandle.decode(asked.recall_handle)
+        fault = None
+        if handle.topic != asked.topic:
+            fault = "recall failed, topic not match"
+        elif handle.broker_name != config.broker_name:
+            fault = _UNAVAILABLE
+        elif not 0 < handle.due_ms - state.clock_ms() < config.timer_max_delay_sec * 1000:
+            fault = "recall failed, timestamp invalid"
+        if fault is not None:
+            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, fault)
+        return handle

@@ -1,0 +1,76 @@
+"""Send requests for single messages and batches (codes 10, 310, 320).
+
+Source: ``SendMessageProcessor``.
+"""
+
+from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.processors.put_message import Stored, Storing
+from rmq_core.broker.state import BrokerState
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand, encode_json
+from rmq_core.remoting.requests import SendMessage, SendMessageV2
+
+
+class Sends:
+    """Handles SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+
+    def __init__(self, state: BrokerState, storing: Storing, acknowledgements: Acknowledgements) -> None:
+        self._state = state
+        self._storing = storing
+        self._acknowledgements = acknowledgements
+        self._id_prefix = state.store_host.to_bytes().hex().upper().encode()
+        self._marks = encode_json(storing.marks)[1:-1]
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+        }
+
+    def send(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        """SEND_MESSAGE (10): stores a message."""
+        return self._send(request, connection, read_fields(request, SendMessage))
+
+    def send_v2(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): store a message or a batch; fields have short names."""
+        return self._send(request, connection, read_fields(request, SendMessageV2))
+
+    def _send(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> HandlerAnswer:
+        topics, acknowledgements = self._state.topics, self._acknowledgements
+        version = topics.version
+        stored = self._storing.store(request, connection, asked)
+        answer = self._answer(request, stored)
+        waits = stored.waits and acknowledgements.must_wait
+        if topics.unwritten and not acknowledgements.is_named(asked.topic):
+            return acknowledgements.when_safe(request, answer, stored.result, waits=waits)
+        if not waits:
+            return answer
+        if topics.version is not version:  # a topic was created: the answer waits for name servers, too
+            return acknowledgements.when_safe(request, answer, stored.result)
+
+        def safe(answer: RemotingCommand) -> None:
+            connection.release(WAITING_BYTES)
+            if not request.is_oneway:
+                connection.send(answer)
+
+        connection.hold(WAITING_BYTES)
+        acknowledgements.tell(request, answer, stored.result, safe)
+        return None
+
+    def _answer(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
+        """The answer to a send that succeeded; its fields are made as JSON: a dictionary took three times as long."""
+        result = stored.result
+        is_batch = bool(result.physical_offsets)
+        fields = b'{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b%b%b}' % (
+            result.msg_id.encode() if is_batch else b"%b%016X" % (self._id_prefix, result.physical_offset),
+            stored.queue_id,
+            result.queue_offset,
+            self._marks,
+            b',"transactionId":' + encode_json(stored.uniq_key) if stored.uniq_key else b"",
+            b',"recallHandle":' + encode_json(stored.recall_handle) if stored.recall_handle else b"",
+        )
+        return request.response(ext_fields=fields)

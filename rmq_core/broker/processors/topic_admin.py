@@ -1,0 +1,173 @@
+"""Administration of topics (codes 17, 18, 21, 202, 215, 300, 305, 351).
+
+Source: ``AdminBrokerProcessor``.
+"""
+
+import logging
+from typing import Final
+
+from rmq_core.broker.processors.slices import sliced
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names, stats
+from rmq_core.remoting.bodies import (
+    GroupList,
+    MessageQueue,
+    TopicConfig,
+    TopicConfigList,
+    TopicList,
+    TopicOffset,
+    TopicsOfMaster,
+    TopicStats,
+    decode_body,
+    encode_body,
+    queue_key,
+)
+from rmq_core.remoting.bodies.attributes import parse_attribute_changes
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import CreateTopic, Topic
+from rmq_formats.errors import DecodeError
+
+log = logging.getLogger("rmq.broker.admin")
+MAX_QUEUES: Final = 65_536  # of a topic: each may become a file
+
+
+class TopicAdmin:
+    """Handles requests that administer topics."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.put,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.put_all,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.get_all,
+            RequestCode.GET_TOPIC_CONFIG: self.get,
+            RequestCode.GET_TOPIC_STATS_INFO: self.get_stats,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.get_groups,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.get_system,
+        }
+
+    def put(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC (17): creates or replaces a topic."""
+        asked = read_fields(request, CreateTopic)
+        topic = TopicConfig(
+            topic_name=asked.topic,
+            read_queue_nums=asked.read_queue_nums,
+            write_queue_nums=asked.write_queue_nums,
+            perm=asked.perm,
+            topic_filter_type=asked.topic_filter_type,
+            topic_sys_flag=asked.topic_sys_flag,
+            order=asked.order,
+            attributes=_changes(asked.attributes or ""),
+        )
+        self._put([topic], connection)
+        return request.response()
+
+    def put_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): creates or replaces topics."""
+        self._put(decode_body(request.body, TopicConfigList, is_request=True).topic_config_list, connection)
+        return request.response()
+
+    def _put(self, topics: list[TopicConfig], connection: Connection) -> None:
+        table = self._state.topics
+        for topic in topics:
+            self._check_name(topic.topic_name)
+            if not (0 <= topic.read_queue_nums <= MAX_QUEUES and 0 <= topic.write_queue_nums <= MAX_QUEUES):
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, f"queue numbers are not within 0 and {MAX_QUEUES}")
+            if not 0 <= topic.perm <= names.PERM_READ_WRITE | names.PERM_INHERIT:
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, f"perm {topic.perm} is not within 0 and 7")
+            is_mixed = (topic.attributes or {}).get("+message.type") == "MIXED"
+            if is_mixed and not self._state.config.enable_mixed_message_type:
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        # A topic that is as given is left out: its attributes have no signs, and are no changes.
+        topics = [table.altered(topic) for topic in topics if table.get(topic.topic_name) != topic]
+        if any(table.get(topic.topic_name) != topic for topic in topics):
+            table.put_all(topics)
+            changed = ", ".join(topic.topic_name for topic in topics)
+            log.info(
+                "%(client)s made or changed the topics %(topics)s",
+                {"client": connection.remote_address, "topics": changed},
+            )
+
+    def _check_name(self, topic: str) -> None:
+        fault = names.topic_fault(topic)
+        if fault is None and self._state.topics.is_system(topic):
+            fault = f"The topic[{topic}] is conflict with system topic."
+        if fault is not None:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
+
+    def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_ALL_TOPIC_CONFIG (21): all topic configurations; for slaves of ours the deleted ones as well."""
+        state = self._state
+        topics = TopicsOfMaster(
+            data_version=state.topics.version,
+            topic_config_table=state.topics.table,
+            topics_dropped=dict(state.store.dropped_topics),
+        )
+        return request.response(body=encode_body(topics))
+
+    def get(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_TOPIC_CONFIG (351): one topic's configuration."""
+        name = read_fields(request, Topic).topic
+        topic = self._state.topics.get(name)
+        if topic is None:
+            return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"No topic in this broker. topic: {name}")
+        return request.response(body=encode_body(topic))
+
+    async def get_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_TOPIC_STATS_INFO (202): the bounds of each queue of a topic."""
+        name = read_fields(request, Topic).topic
+        topic = self._state.topics.get(name)
+        if topic is None:
+            return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"topic[{name}] not exist")
+        async with self._state.long_requests:
+            return await self._stats(request, topic)
+
+    async def _stats(self, request: RemotingCommand, topic: TopicConfig) -> RemotingCommand:
+        state, name, table = self._state, topic.topic_name, {}
+        async for queue_id in sliced(range(max(topic.read_queue_nums, topic.write_queue_nums))):
+            queue = MessageQueue(broker_name=state.config.broker_name, queue_id=queue_id, topic=name)
+            high = state.store.max_offset(name, queue_id)
+            table[queue_key(queue)] = TopicOffset(
+                min_offset=state.store.min_offset(name, queue_id),
+                max_offset=high,
+                last_update_timestamp=state.store.store_timestamp_ms(name, queue_id, high - 1) or 0 if high else 0,
+            )
+        put_tps = state.stats.rate(stats.TOPIC_PUT_NUMS, name)
+        return request.response(body=encode_body(TopicStats(offset_table=table, topic_put_tps=put_tps)))
+
+    def delete(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """DELETE_TOPIC_IN_BROKER (215): deletes a topic with its queues and consumer offsets."""
+        name = read_fields(request, Topic).topic
+        self._check_name(name)
+        state = self._state
+        state.topics.remove(name)
+        state.offsets.remove_topic(name)
+        state.store.delete_topics([name])
+        log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
+        return request.response()
+
+    def get_groups(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """QUERY_TOPIC_CONSUME_BY_WHO (300): the groups that subscribe to a topic or have offsets in it."""
+        name = read_fields(request, Topic).topic
+        state = self._state
+        groups = sorted({*state.consumers.groups_of(name), *state.offsets.groups_of(name)})
+        return request.response(body=encode_body(GroupList(group_list=groups)))
+
+    def get_system(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the system topics."""
+        return request.response(body=encode_body(TopicList(topic_list=sorted(self._state.topics.system))))
+
+
+def _changes(text: str) -> dict[str, str]:
+    try:
+        return parse_attribute_changes(text)
+    except DecodeError as error:
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error

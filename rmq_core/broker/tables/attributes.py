@@ -1,0 +1,109 @@
+"""Topic and group attributes: which are known, and how changes to them are checked and applied.
+
+Source: ``AttributeUtil``, ``TopicAttributes``, ``SubscriptionGroupAttributes``.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_core.remoting.bodies.attributes import ADD, DELETE
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import ResponseError
+
+_MAX_LONG: Final = (1 << 63) - 1
+_LONG: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute that topics can have, and what values it takes.
+
+    Attributes:
+        fault: gives what is wrong with a value; empty if nothing is.
+        is_changeable: whether it can be added, changed or deleted after the topic was created.
+    """
+
+    fault: Callable[[str], str]
+    is_changeable: bool = True
+
+
+def _one_of(*values: str) -> Callable[[str], str]:
+    return lambda value: "" if value in values else f"value is not in set: [{', '.join(values)}]"
+
+
+def _number(low: int, high: int) -> Callable[[str], str]:
+    def fault(value: str) -> str:
+        if not _LONG.fullmatch(value):
+            return f'For input string: "{value}"'
+        return "" if low <= int(value) <= high else f"value is not in range({low}, {high})"
+
+    return fault
+
+
+def _queue_type_fault(value: str) -> str:
+    if value == "BatchCQ":  # written as a plain queue it would keep Java's broker from starting on the store
+        return "queue.type BatchCQ: this broker does not write batch queues (BatchConsumeQueue); use SimpleCQ"
+    return _one_of("SimpleCQ")(value)
+
+
+Attributes = Mapping[str, Attribute]
+OF_TOPICS: Final[Attributes] = {
+    "queue.type": Attribute(_queue_type_fault, is_changeable=False),
+    "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
+    "message.type": Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
+    "reserve.time": Attribute(_number(-1, _MAX_LONG)),
+}
+OF_GROUPS: Final[Attributes] = {}  # 5.3.3 has none yet; those that a file has stay
+
+
+def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+    """Apply changes to the attributes of a topic or group.
+
+    Args:
+        known: the known attributes, by name.
+        before: those that the topic or group has; None if it is being created.
+        changes: values by keys with a sign: ``{"+message.type": "FIFO", "-reserve.time": ""}``.
+
+    Raises:
+        ResponseError: a change that is not allowed.
+
+    Source: ``AttributeUtil#alterCurrentAttributes``.
+    """
+    after = dict(before or {})
+    changed: set[str] = set()
+    for signed, value in changes.items():
+        sign, key = signed[:1], signed[1:]
+        if not key or ADD in key or DELETE in key:
+            raise _refusal("kv string format wrong.")
+        if key in changed:
+            raise _refusal(f"alter duplication key. key: {key}")
+        changed.add(key)
+        _check(known, before, sign, key, value)
+        if sign == ADD:
+            after[key] = value
+        else:
+            del after[key]
+    return after
+
+
+def _check(known: Attributes, before: Mapping[str, str] | None, sign: str, key: str, value: str) -> None:
+    """Refuse a change that is not allowed."""
+    if before is None and sign != ADD:
+        raise _refusal(f"only add attribute is supported while creating topic. key: {key}")
+    if sign not in (ADD, DELETE):
+        raise _refusal(f"wrong format key: {key}")
+    if sign == DELETE and before is not None and key not in before:
+        raise _refusal(f"attempt to delete a nonexistent key: {key}")
+    attribute = known.get(key)
+    if attribute is None:
+        raise _refusal(f"unsupported key: {key}")
+    if before is not None and not attribute.is_changeable:
+        raise _refusal(f"attempt to update an unchangeable attribute. key: {key}")
+    if sign == ADD and (fault := attribute.fault(value)):
+        raise _refusal(fault)
+
+
+def _refusal(remark: str) -> ResponseError:
+    return ResponseError(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,150 @@
+"""Connected producers and consumers by group, as their heartbeats register them.
+
+Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
+from rmq_core.remoting.connection import Connection
+
+
+@dataclass(slots=True)
+class Client:
+    """A connected client, as a member of a group.
+
+    Attributes:
+        connection: to it.
+        client_id: the id that it has given itself.
+        language: what it is written in.
+        version: its RocketMQ version, an ordinal.
+        heard_ms: when its last heartbeat came.
+    """
+
+    connection: Connection
+    client_id: str
+    language: str | None
+    version: int
+    heard_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group that has connected members, and what they subscribe to.
+
+    Attributes:
+        name: of the group.
+        data: what the last heartbeat said of it.
+        clients: its members.
+        subscriptions: by topic.
+    """
+
+    name: str
+    data: ConsumerData
+    clients: dict[Connection, Client] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Whether the group is broadcasting: each member gets all messages."""
+        return self.data.message_model == "BROADCASTING"
+
+    def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over the subscriptions of a heartbeat; returns whether topics were added or removed."""
+        given = {subscription.topic: subscription for subscription in subscriptions}
+        changed = given.keys() != self.subscriptions.keys()
+        known = self.subscriptions
+        self.subscriptions = {
+            topic: one if topic not in known or one.sub_version > known[topic].sub_version else known[topic]
+            for topic, one in given.items()
+        }
+        return changed
+
+
+class Consumers:
+    """The consumer groups with connected members.
+
+    Attributes:
+        groups: by name.
+        on_members_change: called with a group whose members, or their topics, have changed.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, ConsumerGroup] = {}
+        self.on_members_change: Callable[[ConsumerGroup], None] = lambda _: None
+
+    def register(self, client: Client, data: ConsumerData) -> bool:
+        """Register a client by its heartbeat; returns whether the group's members or topics have changed."""
+        group = self.groups.get(data.group_name)
+        if group is None:
+            group = self.groups[data.group_name] = ConsumerGroup(data.group_name, data)
+        group.data = data
+        is_new = client.connection not in group.clients
+        group.clients[client.connection] = client
+        changed = group.update_subscriptions(data.subscription_data_set) or is_new
+        if changed:
+            self.on_members_change(group)
+        return changed
+
+    def unregister(self, group_name: str, connection: Connection) -> None:
+        """Remove a member from a group."""
+        group = self.groups.get(group_name)
+        if group is None or group.clients.pop(connection, None) is None:
+            return
+        if not group.clients:
+            del self.groups[group_name]
+        self.on_members_change(group)
+
+    def drop(self, connection: Connection) -> None:
+        """Remove a closed connection from all groups."""
+        for name in [name for name, group in self.groups.items() if connection in group.clients]:
+            self.unregister(name, connection)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that subscribe to a topic."""
+        return [name for name, group in self.groups.items() if topic in group.subscriptions]
+
+    def client(self, group_name: str, client_id: str) -> Client | None:
+        """A group's member by its client id; None if it is not connected."""
+        group = self.groups.get(group_name)
+        found = () if group is None else group.clients.values()
+        return next((client for client in found if client.client_id == client_id), None)
+
+
+class Producers:
+    """The producer groups with connected members.
+
+    Attributes:
+        groups: members by group.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Connection, Client]] = {}
+
+    def register(self, group: str, client: Client) -> None:
+        """Register a client by its heartbeat."""
+        self.groups.setdefault(group, {})[client.connection] = client
+
+    def unregister(self, group: str, connection: Connection) -> None:
+        """Remove a member from a group."""
+        members = self.groups.get(group)
+        if members is not None:
+            members.pop(connection, None)
+            if not members:
+                del self.groups[group]
+
+    def drop(self, connection: Connection) -> None:
+        """Remove a closed connection from all groups."""
+        for group in [group for group, members in self.groups.items() if connection in members]:
+            self.unregister(group, connection)
+
+    def client(self, client_id: str) -> Client | None:
+        """A member of any group by its client id; None if it is not connected."""
+        members = (client for group in self.groups.values() for client in group.values())
+        return next((client for client in members if client.client_id == client_id), None)
+
+
+def silent(groups: Iterable[dict[Connection, Client]], heard_before_ms: int) -> set[Connection]:
+    """The connections of clients whose last heartbeat is older than a time."""
+    return {client.connection for members in groups for client in members.values() if client.heard_ms < heard_before_ms}

@@ -1,0 +1,80 @@
+"""Names of system topics and groups, of retry and dead-letter topics, and which names are valid.
+
+Source: ``TopicValidator``, ``MixAll``, ``NamespaceUtil``.
+"""
+
+import re
+from typing import Final
+
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+
+TEMPLATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+REPLY_POSTFIX: Final = "REPLY_TOPIC"
+
+NOT_FOR_CLIENTS: Final = frozenset(
+    [SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC]
+)
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+RETRY_TOPIC: Final = "RETRY_TOPIC"  # a property: the topic that a message to retry comes from
+
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS",
+)  # fmt: skip
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
+
+MAX_TOPIC_CHARS: Final = 127
+MAX_GROUP_CHARS: Final = 255
+MOST_MADE_BY_USE: Final = 10_000
+"""Topics above which none is made for a message, and groups above which none is made for a consumer: encoding a file
+of so many keeps the event loop for some 70 ms. Administrators may make more."""
+_VALID = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def topic_fault(topic: str) -> str | None:
+    """Why a topic's name is invalid, in Java's words; None if it is valid."""
+    if not topic.strip():
+        return "The specified topic is blank."
+    if _VALID.fullmatch(topic) is None:
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(topic) > MAX_TOPIC_CHARS:
+        return "The specified topic is longer than topic max length."
+    if topic.startswith(LIGHT_QUEUE_PREFIX):  # its queues would be taken for those, and the store be refused
+        return f"Topics that begin with {LIGHT_QUEUE_PREFIX} are light queues, which this broker does not have."
+    return None
+
+
+def is_group(name: str) -> bool:
+    """Whether a name is valid for a consumer group."""
+    return len(name) <= MAX_GROUP_CHARS and _VALID.fullmatch(name) is not None
+
+
+def is_system_group(name: str) -> bool:
+    """Whether a consumer group is one of RocketMQ's own."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """The retry topic of a consumer group."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """The dead-letter topic of a consumer group."""
+    return DLQ_PREFIX + group

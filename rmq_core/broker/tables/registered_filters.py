@@ -1,0 +1,207 @@
+"""SQL92 filters of consumer groups (``consumerFilter.json``), and the bit maps of the messages that they match.
+
+A filter stays for a day after its group has gone, as bit maps of messages refer to it until then.
+
+Source: ``ConsumerFilterManager``, ``ConsumerFilterData``, ``CommitLogDispatcherCalcBitMap``.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.subscription_filter import SQL92, Filter, is_tag_type, sql_filter
+from rmq_core.broker.tables.table_file import TableFile, TableFiles, log
+from rmq_core.remoting.bodies import SubscriptionData
+from rmq_core.remoting.bodies.filters import BloomBits, FilterTable, GroupFilter, TopicFilters
+from rmq_core.store.read import Matches
+from rmq_formats.codecs.bloom import BloomFilter
+from rmq_formats.codecs.properties import raw_property
+from rmq_formats.codecs.record_frame import record_properties
+from rmq_formats.sql92 import SqlError
+
+_FILE: Final = "consumerFilter.json"
+_DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: when those of a loaded table may have gone
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredFilter:
+    """A SQL92 subscription of a group to a topic, as consumerFilter.json keeps it.
+
+    Attributes:
+        data: as stored in the file.
+        filter: compiled, for the pulls of the group.
+    """
+
+    data: GroupFilter
+    filter: Filter
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group has gone, or does not subscribe to the topic any more."""
+        return self.data.dead_time >= self.data.born_time
+
+
+class ConsumerFilters:
+    """SQL92 subscriptions by topic and group, kept in ``consumerFilter.json``.
+
+    Attributes:
+        bloom: the Bloom filter that its settings ask for.
+        topics: filters by group, by topic.
+    """
+
+    def __init__(self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+        """Load the table. One that was made with other Bloom filter settings is discarded."""
+        self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        self.topics: dict[str, dict[str, RegisteredFilter]] = {}
+        self._file = TableFile(files, _FILE, lambda: FilterTable(filter_data_by_topic=dict(self._table())))
+        self._clean_after_ms = config.filter_data_clean_time_span_ms
+        self._clock_ms = clock_ms
+        self._load(files.load(_FILE, FilterTable))
+
+    def _load(self, table: FilterTable) -> None:
+        dead_ms = self._clock_ms() - _DEAD_BEFORE_START_MS
+        found: dict[str, dict[str, RegisteredFilter]] = {}
+        for topic, one in table.filter_data_by_topic.items():
+            for group, data in one.group_filter_data.items():
+                if not self._is_ours(data.bloom_filter_data):
+                    return
+                made = self._registered(data if data.dead_time else replace_time(data, max(dead_ms, data.born_time)))
+                if made is not None:
+                    found.setdefault(topic, {})[group] = made
+        self.topics = found
+
+    def _is_ours(self, bits: BloomBits) -> bool:
+        bloom = self.bloom
+        if bits.bit_num != bloom.bit_count or len(bits.bit_pos) != bloom.hash_count:
+            return False
+        return all(0 <= position < bloom.bit_count for position in bits.bit_pos)
+
+    def _registered(self, data: GroupFilter) -> RegisteredFilter | None:
+        """Compile a filter; None if its expression does not compile."""
+        try:
+            filtering = sql_filter(data.expression, data.expression_type)
+        except SqlError as error:
+            log.warning(
+                "the filter of group %(group)s for topic %(topic)s does not compile: %(error)s",
+                {"group": data.consumer_group, "topic": data.topic, "error": error},
+            )
+            return None
+        bits, born_ms = self.bloom.bit_map(data.bloom_filter_data.bit_pos), data.born_time
+
+        def may_match(store_timestamp_ms: int, bit_map: bytes) -> bool:
+            if store_timestamp_ms <= born_ms or len(bit_map) != len(bits):
+                return True  # it was dispatched without regard to this filter
+            return BloomFilter.may_hold(bit_map, bits)
+
+        return RegisteredFilter(data, replace(filtering, may_match_unit=may_match))
+
+    def get(self, topic: str, group: str) -> RegisteredFilter | None:
+        """A group's filter of a topic; None if it has none that compiles."""
+        return self.topics.get(topic, {}).get(group)
+
+    def matches_before_retry(self, retry_topic: str) -> Matches:
+        """Filter for a retry topic: the group's filters of the topics that the messages come from.
+
+        Source: ``ExpressionForRetryMessageFilter#isMatchedByCommitLog``, ``KeyBuilder#parseGroup``.
+        """
+        group = retry_topic.removeprefix(names.RETRY_PREFIX).partition("+")[0]
+
+        def matches(record: memoryview) -> bool:
+            properties = record_properties(record)
+            if properties is None:
+                return False
+            topic = raw_property(properties, names.RETRY_TOPIC.encode()).decode("utf-8", "replace")
+            registered = self.get(topic, group)
+            return registered is None or registered.filter.matches is None or registered.filter.matches(record)
+
+        return matches
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Register the expressions of a heartbeat; filters of topics that it does not name are marked as dead."""
+        subscribed = {one.topic: one for one in subscriptions}
+        for one in subscribed.values():
+            if not is_tag_type(one.expression_type) and one.sub_string:
+                self._put(group, one)
+        for topic, _ in self._of_group(group):
+            if topic not in subscribed:
+                self._set_dead_time(topic, group, self._clock_ms())
+
+    def unregister(self, group: str) -> None:
+        """Mark the filters of a group without members as dead."""
+        for topic, one in self._of_group(group):
+            if not one.is_dead:
+                self._set_dead_time(topic, group, self._clock_ms())
+
+    def _of_group(self, group: str) -> list[tuple[str, RegisteredFilter]]:
+        return [(topic, groups[group]) for topic, groups in self.topics.items() if group in groups]
+
+    def _put(self, group: str, one: SubscriptionData) -> None:
+        """Register an expression. Source: ``FilterDataMapByTopic#register``."""
+        known = self.get(one.topic, group)
+        if known is not None and one.sub_version <= known.data.client_version:
+            if one.sub_version == known.data.client_version and known.is_dead:
+                self._set_dead_time(one.topic, group, 0)
+            return
+        kind = one.expression_type or SQL92
+        if known is not None and (known.data.expression, known.data.expression_type) == (one.sub_string, kind):
+            data = replace_time(known.data, 0, one.sub_version)
+        else:
+            positions = self.bloom.positions(group, one.topic)
+            data = GroupFilter(
+                bloom_filter_data=BloomBits(bit_num=self.bloom.bit_count, bit_pos=positions),
+                born_time=self._clock_ms(), client_version=one.sub_version, consumer_group=group,
+                expression=one.sub_string, expression_type=kind, topic=one.topic,
+            )  # fmt: skip
+        self._keep(data)
+
+    def _keep(self, data: GroupFilter) -> None:
+        made = self._registered(data)
+        self._file.changes += 1
+        if made is None:  # pulls of the group are answered FILTER_DATA_NOT_EXIST
+            self.topics.get(data.topic, {}).pop(data.consumer_group, None)
+        else:
+            self.topics.setdefault(data.topic, {})[data.consumer_group] = made
+
+    def _set_dead_time(self, topic: str, group: str, time_ms: int) -> None:
+        known = self.topics[topic][group]
+        if time_ms == 0 or not known.is_dead:
+            self._keep(replace_time(known.data, time_ms))
+
+    def bit_map(self, topic: str, record: memoryview) -> bytes:
+        """Bit map of the groups whose filter a message passes; empty if no group has one for its topic."""
+        groups = self.topics.get(topic)
+        if not groups:
+            return b""
+        positions: list[int] = []
+        for one in groups.values():
+            if one.filter.matches is None or one.filter.matches(record):
+                positions += one.data.bloom_filter_data.bit_pos
+        return self.bloom.bit_map(positions)
+
+    def _table(self) -> Iterator[tuple[str, TopicFilters]]:
+        for topic, groups in self.topics.items():
+            yield topic, TopicFilters(group_filter_data={group: one.data for group, one in groups.items()}, topic=topic)
+
+    def save(self) -> None:
+        """Remove filters that have been dead for too long, and write the file if anything has changed."""
+        now_ms = self._clock_ms()
+        for topic, groups in list(self.topics.items()):
+            for group, one in list(groups.items()):
+                if one.is_dead and now_ms - one.data.dead_time >= self._clean_after_ms:
+                    del groups[group]
+                    self._file.changes += 1
+            if not groups:
+                del self.topics[topic]
+        self._file.save()
+
+
+def replace_time(data: GroupFilter, dead_time_ms: int, client_version: int | None = None) -> GroupFilter:
+    """Copy a filter with another dead time (0: alive), and another client version if one is given."""
+    return GroupFilter(
+        bloom_filter_data=data.bloom_filter_data, born_time=data.born_time,
+        client_version=data.client_version if client_version is None else client_version,
+        consumer_group=data.consumer_group, dead=dead_time_ms >= data.born_time, dead_time=dead_time_ms,
+        expression=data.expression, expression_type=data.expression_type, topic=data.topic,
+    )  # fmt: skip

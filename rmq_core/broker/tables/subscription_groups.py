@@ -1,0 +1,102 @@
+"""The consumer group configurations of a broker (``subscriptionGroup.json``).
+
+Source: ``SubscriptionGroupManager``.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import structs
+
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.attributes import OF_GROUPS, altered
+from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroups
+
+_FILE: Final = "subscriptionGroup.json"
+
+
+class Groups:
+    """Configurations of consumer groups, kept in ``subscriptionGroup.json``.
+
+    Attributes:
+        table: by name.
+        version: the table's data version.
+        file: where it is kept.
+        forbidden: what groups may not do with topics; kept for a Java broker on the same store.
+    """
+
+    def __init__(self, files: TableFiles, clock_ms: Callable[[], int]) -> None:
+        """Load the table, and add the system's groups that it lacks."""
+        self._clock_ms = clock_ms
+        saved = files.load(_FILE, SubscriptionGroups)
+        self.version: DataVersion = saved.data_version
+        self.file = TableFile(files, _FILE, self.body)
+        self.forbidden = saved.forbidden_table
+        own = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
+        self.table: dict[str, SubscriptionGroupConfig] = own | saved.subscription_group_table
+
+    def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
+        """Find a group, or create it if that is allowed; else None. Source: ``findSubscriptionGroupConfig``.
+
+        Args:
+            group: its name.
+            auto: whether groups other than the system's may be created.
+        """
+        known = self.table.get(group)
+        auto = auto and len(self.table) < names.MOST_MADE_BY_USE
+        if known is None and (auto or names.is_system_group(group)) and names.is_group(group):
+            known = self.put(SubscriptionGroupConfig(group_name=group))
+        return known
+
+    def altered(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Copy a group, with the changes in its attributes applied to those that it has.
+
+        Raises:
+            ResponseError: a change that is not allowed.
+
+        Source: ``updateSubscriptionGroupConfigWithoutPersist``.
+        """
+        known = self.table.get(group.group_name)
+        before = None if known is None else known.attributes
+        return structs.replace(group, attributes=altered(OF_GROUPS, before, group.attributes))
+
+    def put(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Create or replace a group."""
+        self.put_all([group])
+        return group
+
+    def put_all(self, groups: list[SubscriptionGroupConfig]) -> None:
+        """Create or replace groups."""
+        self.table.update({group.group_name: group for group in groups})
+        self._changed()
+
+    def remove(self, group: str) -> bool:
+        """Remove a group; returns whether it existed."""
+        known = self.table.pop(group, None)
+        if known is not None:
+            self._changed()
+        return known is not None
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._clock_ms())
+        self._save()
+
+    def adopt(self, groups: SubscriptionGroups) -> None:
+        """Replace a slave's table by its master's."""
+        if groups.data_version != self.version:
+            self.table.clear()
+            self.table.update(groups.subscription_group_table)
+            self.forbidden = groups.forbidden_table
+            self.version = groups.data_version
+            self._save()
+
+    def _save(self) -> None:
+        self.file.changes += 1
+        self.file.save()
+
+    def body(self) -> SubscriptionGroups:
+        """The table, as slaves and administrators get it."""
+        return SubscriptionGroups(
+            data_version=self.version, forbidden_table=self.forbidden, subscription_group_table=self.table
+        )

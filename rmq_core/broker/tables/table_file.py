@@ -1,0 +1,216 @@
+"""JSON tables of a broker in ``config/``: kept in memory, written when they change or periodically.
+
+The files are the original's, by name and content, so that a Java broker goes on with them; they are standard
+JSON where fastjson's are not, which it reads as well.
+
+Source: ``ConfigManager``.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from rmq_core.remoting.bodies import decode_body, encode_body
+from rmq_core.store.files import config_files
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.paths import config_dir
+
+log = logging.getLogger("rmq.broker")
+_THREADS: Final = 8  # one for each file: one that waits for the log holds up no other
+_REST: Final = 9.0  # times what encoding a table has taken: at most a tenth of the event loop's time goes into that
+_FORCE_TIMEOUT_S: Final = 10.0  # a file that waits for the log for longer is written at a later turn
+_T = TypeVar("_T")
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+class TableFiles:
+    """The files in ``config/`` of one store. They are written at once, and on threads between start and close."""
+
+    def __init__(self, root: str, disk: Disk) -> None:
+        """Name the files.
+
+        Args:
+            root: the store's directory.
+            disk: where it is.
+        """
+        self.directory = config_dir(root)
+        self.disk = disk
+        self._threads: ThreadPoolExecutor | None = None
+        self._under_way: set[asyncio.Future[str]] = set()
+        self._later: set[asyncio.TimerHandle] = set()
+
+    def start(self) -> None:
+        """From now on write on threads, for the running event loop.
+
+        Names that a broker has not forced, as it was killed, are forced first: from now on they count.
+
+        Raises:
+            OSError: they cannot be.
+        """
+        if Path(self.directory).is_dir():
+            self.disk.sync_directory(self.directory)
+        self._threads = ThreadPoolExecutor(_THREADS, "rmq-broker-files")
+
+    async def drain(self) -> None:
+        """Wait for the writes that are under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def close(self) -> None:
+        """Wait for the writes that are under way, and write at once again from now on."""
+        for handle in self._later:
+            handle.cancel()
+        await self.drain()
+        if self._threads is not None:
+            self._threads.shutdown()
+            self._threads = None
+
+    def load(self, name: str, kind: type[_S]) -> _S:
+        """Load a table from its file or its ``.bak``; an empty one if there is none.
+
+        Args:
+            name: of the file.
+            kind: what it holds.
+        """
+        path = f"{self.directory}/{name}"
+        table = config_files.load(path, lambda text: decode_body(text.encode(), kind), self.disk)
+        return kind() if table is None else table
+
+    def run(self, write: Callable[[], str], done: Callable[[str], None]) -> None:
+        """Run a write, then a callback with what it returns; the latter where this is called."""
+        if self._threads is None:
+            done(write())
+            return
+        writing = asyncio.get_running_loop().run_in_executor(self._threads, write)
+        self._under_way.add(writing)
+
+        def end(writing: asyncio.Future[str]) -> None:
+            self._under_way.discard(writing)
+            done(writing.result())
+
+        writing.add_done_callback(end)
+
+    def run_later(self, delay_s: float, save: Callable[[], None]) -> None:
+        """Call a function after some time; at once if nothing is written on threads."""
+        if self._threads is None:
+            save()
+            return
+
+        def call() -> None:
+            self._later.discard(handle)
+            save()
+
+        handle = asyncio.get_running_loop().call_later(delay_s, call)
+        self._later.add(handle)
+
+
+class TableFile:
+    """The file of one table: knows what it lacks of the table, and is written by one write at a time.
+
+    What a failed write was to bring is still lacking, and the next ``save`` writes it.
+
+    Attributes:
+        name: of the file.
+        path: of the file.
+        changes: how often the table has changed; who changes it, counts up.
+        written: the changes that the file has.
+        fault: why the last write failed; empty if it did not.
+    """
+
+    def __init__(
+        self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct], progress_in: MessageStore | None = None
+    ) -> None:
+        """Name a file.
+
+        Args:
+            files: that it belongs to.
+            name: of the file.
+            body: gives what it is to hold; it is made to text at once.
+            progress_in: a store if the table tells of progress in its log: the log is forced before the table is
+                written, lest a loss of power leave progress beyond the log's end.
+        """
+        self.name = name
+        self.path = f"{files.directory}/{name}"
+        self.changes = 0
+        self.written = 0
+        self.fault = ""
+        self._files = files
+        self._body = body
+        self._store = progress_in
+        self._is_writing = False
+        self._is_wanted = False  # by a ``save`` while a write is under way
+        self._rest_s = 0.0
+        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+        self._listeners: list[Callable[[int], None]] = []
+
+    def on_written(self, listener: Callable[[int], None]) -> None:
+        """Register a callback for each successful write, with the ``changes`` that the file has then."""
+        self._listeners.append(listener)
+
+    def save(self) -> None:
+        """Write the file if it lacks anything: all changes since the last write at once. An I/O error is logged."""
+        if self._is_writing:
+            self._is_wanted = True
+            return
+        if self.written == self.changes:
+            return
+        began = time.perf_counter()
+        text = msgspec.json.format(encode_body(self._body()), indent=1).decode()
+        self._rest_s = _REST * (time.perf_counter() - began)
+        end = 0 if self._store is None else self._store.max_physical_offset
+        self._is_writing, self._is_wanted = True, False
+        self._files.run(partial(self._write, text, end), partial(self._end, self.changes))
+
+    def _write(self, text: str, log_end: int) -> str:
+        """Write the file, on any thread; why it cannot be written, or nothing."""
+        if self._store is not None and not self._store.wait_flushed(log_end, _FORCE_TIMEOUT_S):
+            return "the log that it tells of is not forced"
+        try:
+            config_files.save(self.path, text, self._files.disk, again=bool(self.fault))
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def _end(self, changes: int, fault: str) -> None:
+        self._is_writing = False
+        if fault and fault != self.fault:
+            log.error("%(path)s cannot be written: %(error)s", {"path": self.path, "error": fault})
+        self.fault = fault
+        if not fault:
+            self.written = changes
+            for listener in self._listeners:
+                listener(changes)
+        waiting, self._waiting = self._waiting, []
+        for wanted, done in waiting:
+            if fault or wanted <= changes:
+                done(not fault)
+            else:
+                self._waiting.append((wanted, done))
+        if self._is_wanted and not fault:  # else it is tried again by and by
+            self._files.run_later(self._rest_s, self.save)
+
+    def when_written(self, done: Callable[[bool], None]) -> None:
+        """Runs a callback once the file has all changes made so far: with True, or False if that failed."""
+        if self.written == self.changes:
+            done(True)
+            return
+        self._waiting.append((self.changes, done))
+        self.save()
+
+    async def is_written(self, timeout_s: float) -> bool:
+        """Wait until the file has all changes made so far; False if it has not in time, or cannot be written."""
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.when_written(lambda is_there: None if written.done() else written.set_result(is_there))
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await written
+        except TimeoutError:
+            return False

@@ -1,0 +1,132 @@
+"""Admission of timer messages: checks the delivery time, and redirects them to the timer topic.
+
+Source: ``HookUtils#handleScheduleMessage``, ``#checkIfTimerMessage``, ``#transformTimerMessage``,
+``SendMessageProcessor#handlePutMessageResult``.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables.waiters import REAL_QUEUE_ID, REAL_TOPIC
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import ResponseError
+from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
+from rmq_formats.codecs.topics import TIMER_TOPIC
+
+DELAY_SEC: Final = "TIMER_DELAY_SEC"
+DELAY_MS: Final = "TIMER_DELAY_MS"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TIMER_PROPERTIES: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)
+_MAX_DIGITS: Final = 19  # of an int64
+_MAX_TIME_MS: Final = (1 << 63) - 1
+
+
+class Congestion(Protocol):
+    """Counts the messages that wait in an interval."""
+
+    def count(self, due_ms: int) -> int:
+        """Number of messages that are due in the interval that begins at a time."""
+
+
+class TimerAdmission:
+    """Checks timer messages, and redirects them to the timer topic."""
+
+    def __init__(
+        self, config: Callable[[], BrokerConfig], clock_ms: Callable[[], int], waiting: "Congestion | None"
+    ) -> None:
+        """Use these settings and counts.
+
+        Args:
+            config: gives the settings of now.
+            clock_ms: the time, ms since 1970.
+            waiting: counts the messages that wait; None if timer messages are switched off.
+        """
+        self._config = config
+        self._clock_ms = clock_ms
+        self._waiting = waiting
+
+    def redirect(self, topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
+        """Topic and queue where a message goes first; its properties get its real ones and its due time.
+
+        A message that is no timer message, or whose time is over, goes to its real topic. For messages without a
+        delay level, or for those whose transaction is committed; of others ``drop`` removes the times.
+
+        Args:
+            topic: its real topic.
+            queue_id: its real queue.
+            properties: of the message; they are changed.
+
+        Raises:
+            ResponseError: its time is illegal, or too many messages are due then, or timers are switched off.
+        """
+        if not is_timer(topic, properties):
+            return topic, queue_id
+        config = self._config()
+        if self._waiting is None:
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
+            )
+        now_ms = self._clock_ms()
+        deliver_ms = _deliver_ms(properties, now_ms)
+        if deliver_ms is None or deliver_ms - now_ms > config.timer_max_delay_sec * 1000:
+            raise self._illegal()
+        if deliver_ms <= now_ms:
+            if PROPERTY_DELETED_KEY in properties:
+                raise self._illegal()
+            return topic, queue_id
+        precision_ms = config.timer_precision
+        due_ms = (deliver_ms - 1) // precision_ms * precision_ms  # an interval is delivered when it is over
+        self._check_congestion(self._waiting.count(due_ms))
+        properties[PROPERTY_OUT_MS] = str(due_ms)
+        properties[REAL_TOPIC] = topic
+        properties[REAL_QUEUE_ID] = str(queue_id)
+        return TIMER_TOPIC, 0
+
+    def _check_congestion(self, found: int) -> None:
+        """Refuse some messages of a congested interval at random, and all of one with twice as many.
+
+        Source: ``TimerMessageStore#isReject``.
+        """
+        most = self._config().timer_congest_num_each_slot
+        if found > most and (found >= 2 * most or random.random() > (found - most) / (most + 0.1)):
+            raise ResponseError(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control, max num limit is {2 * most} or the current value is greater "
+                f"than {most} and less than {2 * most}, trigger random flow control",
+            )
+
+    def _illegal(self) -> ResponseError:
+        return ResponseError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{self._config().timer_max_delay_sec * 1000}ms; or if set del msg, the delay time should be bigger than "
+            "the current time",
+        )
+
+
+def is_timer(topic: str, properties: Mapping[str, str]) -> bool:
+    """Whether a message without a delay level is a timer message; one that has waited is none any more."""
+    if topic == TIMER_TOPIC or PROPERTY_OUT_MS in properties:
+        return False
+    return any(name in properties for name in TIMER_PROPERTIES)
+
+
+def drop(properties: dict[str, str]) -> None:
+    """Remove the delivery times of a message that has a delay level."""
+    for name in TIMER_PROPERTIES:
+        properties.pop(name, None)
+
+
+def _deliver_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """Delivery time of a message, ms; None if it is no valid number."""
+    for name, factor, since_ms in ((DELAY_SEC, 1000, now_ms), (DELAY_MS, 1, now_ms), (DELIVER_MS, 1, 0)):
+        text = properties.get(name)
+        if text is not None:
+            digits = text[1:] if text[:1] in ("+", "-") else text
+            if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS):
+                return None
+            deliver_ms = since_ms + int(text) * factor
+            return deliver_ms if abs(deliver_ms) <= _MAX_TIME_MS else None
+    return None

@@ -1,0 +1,214 @@
+"""The topic configurations of a broker (``topics.json``).
+
+Source: ``TopicConfigManager``.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import structs
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.attributes import OF_TOPICS, altered
+from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
+from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TIMER_TOPIC
+
+_FILE: Final = "topics.json"
+
+
+class Topics:
+    """Topic configurations of a broker, kept in ``topics.json``.
+
+    Attributes:
+        table: by name.
+        version: the table's data version.
+        file: where it is kept.
+        unwritten: topics that the file may lack, and their change: no message of them is acknowledged yet.
+        system: names that are RocketMQ's own.
+    """
+
+    def __init__(self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+        """Load the table, and add the system's topics that it lacks.
+
+        Args:
+            files: where the table is kept.
+            config: settings.
+            clock_ms: the time, ms since 1970.
+        """
+        self._clock_ms = clock_ms
+        self._listeners: list[Callable[[], None]] = []
+        saved = files.load(_FILE, TopicConfigs)
+        self.version: DataVersion = saved.data_version
+        own = _system_topics(config)
+        self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in own} | saved.topic_config_table
+        self.file = TableFile(files, _FILE, self._body)
+        self.unwritten: dict[str, int] = {}
+        self.file.on_written(self._note_written)
+        self.system = SYSTEM_TOPICS | {topic.topic_name for topic in own}
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Runs a callback after each change."""
+        self._listeners.append(listener)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """A topic's configuration; None if it does not exist."""
+        return self.table.get(topic)
+
+    def is_system(self, topic: str) -> bool:
+        """Whether a topic is RocketMQ's own."""
+        return topic in self.system or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more topics are made for messages."""
+        return len(self.table) >= names.MOST_MADE_BY_USE
+
+    def make_for_send(
+        self, topic: str, template: str, queue_count: int, sys_flag: int, auto: bool
+    ) -> TopicConfig | None:
+        """Create the topic of a message from a template topic; None if that does not allow it.
+
+        Source: ``createTopicInSendMessageMethod``.
+        """
+        model = self.table.get(template)
+        if (
+            self.is_full
+            or model is None
+            or not model.perm & names.PERM_INHERIT
+            or (template == names.TEMPLATE_TOPIC and not auto)
+        ):
+            return None
+        count = max(0, min(queue_count, model.write_queue_nums))
+        return self.put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=count,
+                write_queue_nums=count,
+                perm=model.perm & ~names.PERM_INHERIT,
+                topic_sys_flag=sys_flag,
+                topic_filter_type=model.topic_filter_type,
+            )
+        )
+
+    def make(self, topic: str, queue_count: int, sys_flag: int = 0, *, order: bool = False) -> TopicConfig:
+        """A retry or dead-letter topic, created if there is none. Source: ``createTopicInSendMessageBackMethod``."""
+        known = self.table.get(topic)
+        if known is not None:
+            return known if known.order == order else self.put(structs.replace(known, order=order))
+        return self.put(
+            TopicConfig(
+                topic_name=topic,
+                read_queue_nums=queue_count,
+                write_queue_nums=queue_count,
+                topic_sys_flag=sys_flag,
+                order=order,
+            )
+        )
+
+    def altered(self, topic: TopicConfig) -> TopicConfig:
+        """Copy a topic, with the changes in its attributes applied to those that it has.
+
+        Raises:
+            ResponseError: a change that is not allowed.
+
+        Source: ``updateSingleTopicConfigWithoutPersist``.
+        """
+        known = self.table.get(topic.topic_name)
+        before = None if known is None else known.attributes
+        return structs.replace(topic, attributes=altered(OF_TOPICS, before, topic.attributes))
+
+    def put(self, topic: TopicConfig) -> TopicConfig:
+        """Create or replace a topic."""
+        self.put_all([topic])
+        return topic
+
+    def put_all(self, topics: list[TopicConfig]) -> None:
+        """Create or replace topics."""
+        self.table.update({topic.topic_name: topic for topic in topics})
+        self.unwritten |= dict.fromkeys((topic.topic_name for topic in topics), self.file.changes + 1)
+        self._changed()
+
+    def update_order(self, ordered: set[str]) -> None:
+        """Mark the topics as ordered that the name server lists as such; none is unmarked.
+
+        Source: ``updateOrderTopicConfig``.
+        """
+        changed = [topic for topic in self.table.values() if topic.topic_name in ordered and not topic.order]
+        if changed:
+            self.put_all([structs.replace(topic, order=True) for topic in changed])
+
+    def remove(self, topic: str) -> bool:
+        """Remove a topic; returns whether it existed."""
+        known = self.table.pop(topic, None)
+        if known is not None:
+            self._changed()
+        return known is not None
+
+    def touch(self) -> None:
+        """Have the broker register again, although no topic has changed."""
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._clock_ms())
+        self._save()
+        for listener in self._listeners:
+            listener()
+
+    def adopt(self, configs: TopicConfigs) -> None:
+        """Replace a slave's table by its master's."""
+        if configs.data_version != self.version:
+            self.table.clear()
+            self.table.update(configs.topic_config_table)
+            self.version = configs.data_version
+            self._save()
+
+    def _save(self) -> None:
+        self.file.changes += 1
+        self.file.save()
+
+    def _note_written(self, changes: int) -> None:
+        self.unwritten = {topic: change for topic, change in self.unwritten.items() if change > changes}
+
+    def _body(self) -> TopicConfigs:
+        return TopicConfigs(data_version=self.version, topic_config_table=self.table)
+
+    def registered(self, permission: int) -> TopicConfigAndMapping:
+        """The table as it is registered: the broker's permission restricts that of each topic.
+
+        Source: ``BrokerController#registerBrokerAll``.
+        """
+        table = self.table
+        if permission & names.PERM_READ_WRITE != names.PERM_READ_WRITE:
+            table = {name: structs.replace(one, perm=one.perm & permission) for name, one in table.items()}
+        return TopicConfigAndMapping(data_version=self.version, topic_config_table=table)
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """The system topics that every broker has. Source: ``TopicConfigManager#init``."""
+    inherit, both = names.PERM_INHERIT, names.PERM_READ_WRITE
+    cluster, broker = config.broker_cluster_name, config.broker_name
+    one = [
+        (names.SELF_TEST_TOPIC, 1, both),
+        (names.BENCHMARK_TOPIC, 1024, both),
+        (cluster, 16, inherit | both * config.cluster_topic_enable),
+        (broker, 1, inherit | both * config.broker_topic_enable),
+        (names.OFFSET_MOVED_TOPIC, 1, both),
+        (names.SCHEDULE_TOPIC, 18, both),
+        (f"{cluster}_{names.REPLY_POSTFIX}", 1, both),
+        (f"{names.REVIVE_PREFIX}{cluster}", config.revive_queue_num, both),
+        (f"{names.SYNC_MEMBER_PREFIX}{broker}", 1, inherit),
+        (names.HALF_TOPIC, 1, both),
+        (names.OP_HALF_TOPIC, 1, both),
+    ]
+    if config.auto_create_topic_enable:
+        one.append((names.TEMPLATE_TOPIC, config.default_topic_queue_nums, inherit | both))
+    if config.trace_topic_enable:
+        one.append((config.msg_trace_topic_name, 1, both))
+    if config.timer_wheel_enable:
+        one.append((TIMER_TOPIC, 1, both))
+    return [
+        TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+        for name, queues, perm in one
+    ]

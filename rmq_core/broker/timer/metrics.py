@@ -1,0 +1,94 @@
+"""Number of waiting timer messages by topic: ``config/timermetrics``, and the answer to request code 61.
+
+Source: ``TimerMetrics``.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from msgspec import field
+
+from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.remoting.bodies import DataVersion
+from rmq_core.remoting.bodies.codec import BodyStruct
+from rmq_formats.codecs.hashing import java_string_hash
+
+_FILE: Final = "timermetrics"
+
+
+class TimerCount(BodyStruct, frozen=True, kw_only=True):
+    """The waiting timer messages of a topic.
+
+    Attributes:
+        count: how many.
+        time_stamp: when that last changed, ms since 1970.
+    """
+
+    count: int = 0
+    time_stamp: int = 0
+
+
+class TimerCounts(BodyStruct, frozen=True, kw_only=True):
+    """The waiting timer messages by topic."""
+
+    data_version: DataVersion = DataVersion()
+    timing_count: dict[str, TimerCount] = field(default_factory=dict)
+
+
+class TimerMetrics:
+    """Counts of waiting timer messages by topic, kept in ``timermetrics``."""
+
+    def __init__(self, files: TableFiles, clock_ms: Callable[[], int]) -> None:
+        """Load the counts that were saved.
+
+        Args:
+            files: where the table is kept.
+            clock_ms: the time, ms since 1970.
+        """
+        self._file = TableFile(files, _FILE, self.body)
+        self._clock_ms = clock_ms
+        saved = files.load(_FILE, TimerCounts)
+        self._version = saved.data_version
+        self._counts = {topic: one.count for topic, one in saved.timing_count.items()}
+        self._times = {topic: one.time_stamp for topic, one in saved.timing_count.items()}
+
+    def add(self, topic: str, change: int) -> None:
+        """Add to a topic's count; recalls and deliveries subtract."""
+        self._counts[topic] = self._counts.get(topic, 0) + change
+        self._times[topic] = self._clock_ms()
+        self._file.changes += 1
+
+    def revise(self, topics: Iterable[str], by_hash: Mapping[int, int]) -> None:
+        """Correct the counts by a recount. Topics whose names have the same hash keep their counts.
+
+        Args:
+            topics: all existing topics.
+            by_hash: messages that wait, by Java's hash of their topic.
+
+        Source: ``TimerMessageStore#checkAndReviseMetrics``.
+        """
+        names = {*topics, *self._counts}
+        sharing = Counter(map(java_string_hash, names))
+        for topic in names:
+            topic_hash = java_string_hash(topic)
+            change = by_hash.get(topic_hash, 0) - self._counts.get(topic, 0)
+            if change and sharing[topic_hash] == 1:
+                self.add(topic, change)
+
+    def remove(self, topic: str) -> None:
+        """Remove a topic's count."""
+        if self._counts.pop(topic, None) is not None:
+            self._file.changes += 1
+
+    def body(self) -> TimerCounts:
+        """The table, as slaves and administrators get it."""
+        counts = {topic: TimerCount(count=count, time_stamp=self._times[topic])
+                  for topic, count in self._counts.items()}  # fmt: skip
+        return TimerCounts(data_version=self._version, timing_count=counts)
+
+    def save(self) -> None:
+        """Write the file, if anything has changed; see ``TableFile.save``."""
+        if self._file.changes != self._file.written:
+            self._version = self._version.next(self._clock_ms())
+            self._file.save()

@@ -1,0 +1,150 @@
+"""Delayed messages: reads each delay level's queue in order, and delivers what is due to its real topic.
+
+Source: ``ScheduleMessageService``.
+"""
+
+import logging
+from typing import Final
+
+from msgspec import field
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.names import SCHEDULE_TOPIC
+from rmq_core.broker.tables.table_file import TableFile
+from rmq_core.broker.tables.waiters import REAL_QUEUE_ID, REAL_TOPIC, DelayLevels
+from rmq_core.broker.timer.stored_messages import stored_messages
+from rmq_core.remoting.bodies import DataVersion
+from rmq_core.remoting.bodies.codec import BodyStruct
+from rmq_core.store.results import GetStatus, PutStatus
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_MASK
+from rmq_formats.codecs.record import StoredMessage
+
+log = logging.getLogger("rmq.broker.schedule")
+INTERVAL_S: Final = 0.1  # how often the levels are checked; Java's
+_FILE: Final = "delayOffset.json"
+_AT_ONCE: Final = 32
+_MOVED: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
+_LOST: Final = (GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE)
+
+
+class DelayOffsets(BodyStruct, frozen=True, kw_only=True):
+    """Queue offset of the next message of each delay level (``delayOffset.json``)."""
+
+    data_version: DataVersion = DataVersion()
+    offset_table: dict[int, int] = field(default_factory=dict)
+
+
+class Schedule:
+    """Delivers messages of delay levels to their own topics when they are due.
+
+    Attributes:
+        offsets: queue offset of the next message, by level.
+    """
+
+    def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
+        """Load the delay offsets, and continue there."""
+        self._state = state
+        self._delays_ms = levels.delays_ms
+        saved = state.files.load(_FILE, DelayOffsets)
+        self._version = saved.data_version
+        self.offsets: dict[int, int] = saved.offset_table
+        self._file = TableFile(state.files, _FILE, self.body, progress_in=state.store)
+        self._noted = dict(saved.offset_table)
+        self._set_back()
+        self._due_ms: dict[int, int] = {}  # of the next message, where it is known
+
+    def _set_back(self) -> None:
+        """Set offsets beyond their queue's end back to it: a loss of power may have cost the store messages."""
+        for level, offset in self.offsets.items():
+            end = self._state.store.next_offset(SCHEDULE_TOPIC, level - 1)
+            if offset > end:
+                self.offsets[level] = end
+                log.warning(
+                    "delay level %(level)d had come to %(offset)d in its queue, which ends at %(end)d",
+                    {"level": level, "offset": offset, "end": end},
+                )
+
+    def deliver(self) -> None:
+        """Deliver the messages that are due; call it every ``INTERVAL_S``."""
+        now_ms = self._state.clock_ms()
+        delivered = False
+        for level in range(1, len(self._delays_ms) + 1):
+            if self._due_ms.get(level, 0) <= now_ms:
+                while self._deliver(level, now_ms):
+                    delivered = True
+        if delivered:
+            self._state.store.dispatch()
+
+    def _deliver(self, level: int, now_ms: int) -> bool:
+        """Deliver the due ones of a level's next messages; returns whether there may be more."""
+        store = self._state.store
+        offset = self.offsets.get(level, 0)
+        queue_id = level - 1
+        if offset == store.max_offset(SCHEDULE_TOPIC, queue_id):
+            return False
+        found = store.get(SCHEDULE_TOPIC, queue_id, offset, _AT_ONCE)
+        if found.status is not GetStatus.FOUND:
+            if found.status in _MOVED or found.status in _LOST:
+                log.warning(
+                    "delay level %(level)d skips from queue offset %(offset)d to %(next)d: %(why)s",
+                    {"level": level, "next": found.next_offset, "offset": offset, "why": found.status.value},
+                )
+                self.offsets[level] = found.next_offset
+                return found.next_offset != offset
+            return False
+        for message in stored_messages(found.slices):
+            delay_ms = self._delays_ms[level - 1]
+            due_ms = message.store_timestamp_ms + delay_ms
+            if now_ms < due_ms <= now_ms + delay_ms:  # later than that only if the clock was set back
+                self._due_ms[level] = due_ms
+                return False
+            if not self._store_again(message, now_ms):
+                self._due_ms[level] = 0
+                return False
+            self.offsets[level] = message.queue_offset + 1
+        self._due_ms[level] = 0
+        self.offsets[level] = found.next_offset
+        return True
+
+    def _store_again(self, message: StoredMessage, now_ms: int) -> bool:
+        """Store a message in its real topic; False if the store takes none now, so that it is tried again.
+
+        Its properties stay as they are, with the delay: the original leaves them, too (``messageTimeUp``).
+        """
+        properties = message.properties
+        topic, queue_id = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
+        if not topic or not queue_id.isdecimal():
+            log.error(
+                "the delayed message at %(physical_offset)d is skipped, as it names no real topic and queue",
+                {"physical_offset": message.physical_offset},
+            )
+            return True
+        result = self._state.store.appender.put(
+            topic, int(queue_id), message.body, message.properties_bytes, message.born_timestamp_ms,
+            message.born_host.to_bytes(), now_ms, flag=message.flag,
+            sys_flag=message.sys_flag & ~FLAG_TRANSACTION_MASK, reconsume_times=message.reconsume_times,
+        )  # fmt: skip
+        if result.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+            log.error(
+                "a delayed message at %(physical_offset)d cannot be stored: %(why)s",
+                {"physical_offset": message.physical_offset, "why": result.status.value},
+            )
+            return True
+        return result.status is PutStatus.PUT_OK
+
+    def adopt(self, offsets: DelayOffsets) -> None:
+        """Replace a slave's delay offsets by its master's."""
+        self.offsets = dict(offsets.offset_table)
+        self._due_ms.clear()
+
+    def body(self) -> DelayOffsets:
+        """The table, as slaves and administrators get it."""
+        return DelayOffsets(data_version=self._version, offset_table=self.offsets)
+
+    def save(self) -> None:
+        """Write the file, if anything has changed; see ``TableFile.save``."""
+        if self.offsets != self._noted:
+            self._noted = dict(self.offsets)
+            self._version = self._version.next(self._state.clock_ms())
+            self._file.changes += 1
+        self._file.save()

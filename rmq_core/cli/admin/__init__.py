@@ -1,0 +1,1 @@
+"""``rmq admin``: the commands of mqadmin."""

@@ -1,0 +1,37 @@
+"""``rmq dump``: prints records, ConsumeQueue units or Index entries one by one."""
+
+from typing import Annotated
+
+import typer
+
+from rmq_core.cli.arguments import AnyPath
+
+
+def dump(
+    path: AnyPath,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    from_offset: Annotated[
+        int,
+        typer.Option(
+            "--from",
+            min=0,
+            metavar="OFFSET",
+            help="Start there: a physical offset, in mid-record too; in a ConsumeQueue a queue offset; "
+            "in an IndexFile an entry's number.",
+        ),
+    ] = 0,
+    limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N rows.")] = None,
+    topic: Annotated[str | None, typer.Option(metavar="T", help="Only rows of this topic.")] = None,
+    no_body: Annotated[bool, typer.Option("--no-body", help="Leave the bodies out.")] = False,
+) -> int:
+    """Print records, ConsumeQueue units or Index entries one by one.
+
+    The records of a CommitLog (a store means its CommitLog), the units of a ConsumeQueue, the entries of an
+    IndexFile; a checkpoint and config files whole.
+
+    Damage is reported on stderr, a line for each stretch, and the rest is
+    printed; the exit code is 1 then.
+    """
+    from rmq_core.cli.dump import run  # noqa: PLC0415 # takes a second to load
+
+    return run.run(path, run.DumpOptions(as_json, from_offset, limit, topic, not no_body))

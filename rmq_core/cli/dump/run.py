@@ -1,0 +1,125 @@
+"""The work of ``rmq dump``: selects the reader for a kind of file, and writes its rows as text or JSON."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from rmq_core.cli import output
+from rmq_core.cli.dump import json_lines, text_lines
+from rmq_core.cli.dump import rows as file_rows
+from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, recognise
+from rmq_formats.codecs import config_json
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.damage import Damage
+from rmq_formats.errors import OptionError
+from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.storage.segments import Segment, Storage, opened
+
+
+@dataclass(slots=True)
+class DumpOptions:
+    """The options of ``rmq dump``: what to print."""
+
+    as_json: bool
+    from_offset: int
+    limit: int | None
+    topic: str | None
+    with_body: bool
+
+
+@dataclass(slots=True)
+class Faults:
+    """Reports faults on stderr, each after what was printed before it."""
+
+    lines: output.Lines
+    count: int = field(default=0)
+
+    def tell(self, text: str) -> None:
+        """Report one fault on one line."""
+        self.lines.flush()
+        output.warn(text)
+        self.count += 1
+
+
+def run(path: str, wanted: DumpOptions) -> int:
+    """Print what is at a path. Returns the exit code. Raises RmqError."""
+    place = recognise(path)
+    if wanted.topic is not None and place.kind in {PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG}:
+        raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
+    with output.Lines() as lines:
+        faults = Faults(lines)
+        heading, pieces = _pieces(place, wanted, faults)
+        if not wanted.as_json:
+            lines.write(heading.encode())
+        for piece in pieces:
+            lines.write(piece)
+    return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
+
+
+def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
+    """The heading, for people, and the lines of what is at a place, one or many in a piece."""
+    if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
+        batches = _batches(place.storage, log_segments(place), wanted.from_offset, faults)
+        if wanted.as_json:
+            return "", _json_records(batches, wanted)
+        lines = _text_records(batches, wanted)
+        return text_lines.RECORD_HEADING, islice(lines, wanted.limit)
+    if place.kind is PathKind.CONSUMEQUEUE:
+        units = islice(file_rows.units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
+        return text_lines.UNIT_HEADING, _json(units) if wanted.as_json else text_lines.unit_lines(units)
+    if place.kind is PathKind.CONSUMEQUEUE_EXT:
+        ext_units = islice(file_rows.ext_units(place, wanted.topic, faults.tell), wanted.limit)
+        return text_lines.EXT_HEADING, _json(ext_units) if wanted.as_json else text_lines.ext_lines(ext_units)
+    if place.kind is PathKind.INDEX:
+        entries = islice(file_rows.entries(place, wanted.from_offset, faults.tell), wanted.limit)
+        return text_lines.ENTRY_HEADING, _json(entries) if wanted.as_json else text_lines.entry_lines(entries)
+    data = place.storage.read_bytes(place.path)
+    is_checkpoint = place.kind is PathKind.CHECKPOINT
+    value = Checkpoint.decode(data) if is_checkpoint else config_json.loads(data.decode("utf-8", "replace"))
+    line = msgspec.json.encode(value)
+    return "", iter([(line if wanted.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
+
+
+def _json(rows: Iterator[Any]) -> Iterator[bytes]:
+    return (msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def _json_records(batches: Iterator[FrameBatch], wanted: DumpOptions) -> Iterator[bytes | memoryview]:
+    renderer = json_lines.RecordRenderer(topic=wanted.topic, with_body=wanted.with_body)
+    left = wanted.limit
+    while left != 0 and (batch := next(batches, None)) is not None:
+        for piece, count in renderer.render(batch, left):
+            yield piece
+            left = None if left is None else left - count
+
+
+def _text_records(batches: Iterator[FrameBatch], wanted: DumpOptions) -> Iterator[bytes]:
+    for batch in batches:
+        yield from text_lines.record_lines(batch, topic=wanted.topic, with_body=wanted.with_body)
+
+
+def _batches(storage: Storage, segments: list[Segment], begin: int, faults: Faults) -> Iterator[FrameBatch]:
+    """Yield batches of record frames from a physical offset on; faults are reported as they are met."""
+    expected: int | None = None
+    for segment in segments:
+        if expected is not None and segment.start_offset > max(expected, begin):
+            missing = segment.start_offset - expected
+            faults.tell(f"no file holds the log at offset {expected} ({missing} bytes)")
+        expected = segment.end_offset
+        if begin >= segment.end_offset:
+            continue
+        with opened(storage, segment.path) as file:
+            start = max(0, begin - segment.start_offset)
+            for batch in scan_segment(
+                file, segment.start_offset, segment.size_bytes, start=start, data_end=file.data_end()
+            ):
+                for damage in batch.all_damages():
+                    faults.tell(_damage_text(damage))
+                yield batch
+
+
+def _damage_text(damage: Damage) -> str:
+    return f"damage at offset {damage.physical_offset}, {damage.size} bytes: {damage.code.text}"

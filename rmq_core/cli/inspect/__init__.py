@@ -1,0 +1,1 @@
+"""``rmq inspect``: a summary of a store, or of one of its files."""

@@ -1,0 +1,22 @@
+"""``rmq inspect``: summarizes a store, or one file of it."""
+
+from typing import Annotated
+
+import typer
+
+from rmq_core.cli.arguments import AnyPath
+
+
+def inspect(
+    path: AnyPath,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> int:
+    """Summarize a store or one of its files.
+
+    Prints counts, offsets, times, topics, sizes, and whether it is sound.
+
+    The CommitLog is read whole, checksums included. Damage is listed, and the exit code is 1 then.
+    """
+    from rmq_core.cli.inspect import run  # noqa: PLC0415 # takes a second to load
+
+    return run.run(path, as_json)

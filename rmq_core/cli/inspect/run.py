@@ -1,0 +1,274 @@
+"""The work of ``rmq inspect``: gathers the facts of a path, and prints them as tables."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from rmq_core.cli import output
+from rmq_core.cli.inspect import file_summaries
+from rmq_core.cli.inspect.file_summaries import ExtFacts, IndexFacts, QueueFileFacts
+from rmq_core.cli.inspect.log_summary import CommitLogFacts, log_facts
+from rmq_core.cli.output import bytes_text, counted, printable, time_text
+from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, recognise
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.errors import FormatError
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.store_variants import StoreVariants, Variant
+from rmq_formats.verify.findings import Finding
+
+LISTED: Final = 20  # rows of damage, of files: --json has all
+
+
+@dataclass(slots=True)
+class Facts:
+    """The content of a path: all parts of a store, or the one part that the path is.
+
+    Attributes:
+        kind: what the path is.
+        path: as given.
+        commitlog: None where there is none; so for the next ones.
+        consumequeue: by topic and queue id.
+        consumequeue_ext: likewise.
+        index: oldest file first.
+        checkpoint: the file's numbers.
+        config: a parsed config file.
+        abort: whether the file ``abort`` is there: a broker runs on the store, or was killed.
+        errors: files that cannot be read or decoded.
+        layouts: of a store, the ones beside CommitLog, ConsumeQueue and IndexFile, by the file that tells each.
+    """
+
+    kind: PathKind
+    path: str
+    commitlog: CommitLogFacts | None = None
+    consumequeue: tuple[QueueFileFacts, ...] | None = None
+    consumequeue_ext: tuple[ExtFacts, ...] | None = None
+    index: tuple[IndexFacts, ...] | None = None
+    checkpoint: Checkpoint | None = None
+    config: Any = None
+    abort: bool | None = None
+    errors: tuple[str, ...] = ()
+    layouts: dict[str, str] | None = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Tell whether no fault was found."""
+        broken_index = any(file.error for file in self.index or ())
+        return not (self.errors or broken_index or (self.commitlog and self.commitlog.finding_count))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts for JSON; parts that the path does not have are left out."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        if self.commitlog is not None:
+            fields["commitlog"]["findings"] = [finding.to_dict() for finding in self.commitlog.findings]
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+def run(path: str, as_json: bool) -> int:
+    """Inspect a path. Returns the exit code. Raises RmqError."""
+    facts = gather(recognise(path))
+    if as_json:
+        output.print_json(facts.to_dict())
+    else:
+        show(facts, output.console())
+    return output.EXIT_CLEAN if facts.is_clean else output.EXIT_FINDINGS
+
+
+def gather(place: KnownPath) -> Facts:
+    """The facts of a path."""
+    facts = Facts(place.kind, place.path)
+    parts = [place]
+    if place.kind is PathKind.STORE:
+        parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
+        facts.abort = place.storage.exists(paths.abort_file(place.path))
+        found = store_variants.recognise(place.storage, place.path)
+        facts.layouts = {variant.value: path for variant, path in found.places.items()} or None
+        parts = [part for part in parts if part.kind not in _unread(found)]
+    for part in parts:
+        try:
+            _gather_part(facts, part)
+        except FormatError as error:
+            if part is place:
+                raise
+            facts.errors += (f"{part.path}: {error}",)
+    return facts
+
+
+def _unread(found: StoreVariants) -> set[PathKind]:
+    """Parts of which the classic files hold nothing, or would be taken for all there is."""
+    unread = {PathKind.COMMITLOG} if Variant.DLEDGER in found else set()
+    is_in_rocksdb = Variant.ROCKSDB_QUEUES in found and not found.has_queue_files
+    return unread | ({PathKind.CONSUMEQUEUE} if is_in_rocksdb else set())
+
+
+def _is_part(place: KnownPath, kind: PathKind) -> bool:
+    return kind not in {PathKind.STORE, PathKind.CONFIG} and place.storage.exists(f"{place.path}/{kind}")
+
+
+def _gather_part(facts: Facts, part: KnownPath) -> None:
+    if part.kind is PathKind.COMMITLOG:
+        segments = log_segments(part)
+        total = sum(segment.size_bytes for segment in segments)
+        with output.progress("Reading the CommitLog", total) as advance:
+            facts.commitlog = log_facts(part.storage, segments, advance)
+    elif part.kind is PathKind.CONSUMEQUEUE:
+        facts.consumequeue = file_summaries.queue_facts(part)
+    elif part.kind is PathKind.CONSUMEQUEUE_EXT:
+        facts.consumequeue_ext = file_summaries.ext_facts(part)
+    elif part.kind is PathKind.INDEX:
+        facts.index = file_summaries.index_facts(part)
+    elif part.kind is PathKind.CHECKPOINT:
+        facts.checkpoint = file_summaries.checkpoint(part)
+    else:
+        facts.config = file_summaries.config(part)
+
+
+def show(facts: Facts, console: Console) -> None:
+    """Print facts for people."""
+    console.print(Text(f"{facts.path}  ", style="bold").append(_kind_text(facts), style="dim"), soft_wrap=True)
+    console.print()
+    rows: list[tuple[str, str | Text]] = []
+    if facts.commitlog is not None:
+        rows += _log_rows(facts.commitlog)
+    if facts.consumequeue is not None:
+        rows += _queue_rows("ConsumeQueue", facts.consumequeue)
+    if facts.consumequeue_ext is not None:
+        rows += _queue_rows("ConsumeQueueExt", facts.consumequeue_ext)
+    if facts.index is not None:
+        entries = sum(file.entries for file in facts.index)
+        size = bytes_text(sum(file.size_bytes for file in facts.index))
+        rows.append(("Index", f"{counted(len(facts.index), 'file')} of {size}: {counted(entries, 'entry')}"))
+    if facts.checkpoint is not None:
+        rows += _checkpoint_rows(facts.checkpoint)
+    if facts.abort is not None:
+        closed = Text("no abort file: no broker runs on it, and the last one closed it")
+        running = Text("abort file: a broker runs on it, or was killed", style="yellow")
+        rows.append(("state", running if facts.abort else closed))
+    rows += [("layout", Text(f"{name}: {path}", style="yellow")) for name, path in (facts.layouts or {}).items()]
+    rows += [("error", Text(error, style="red")) for error in facts.errors]
+    console.print(output.facts(*rows)) if rows else None
+    for table in _tables(facts):
+        console.print()
+        console.print(table)
+    if facts.config is not None:
+        console.print_json(data=facts.config)
+
+
+def _kind_text(facts: Facts) -> str:
+    return {PathKind.STORE: "a store", PathKind.CHECKPOINT: "a checkpoint", PathKind.CONFIG: "a config file"}.get(
+        facts.kind, facts.kind
+    )
+
+
+def _log_rows(log: CommitLogFacts) -> list[tuple[str, str | Text]]:
+    files = f"{counted(len(log.files), 'file')} of {bytes_text(log.size_bytes)}, {bytes_text(log.used_bytes)} used"
+    rows: list[tuple[str, str | Text]] = [("CommitLog", files)]
+    rows.append(("  messages", f"{log.messages:,} in {bytes_text(log.bytes)}"))
+    if log.messages:
+        offsets = f"{log.first_physical_offset} to {log.last_physical_offset}, end {log.end_physical_offset}"
+        rows.append(("  offsets", offsets))
+        stored = f"{time_text(log.first_store_timestamp)} to {time_text(log.last_store_timestamp)}"
+        rows.append(("  stored", stored))
+    if log.without_queue:
+        rows.append(("  no queue", f"{counted(log.without_queue, 'message')}, prepared or rolled back"))
+    if log.finding_count:
+        rows.append(("  damage", Text(f"{counted(log.finding_count, 'finding')}, see below", style="red")))
+    else:
+        rows.append(("  damage", "none"))
+    return rows
+
+
+def _queue_rows(name: str, queues: Sequence[QueueFileFacts | ExtFacts]) -> list[tuple[str, str | Text]]:
+    files = counted(sum(queue.files for queue in queues), "file")
+    size = bytes_text(sum(queue.size_bytes for queue in queues))
+    topics = counted(len({queue.topic for queue in queues}), "topic")
+    units = counted(sum(queue.units for queue in queues), "unit")
+    return [(name, f"{files} of {size}: {topics}, {counted(len(queues), 'queue')}, {units}")]
+
+
+def _checkpoint_rows(checkpoint: Checkpoint) -> list[tuple[str, str | Text]]:
+    return [
+        ("checkpoint", f"CommitLog     flushed up to {time_text(checkpoint.physic_msg_timestamp_ms)}"),
+        ("", f"ConsumeQueue  flushed up to {time_text(checkpoint.logics_msg_timestamp_ms)}"),
+        ("", f"Index         flushed up to {time_text(checkpoint.index_msg_timestamp_ms)}"),
+        ("", f"confirmed offset {checkpoint.confirm_physical_offset}, of master {checkpoint.master_flushed_offset}"),
+    ]
+
+
+def _tables(facts: Facts) -> list[RenderableType]:
+    tables: list[RenderableType] = []
+    if facts.commitlog is not None:
+        if facts.commitlog.findings:
+            tables.append(_finding_table(facts.commitlog))
+        if facts.kind is PathKind.COMMITLOG and len(facts.commitlog.files) > 1:
+            tables.append(_file_table(facts.commitlog))
+        if facts.commitlog.topics:
+            tables.append(_topic_table(facts.commitlog, facts.consumequeue))
+    elif facts.consumequeue:
+        tables.append(_queue_table(facts.consumequeue))
+    if facts.index:
+        tables.append(_index_table(facts.index))
+    return tables
+
+
+def _topic_table(log: CommitLogFacts, queues: Sequence[QueueFileFacts] | None) -> RenderableType:
+    """Topics of the log, beside the units that their queues have."""
+    columns = ["topic", ">queues", ">messages", ">min", ">max", ">size"]
+    table = output.table(*columns, *([">units"] if queues is not None else []))
+    units: Counter[str | None] = Counter()
+    for queue in queues or ():
+        units[queue.topic] += queue.units
+    for topic in log.topics:
+        cells = [printable(topic.topic), len(topic.queues), topic.messages, topic.min_offset, topic.max_offset]
+        shown = [str(cell) for cell in cells] + [bytes_text(topic.bytes)]
+        table.add_row(*shown, *([str(units[topic.topic])] if queues is not None else []))
+    return table
+
+
+def _file_table(log: CommitLogFacts) -> RenderableType:
+    table = output.table("file", ">size", ">used", ">messages", ">damaged")
+    for file in log.files:
+        name = file.path.rpartition("/")[2]
+        damaged = str(file.damaged_stretches) if file.damaged_stretches else "-"
+        table.add_row(name, bytes_text(file.size_bytes), bytes_text(file.used_bytes), str(file.messages), damaged)
+    return table
+
+
+def _finding_table(log: CommitLogFacts) -> RenderableType:
+    table = output.table(">offset", ">size", "what")
+    found: Sequence[Finding] = log.findings
+    for finding in found[:LISTED]:
+        offset = "-" if finding.physical_offset is None else str(finding.physical_offset)
+        table.add_row(offset, "-" if finding.size is None else str(finding.size), Text(finding.detail, style="red"))
+    if log.finding_count > LISTED:
+        table.add_row("…", "", f"{log.finding_count - LISTED:,} more; --json lists {len(found):,}")
+    return table
+
+
+def _queue_table(queues: Sequence[QueueFileFacts]) -> RenderableType:
+    table = output.table("topic", ">queue", ">files", ">min", ">max", ">units", ">size")
+    for queue in queues:
+        table.add_row(
+            printable(queue.topic or "-"), "-" if queue.queue_id is None else str(queue.queue_id), str(queue.files),
+            str(queue.min_offset), str(queue.max_offset), str(queue.units), bytes_text(queue.size_bytes),
+        )  # fmt: skip
+    return table
+
+
+def _index_table(files: Sequence[IndexFacts]) -> RenderableType:
+    table = output.table("index file", ">entries", "first stored", "last stored")
+    for file in files:
+        name = file.path.rpartition("/")[2]
+        if file.error:
+            table.add_row(name, "-", Text(file.error, style="red"))
+        elif file.entries:
+            times = (time_text(file.begin_timestamp), time_text(file.end_timestamp))
+            table.add_row(name, str(file.entries), *times)
+        else:
+            table.add_row(name, "0")
+    return table

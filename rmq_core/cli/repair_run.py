@@ -1,0 +1,100 @@
+"""The work of ``rmq repair``: plans or repairs in processes of this machine, and prints the report."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from rmq_core.cli import output
+from rmq_core.cli.output import bytes_text, printable
+from rmq_core.cli.rebuild_run import interruptible_workers
+from rmq_formats.repair.job import repair_store
+from rmq_formats.repair.report import RepairReport
+from rmq_formats.tasks.progress import OnProgress, Progress
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job_plan import VerifyOptions
+
+LISTED: Final = 40  # steps, and findings, in the tables: --json has all
+
+
+def run(
+    store: str, options: VerifyOptions, *, apply: bool, work: str | None, workers: int | None, as_json: bool
+) -> int:
+    """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
+    with interruptible_workers(), _status() as on_progress:
+        report = repair_store(store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress)
+    if as_json:
+        output.print_json(report.to_dict())
+    else:
+        show(report, output.console())
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+@contextmanager
+def _status() -> Iterator[OnProgress]:
+    """Show the current phase on stderr if that is a terminal: a repair goes through the same phases more than once."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    titles = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index", "write": "Writing them anew"}
+    with Console(stderr=True).status("Looking at the store") as status:
+
+        def tell(progress: Progress) -> None:
+            status.update(f"{titles[progress.phase]}: {progress.done / max(1, progress.total):.0%}")
+
+        yield tell
+
+
+def show(report: RepairReport, console: Console) -> None:
+    """Print the report for people."""
+    console.print(output.facts(*_facts(report)))
+    if report.steps:
+        table = output.table("", "what", "where", ">offset", ">bytes", "why")
+        for number, step in enumerate(report.steps[:LISTED], 1):
+            offset = "" if step.physical_offset is None else str(step.physical_offset)
+            size = "" if step.size is None else bytes_text(step.size)
+            table.add_row(str(number), step.action, printable(step.path), offset, size, printable(step.why))
+        console.print()
+        console.print(table)
+        if len(report.steps) > LISTED:
+            console.print(f"… {len(report.steps) - LISTED:,} more; --json lists them")
+    if report.left:
+        _show_left(report, console)
+
+
+def _facts(report: RepairReport) -> list[tuple[str, str | Text]]:
+    facts: list[tuple[str, str | Text]] = [("store", printable(report.store))]
+    if report.is_resumed:
+        facts.append(("resumed", "a repair that was interrupted"))
+    if report.lost:
+        facts.append(("lost", f"{output.counted(report.lost, 'message')} in damaged stretches of the log"))
+    if report.explained:
+        facts.append(("quarantined", f"{output.counted(report.explained, 'place')} of queues are empty for that"))
+    if report.directory is not None:
+        facts.append(("put aside in", printable(report.directory)))
+    return [*facts, ("seconds", f"{report.seconds:.2f}"), ("verdict", _verdict(report))]
+
+
+def _verdict(report: RepairReport) -> Text:
+    if report.is_clean:
+        return Text("repaired; the verification finds nothing" if report.steps else "sound", style="green")
+    if not report.is_applied and report.steps:
+        left = f", {output.counted(len(report.left), 'finding')} cannot be repaired" if report.left else ""
+        return Text(f"{output.counted(len(report.steps), 'step')} to do{left}; --apply does them", style="yellow")
+    return Text(f"{output.counted(len(report.left), 'finding')} could not be repaired", style="red")
+
+
+def _show_left(report: RepairReport, console: Console) -> None:
+    table = output.table("cannot be repaired", ">offset", "where", "what", "remedy")
+    for finding in report.left[:LISTED]:
+        offset = "" if finding.physical_offset is None else str(finding.physical_offset)
+        queue = "" if finding.queue_id is None else f"/{finding.queue_id}"
+        where = f"{finding.topic}{queue}" if finding.topic is not None else (finding.path or "").rpartition("/")[2]
+        table.add_row(finding.kind.code, offset, printable(where), printable(finding.detail), finding.kind.remedy)
+    console.print()
+    console.print(table)
+    if len(report.left) > LISTED:
+        console.print(f"… {len(report.left) - LISTED:,} more; --json lists them")

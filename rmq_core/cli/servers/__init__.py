@@ -1,0 +1,1 @@
+"""Commands that run servers: name server, broker, or both in one process."""

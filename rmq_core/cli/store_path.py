@@ -1,0 +1,294 @@
+"""Recognises what a path is: a store, a directory of one, or one file of it, by its place and its content.
+
+The place decides first: in ``commitlog/`` a file of garbage is a damaged segment, not an unknown file. A file
+that was copied out of its store is recognised by its first bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from struct import unpack_from
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.index import IndexHeader
+from rmq_formats.codecs.layout import (
+    CHECKPOINT_FILE_BYTES,
+    CHECKPOINT_USED_BYTES,
+    EXT_UNIT_MIN_BYTES,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+    MAGIC_BLANK,
+    MAX_FRAME_BYTES,
+    RECORD_VERSIONS,
+    UNIT_BYTES,
+)
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC, head_struct
+from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
+from rmq_formats.storage.queue_files import queue_directories
+from rmq_formats.storage.segments import (
+    Segment,
+    Storage,
+    commitlog_segments,
+    list_segments,
+    open_storage,
+    opened,
+    read_range,
+)
+from rmq_formats.storage.store_variants import (
+    ROCKSDB_SIGN,
+    holds_batch_units,
+    holds_dledger_entry,
+    holds_dledger_index,
+    holds_rocksdb_table,
+)
+
+_HEAD_BYTES: Final = 4096  # enough to know any file by
+_TAIL_BYTES: Final = 8
+_PLACE: Final = head_struct("magic", "physical_offset")
+_STORE_NAMES: Final = {"commitlog", "consumequeue", "consumequeue_ext", "index", "config", "checkpoint"}
+_QUEUE_TREES: Final = {"consumequeue", "consumequeue_ext"}
+_UNREAD_TREES: Final = {
+    "batchconsumequeue": "a batch queue (BatchConsumeQueue)",
+    "compactionCq": "a queue of compacted topics",
+    "consumequeue_rocksdb": "a ConsumeQueue in RocksDB",
+    "CONSUME_QUEUE": "a queue of tiered storage",
+}
+
+
+class PathKind(StrEnum):
+    """What a path is."""
+
+    STORE = "store"
+    COMMITLOG = "commitlog"
+    CONSUMEQUEUE = "consumequeue"
+    CONSUMEQUEUE_EXT = "consumequeue_ext"
+    INDEX = "index"
+    CHECKPOINT = "checkpoint"
+    CONFIG = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPath:
+    """A path that was recognised.
+
+    Attributes:
+        kind: what the path is.
+        storage: its file system.
+        path: as given, without a trailing slash.
+        is_directory: a directory of such files, of any level; else one file.
+    """
+
+    kind: PathKind
+    storage: Storage
+    path: str
+    is_directory: bool
+
+    def child(self, kind: PathKind) -> "KnownPath":
+        """A store's part."""
+        return KnownPath(kind, self.storage, f"{self.path}/{kind}", kind not in {PathKind.CHECKPOINT, PathKind.CONFIG})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSegments:
+    """The files of one queue; topic and queue id are None where the path does not tell them."""
+
+    topic: str | None
+    queue_id: int | None
+    segments: tuple[Segment, ...]
+
+
+def recognise(path: str) -> KnownPath:
+    """Tell what a path is.
+
+    Raises:
+        StoreNotFoundError: the path does not exist.
+        StoreLayoutError: the path is of a layout that rmq knows by name, and does not read.
+        StoreError: the path is neither a store nor a known file of one.
+    """
+    storage, path = open_storage(path)
+    _refuse_names(storage, path)
+    names = [entry.name for entry in storage.entries(path)]
+    if names or (storage.is_local and Path(path).is_dir()):
+        return KnownPath(_directory_kind(storage, path, names), storage, path, True)
+    if not storage.exists(path):
+        raise StoreNotFoundError(f"{path}: no such file or directory")
+    return KnownPath(_file_kind(storage, path), storage, path, False)
+
+
+def _parts(storage: Storage, path: str) -> list[str]:
+    return (str(Path(path).absolute()) if storage.is_local else path).split("/")
+
+
+def _refuse_names(storage: Storage, path: str) -> None:
+    """Refuse what a path says to be of a layout that rmq does not read, and that might look like another."""
+    parts = _parts(storage, path)
+    for number, name in enumerate(parts):
+        here = "/".join(parts[: number + 1])
+        if name in _UNREAD_TREES and parts[number - 1] not in _QUEUE_TREES:  # there it is a topic
+            raise StoreLayoutError(f"{path}: {_UNREAD_TREES[name]}, which rmq does not read")
+        if name.startswith("dledger-") and storage.exists(f"{here}/data"):
+            raise StoreLayoutError(f"{path}: of a DLedger CommitLog, which rmq does not read")
+        is_database = name == PathKind.CONSUMEQUEUE and _holds_rocksdb(storage, here)
+        # A topic's directory may stand beside the database; what else is in the directory is the database's.
+        is_of_database = number + 1 == len(parts) or (number + 2 == len(parts) and not storage.entries(path))
+        if is_database and is_of_database:
+            raise StoreLayoutError(f"{path}: a ConsumeQueue in RocksDB, which rmq does not read")
+
+
+def _holds_rocksdb(storage: Storage, directory: str) -> bool:
+    """Whether a directory is a RocksDB; a directory of that name is a topic's."""
+    return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in storage.entries(directory))
+
+
+def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
+    parts = _parts(storage, path)
+    for above in parts[-1:-4:-1]:  # itself, the queue's topic, the queue
+        if above in _QUEUE_TREES:
+            return PathKind(above)
+    if parts[-1] in {PathKind.COMMITLOG, PathKind.INDEX}:
+        return PathKind(parts[-1])
+    if _STORE_NAMES & set(names):
+        return PathKind.STORE
+    for name in names:
+        if paths.parse_segment_name(name) is not None or paths.is_index_file_name(name):
+            return _file_kind(storage, f"{path}/{name}")
+    raise StoreError(f"{path}: holds no store and no files of one")
+
+
+def _file_kind(storage: Storage, path: str) -> PathKind:
+    parts = _parts(storage, path)
+    if parts[-2:-1] == [PathKind.COMMITLOG]:
+        return PathKind.COMMITLOG
+    if parts[-4:-3] and parts[-4] in _QUEUE_TREES:
+        return PathKind(parts[-4])
+    if parts[-2:-1] == [PathKind.INDEX] and paths.is_index_file_name(parts[-1]):
+        return PathKind.INDEX
+    if parts[-1] == PathKind.CHECKPOINT:
+        return PathKind.CHECKPOINT
+    if _holds_rocksdb(storage, path.rpartition("/")[0] or "."):
+        raise StoreLayoutError(f"{path}: a file of a RocksDB, which rmq does not read")
+    with opened(storage, path) as file:
+        head = read_range(file, 0, _HEAD_BYTES)
+        tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))
+        for layout, is_held in (
+            ("a DLedger CommitLog", holds_dledger_entry(head) or holds_dledger_index(head)),
+            ("batch queues", holds_batch_units(head)),
+            ("a RocksDB", holds_rocksdb_table(tail)),
+        ):
+            if is_held:
+                raise StoreLayoutError(f"{path}: a file of {layout}, by its content, which rmq does not read")
+        kind = _content_kind(head, file.size_bytes)
+    if kind is None:
+        raise StoreError(f"{path}: not a file of a store that rmq knows")
+    return kind
+
+
+def _content_kind(head: bytes, size_bytes: int) -> PathKind | None:
+    if head.lstrip()[:1] == b"{":
+        return PathKind.CONFIG
+    if len(head) < UNIT_BYTES:
+        return None
+    magic = SIZE_AND_MAGIC.unpack_from(head)[1]
+    if magic == MAGIC_BLANK or magic in RECORD_VERSIONS:
+        return PathKind.COMMITLOG
+    if _is_index_header(head, size_bytes):  # before the units: the header's times could be one
+        return PathKind.INDEX
+    unit = Unit.decode(head)
+    is_unit = RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_FRAME_BYTES or unit.is_pre_blank
+    if size_bytes % UNIT_BYTES == 0 and unit.physical_offset >= 0 and is_unit:
+        return PathKind.CONSUMEQUEUE
+    ext_bytes, bit_map_bytes = unpack_from(">h", head)[0], unpack_from(">h", head, EXT_UNIT_MIN_BYTES - 2)[0]
+    if EXT_UNIT_MIN_BYTES <= ext_bytes == EXT_UNIT_MIN_BYTES + bit_map_bytes:
+        return PathKind.CONSUMEQUEUE_EXT
+    if size_bytes == CHECKPOINT_FILE_BYTES and not any(head[CHECKPOINT_USED_BYTES:]) and any(head):
+        return PathKind.CHECKPOINT
+    return None
+
+
+def _is_index_header(head: bytes, size_bytes: int) -> bool:
+    if size_bytes < INDEX_HEADER_BYTES + INDEX_SLOT_BYTES + INDEX_ENTRY_BYTES:
+        return False
+    header = IndexHeader.decode(head)
+    return (
+        1 << 39 < header.begin_timestamp_ms < 1 << 45  # from 1987 to 3084
+        and 0 <= header.begin_physical_offset <= header.end_physical_offset
+        and 0 < header.slot_count < header.index_count <= size_bytes // INDEX_ENTRY_BYTES
+    )
+
+
+def log_segments(place: KnownPath) -> list[Segment]:
+    """The CommitLog files of a store, of a directory or of one file, by offset.
+
+    Raises:
+        StoreNotFoundError: there are none.
+        StoreSizeError: they overlap.
+    """
+    storage, path = place.storage, place.path
+    if place.kind is PathKind.STORE:
+        return commitlog_segments(storage, path)
+    if place.is_directory:
+        directory, _, name = path.rpartition("/")
+        if name == PathKind.COMMITLOG:
+            return commitlog_segments(storage, directory or ("/" if path.startswith("/") else "."))
+        found = list_segments(storage, path)
+        if not found:
+            raise StoreNotFoundError(f"{path}: no CommitLog files")
+        return found
+    with opened(storage, path) as file:
+        start_offset = paths.parse_segment_name(path.rpartition("/")[2])
+        if start_offset is None:  # a copy under another name: its first record says where it stood
+            magic, physical_offset = _PLACE.unpack(read_range(file, 0, _PLACE.size).ljust(_PLACE.size, b"\0"))
+            start_offset = physical_offset if magic in RECORD_VERSIONS else 0
+        return [Segment(path, start_offset, file.size_bytes)]
+
+
+def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments]:
+    """The queues under a path of ``consumequeue`` or ``consumequeue_ext``, by topic and queue id.
+
+    Args:
+        place: any level: all topics, one topic, one queue or one file.
+        topic: only that one's.
+    """
+    storage, path = place.storage, place.path
+    parts = _parts(storage, path)
+    if not place.is_directory:
+        below = parts[-3:-1] if parts[-4:-3] and parts[-4] in _QUEUE_TREES else []
+        with opened(storage, path) as file:
+            start_offset = paths.parse_segment_name(parts[-1]) or 0
+            found = [_queue(below, (Segment(path, start_offset, file.size_bytes),))]
+    elif parts[-1] in _QUEUE_TREES:
+        found = [
+            _queue([name, queue], tuple(list_segments(storage, f"{path}/{name}/{queue}")))
+            for name, queue in queue_directories(storage.entries, path)
+            if topic in {None, name}
+        ]
+    elif parts[-2] in _QUEUE_TREES:
+        found = [
+            _queue([parts[-1], queue.name], tuple(list_segments(storage, f"{path}/{queue.name}")))
+            for queue in storage.entries(path)
+            if queue.is_directory
+        ]
+    else:
+        below = parts[-2:] if parts[-3:-2] and parts[-3] in _QUEUE_TREES else []
+        found = [_queue(below, tuple(list_segments(storage, path)))]
+    wanted = (queue for queue in found if queue.segments and topic in {None, queue.topic})
+    yield from sorted(wanted, key=lambda queue: (queue.topic or "", queue.queue_id or 0))
+
+
+def _queue(below: list[str], segments: tuple[Segment, ...]) -> QueueSegments:
+    """A queue by the two directories that it is in."""
+    if len(below) < 2 or not below[1].isdecimal():
+        return QueueSegments(below[0] if below else None, None, segments)
+    return QueueSegments(below[0], int(below[1]), segments)
+
+
+def index_files(place: KnownPath) -> list[str]:
+    """Paths of the IndexFiles of a directory, oldest first, or of the one file."""
+    if not place.is_directory:
+        return [place.path]
+    entries = place.storage.entries(place.path)
+    return [f"{place.path}/{entry.name}" for entry in entries if paths.is_index_file_name(entry.name)]

@@ -1,0 +1,107 @@
+"""The work of ``rmq verify``: runs the checks in processes of this machine, and prints the report."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from rmq_core.cli import output
+from rmq_core.cli.output import bytes_text, printable
+from rmq_core.cli.rebuild_run import interruptible_workers
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding, Severity
+from rmq_formats.verify.html.outputs import VerifyOutputs
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.report import VerifyReport
+
+LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
+_PHASES: Final = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
+VALUE_CHARACTERS: Final = 60
+_STYLES: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
+
+
+def run(
+    store: str, options: VerifyOptions, outputs: VerifyOutputs, *, work: str | None, workers: int | None, as_json: bool
+) -> int:
+    """Verify, and print the report. Returns the exit code. Raises RmqError."""
+    outputs.check(store, ("json", "parquet"))
+    with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
+        report = verify_store(store, options, ProcessRunner(workers), work=work, on_progress=on_progress)
+    outputs.write(report, datetime.now(UTC))
+    if as_json:
+        output.print_json(report.to_dict())
+    else:
+        show(report, output.console())
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+def show(report: VerifyReport, console: Console) -> None:
+    """Print the report for people."""
+    seconds = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in report.phases.items())
+    console.print(
+        output.facts(
+            ("store", printable(report.store)),
+            ("log", f"{output.counted(report.messages, 'message')}, {bytes_text(report.bytes)}, "
+                    f"in {output.counted(len(report.segments), 'file')}"),
+            ("ConsumeQueue", f"{output.counted(report.queues, 'queue')}, {report.units:,} units"),
+            ("Index", f"{output.counted(len(report.index_paths), 'file')}, {report.index_entries:,} keys"),
+            ("seconds", f"{report.seconds:.2f} ({seconds}), {report.bytes_per_second / 1e6:,.0f} MB/s"),
+            ("verdict", _verdict(report)),
+        )
+    )  # fmt: skip
+    if report.counts:
+        table = output.table("", "kind", ">count", "remedy")
+        for kind, count in report.kinds():
+            table.add_row(Text(kind.severity, style=_STYLES[kind.severity]), kind.code, f"{count:,}", kind.remedy)
+        console.print()
+        console.print(table)
+    told = [finding for finding in report.findings if finding.kind.severity is not Severity.INFO]
+    for kind in finding_kinds.PASSED_OVER:
+        own = [finding for finding in report.findings if finding.kind is kind]
+        for finding in own[:LISTED]:
+            console.print(f"{_where(finding)}: {printable(finding.detail)}", markup=False, highlight=False)
+        if len(own) > LISTED:
+            console.print(f"… {len(own) - LISTED:,} more; --findings and --html list them")
+    if told:
+        _show_findings(told, console)
+
+
+def _verdict(report: VerifyReport) -> Text:
+    if report.is_clean:
+        is_whole = not any(kind in finding_kinds.PASSED_OVER for kind in report.counts)
+        return Text("sound" if is_whole else "what is checked is sound", style="green")
+    totals = [(report.total(severity), severity) for severity in (Severity.ERROR, Severity.WARNING)]
+    text = ", ".join(output.counted(count, str(severity)) for count, severity in totals if count)
+    return Text(text, style=_STYLES[Severity.ERROR if totals[0][0] else Severity.WARNING])
+
+
+def _show_findings(findings: list[Finding], console: Console) -> None:
+    table = output.table("kind", "where", "what", "expected", "found")
+    for finding in findings[:LISTED]:
+        table.add_row(
+            Text(finding.kind.code, style=_STYLES[finding.kind.severity]), _where(finding), printable(finding.detail),
+            printable(_shortened(finding.expected)), printable(_shortened(finding.actual)),
+        )  # fmt: skip
+    console.print(table)
+    if len(findings) > LISTED:
+        console.print(f"… {len(findings) - LISTED:,} more; --findings and --html list them")
+
+
+def _shortened(text: str | None) -> str:
+    return "" if text is None else text if len(text) <= VALUE_CHARACTERS else f"{text[:VALUE_CHARACTERS]}…"
+
+
+def _where(finding: Finding) -> str:
+    parts = []
+    if finding.topic is not None:
+        queue = "" if finding.queue_id is None else f"/{finding.queue_id}"
+        offset = "" if finding.queue_offset is None else f" #{finding.queue_offset}"
+        parts.append(f"{printable(finding.topic)}{queue}{offset}")
+    elif finding.path is not None:
+        parts.append(printable(finding.path.rpartition("/")[2]))
+    if finding.physical_offset is not None:
+        parts.append(f"@{finding.physical_offset}")
+    return " ".join(parts)

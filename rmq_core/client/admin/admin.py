@@ -1,0 +1,396 @@
+"""Cluster administration: topics, consumer groups, offsets and single messages of a running cluster.
+
+::
+
+    async with Admin("127.0.0.1:9876") as admin:
+        await admin.create_topic("Orders", queues=8)
+        print(await admin.consume_stats("billing"))
+
+Source: ``MQAdminImpl``, ``DefaultMQAdminExtImpl``.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+from rmq_core.client.admin.broker_queries import BrokerInquiries
+from rmq_core.client.admin.message_query import query_messages
+from rmq_core.client.admin.order_config import keep_in_order
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import ClientOptions, ConsumerOptions
+from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, MAX_TOPIC_CHARACTERS, check_name
+from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.record_decoder import decode_records
+from rmq_core.client.pull.request import Puller
+from rmq_core.client.pull.subscription import subscription
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import (
+    ClusterInfo,
+    ConsumerConnection,
+    ConsumeStats,
+    KVTable,
+    MessageQueue,
+    OffsetsBody,
+    SubscriptionGroupConfig,
+    TopicList,
+    TopicRouteData,
+    TopicStats,
+    decode_body,
+    encode_body,
+    parse_queue_key,
+)
+from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from rmq_core.remoting.fields import Fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.namesrv_requests import DeleteTopicInNamesrv
+from rmq_core.remoting.requests import (
+    ConsumerGroupName,
+    ConsumeStatsOf,
+    CreateTopic,
+    DeleteGroup,
+    QueryMessage,
+    ResetOffset,
+    Topic,
+    ViewMessage,
+)
+from rmq_core.remoting.service import Service
+from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.message_id import decode_message_id
+
+_DEFAULTS: Final = ClientOptions(request_timeout_s=5.0)
+_GROUP: Final = "TOOLS_CONSUMER"  # Java's for tools: brokers have it from the start
+_TEMPLATE: Final = "TBW102"
+_END_OF_TIME_MS: Final = (1 << 63) - 1
+_READ_AND_WRITE: Final = 6
+
+
+class Admin(Service):
+    """Administers a cluster; use it with ``async with``, or start and close it.
+
+    All methods raise BrokerError with code and remark where a server refuses, NoRouteError where a topic or broker
+    is not known, and TransportError where a server cannot be asked.
+
+    Attributes:
+        brokers: requests to a single broker.
+        offsets: queries and commits of queue offsets.
+    """
+
+    def __init__(
+        self, namesrv: str, options: ClientOptions = _DEFAULTS, *, credentials: Credentials | None = None
+    ) -> None:
+        """Prepare; connect to nothing yet.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            options: its settings.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: ``namesrv`` has no address.
+        """
+        self._cluster = Cluster(namesrv, options, credentials=credentials)
+        self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
+        self.brokers = BrokerInquiries(self._cluster)
+        self.offsets = QueueOffsets(self._cluster)
+
+    async def start(self) -> None:
+        """Start keeping routes up to date."""
+        await self._cluster.start()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._cluster.close()
+
+    @property
+    def namesrv(self) -> str:
+        """The name servers' addresses, separated by semicolons."""
+        return self._cluster.namesrv
+
+    # Topology.
+
+    async def cluster(self) -> ClusterInfo:
+        """Fetch all brokers and clusters from the name servers (code 106)."""
+        answer = await self._cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        return decode_body(answer.body, ClusterInfo)
+
+    async def masters(self, cluster: str | None = None) -> list[str]:
+        """The addresses of all masters, sorted by the brokers' names.
+
+        Args:
+            cluster: of that one only.
+
+        Raises:
+            NoRouteError: there is none.
+        """
+        table = (await self.cluster()).broker_addr_table
+        brokers = [table[name] for name in sorted(table) if cluster in (None, table[name].cluster)]
+        found = [broker.broker_addrs[MASTER_ID] for broker in brokers if MASTER_ID in broker.broker_addrs]
+        if not found:
+            raise NoRouteError(cluster or "the cluster", "no master is registered")
+        return found
+
+    async def masters_of(self, topic: str) -> list[str]:
+        """The addresses of the masters that have a topic; raises NoRouteError if there is no such topic."""
+        return [self._cluster.address(name) for name in (await self._cluster.route(topic)).brokers]
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        answer = await self._cluster.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(decode_body(answer.body, TopicList).topic_list)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Fetch the route of a topic from the name servers."""
+        return await self._cluster.route_data(topic)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """List the readable queues of a topic."""
+        return list((await self._cluster.refresh_route(topic)).read_queues)
+
+    async def broker_info(self, address: str) -> dict[str, str]:
+        """Fetch a broker's runtime statistics: rates, sizes, times.
+
+        Args:
+            address: its ``host:port``.
+        """
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return decode_body(answer.body, KVTable).table
+
+    # Topics and groups.
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        write_queues: int | None = None,
+        perm: int = _READ_AND_WRITE,
+        order: bool = False,
+        attributes: str | None = None,
+        sys_flag: int = 0,
+        broker: str | None = None,
+    ) -> None:
+        """Create a topic, or change its settings.
+
+        Args:
+            topic: its name.
+            queues: readable queues on each broker.
+            write_queues: how many of them are writable; all if it is not given.
+            perm: 4 read, 2 write, together 6.
+            order: whether it is an ordered topic.
+            attributes: changes to its attributes: ``+message.type=FIFO,-reserve.time``.
+            sys_flag: 1 a unit topic, 2 units subscribe to it.
+            broker: the address of the only broker that is to have it; all masters if it is not given.
+
+        Raises:
+            MessageError: a bad name.
+        """
+        check_name("topic", topic, MAX_TOPIC_CHARACTERS)
+        fields = CreateTopic(
+            topic=topic,
+            default_topic=_TEMPLATE,
+            read_queue_nums=queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=sys_flag,
+            order=order,
+            attributes=attributes,
+        )
+        await self._at_masters(RequestCode.UPDATE_AND_CREATE_TOPIC, fields, broker=broker)
+
+    async def keep_in_order(self, topic: str, queues: Mapping[str, int], *, whole: bool = True) -> str:
+        """Register a topic's ordered queues with the name servers; see ``order_config``."""
+        return await keep_in_order(self._cluster, topic, queues, whole=whole)
+
+    async def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Delete a topic, in all clusters or in one."""
+        for address in await self.masters(cluster):
+            await self._cluster.ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, Topic(topic=topic))
+        fields = DeleteTopicInNamesrv(topic=topic, cluster_name=cluster)
+        await self._cluster.ask_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+
+    async def create_group(self, config: SubscriptionGroupConfig, *, broker: str | None = None) -> None:
+        """Create a consumer group, or change its settings.
+
+        Args:
+            config: its name and settings.
+            broker: the address of the only broker that is to have it; all masters if it is not given.
+
+        Raises:
+            MessageError: a bad name.
+        """
+        check_name("group", config.group_name, MAX_GROUP_CHARACTERS)
+        body = encode_body(config)
+        await self._at_masters(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body, broker=broker)
+
+    async def delete_group(self, group: str, *, clean_offsets: bool = False, broker: str | None = None) -> None:
+        """Delete a consumer group.
+
+        Args:
+            group: its name.
+            clean_offsets: whether to delete its consumer offsets too.
+            broker: the address of the only broker to delete it at; all masters if it is not given.
+        """
+        fields = DeleteGroup(group_name=group, clean_offset=clean_offsets)
+        await self._at_masters(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, broker=broker)
+
+    # Offsets.
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        """Fetch the min and the max offset of each queue of a topic."""
+        answers = await self._at_brokers_of(topic, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        tables = [decode_body(answer.body, TopicStats).offset_table for answer in answers]
+        return {
+            parse_queue_key(key): (one.min_offset, one.max_offset) for table in tables for key, one in table.items()
+        }
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, tuple[int, int]]:
+        """Fetch a group's consumer offset and the max offset of each queue.
+
+        Args:
+            group: whose.
+            topic: only that one's queues.
+        """
+        fields = ConsumeStatsOf(consumer_group=group, topic=topic)
+        answers = await self._at_masters(RequestCode.GET_CONSUME_STATS, fields)
+        tables = [decode_body(answer.body, ConsumeStats).offset_table for answer in answers]
+        return {
+            parse_queue_key(key): (one.consumer_offset, one.broker_offset)
+            for table in tables
+            for key, one in table.items()
+        }
+
+    async def consumer_connections(self, group: str) -> ConsumerConnection:
+        """List the clients of a consumer group, as the first broker reports them that knows any.
+
+        Raises:
+            BrokerError: code 206: none is there.
+        """
+        fields, failed = ConsumerGroupName(consumer_group=group), None
+        for address in await self.masters():
+            answer = await self._cluster.ask(
+                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=(ResponseCode.CONSUMER_NOT_ONLINE,)
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                return decode_body(answer.body, ConsumerConnection)
+            failed = BrokerError(address, answer.code, answer.remark)
+        raise failed or NoRouteError(group, "no broker is registered")
+
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Reset a group's consumer offsets of a topic to a store time; its running consumers continue from there.
+
+        Args:
+            group: whose.
+            topic: of which topic.
+            timestamp_ms: the time; -1 is the end.
+
+        Returns:
+            The offsets.
+        """
+        fields = ResetOffset(group=group, topic=topic, timestamp=timestamp_ms, is_force=True)
+        answers = await self._at_brokers_of(topic, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        tables = [decode_body(answer.body, OffsetsBody).offset_table for answer in answers]
+        return {parse_queue_key(key): offset for table in tables for key, offset in table.items()}
+
+    # Messages.
+
+    async def view_message(self, offset_msg_id: str) -> ReceivedMessage:
+        """Fetch a message by its offset message id, from the broker whose address the id holds.
+
+        Raises:
+            DecodeError: no such id.
+        """
+        host, physical_offset = decode_message_id(offset_msg_id)
+        fields = ViewMessage(offset=physical_offset)
+        answer = await self._cluster.ask(host.text, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        messages = decode_records(answer.body)
+        if not messages:
+            raise BrokerError(host.text, ResponseCode.SYSTEM_ERROR, "the answer has no message")
+        return messages[0]
+
+    async def message_at(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
+        """Fetch the message at a queue offset; None if it is not there."""
+        await self._cluster.broker_of(queue)
+        pulled = await self._puller.pull(queue, offset, subscription(queue.topic), waits=False, max_messages=1)
+        return next((message for message in pulled.messages if message.queue_offset == offset), None)
+
+    async def read(
+        self, queue: MessageQueue, begin: int, end: int, tags: str = "*", *, group: str = _GROUP
+    ) -> AsyncIterator[list[ReceivedMessage]]:
+        """Read messages of a queue in portions; no offset is committed.
+
+        Args:
+            queue: which.
+            begin: the first queue offset.
+            end: the one behind the last.
+            tags: only messages with these tags.
+            group: the group to pull as; the brokers have to know it.
+
+        Raises:
+            OptionError: ``tags`` without a tag.
+        """
+        await self._cluster.broker_of(queue)
+        wanted = subscription(queue.topic, tags)
+        puller = Puller(self._cluster, group, ConsumerOptions(), sends_subscription=True)
+        while begin < end:
+            pulled = await puller.pull(queue, begin, wanted, waits=False)
+            found = [message for message in pulled.messages if message.queue_offset < end]
+            if found:
+                yield found
+            if pulled.next_offset <= begin:  # no message is left
+                return
+            begin = pulled.next_offset
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        max_messages: int = 32,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = _END_OF_TIME_MS,
+        route: str | None = None,
+    ) -> list[ReceivedMessage]:
+        """Find messages of a topic by a key, in the order of their store times.
+
+        Args:
+            topic: which.
+            key: one of their keys.
+            max_messages: at most so many.
+            begin_ms: stored at that time or later.
+            end_ms: stored at that time or earlier.
+            route: the topic whose brokers are asked, if it is another; a cluster's name is one, too.
+        """
+        query = QueryMessage(
+            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
+        )  # fmt: skip
+        found = await query_messages(self._cluster, query, route)
+        return [message for message in found if key in message.keys][:max_messages]
+
+    async def query_by_uniq_key(self, topic: str, uniq_key: str, *, route: str | None = None) -> list[ReceivedMessage]:
+        """Find messages of a topic by a unique key: one, or more where a producer retried its send.
+
+        Args:
+            topic: which.
+            uniq_key: their unique key.
+            route: as in ``query_by_key``.
+        """
+        query = QueryMessage(
+            topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS
+        )  # fmt: skip
+        found = await query_messages(self._cluster, query, route, by_uniq_key=True)
+        return [message for message in found if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
+
+    # Requests.
+
+    async def _at_masters(
+        self, code: RequestCode, fields: Fields | None, body: bytes = b"", *, broker: str | None = None
+    ) -> list[RemotingCommand]:
+        addresses = await self.masters() if broker is None else [broker]
+        return list(await asyncio.gather(*(self._cluster.ask(address, code, fields, body) for address in addresses)))
+
+    async def _at_brokers_of(self, topic: str, code: RequestCode, fields: Fields) -> list[RemotingCommand]:
+        addresses = await self.masters_of(topic)
+        return list(await asyncio.gather(*(self._cluster.ask(address, code, fields) for address in addresses)))

@@ -1,0 +1,194 @@
+"""Administration requests to a single broker, given by its address.
+
+Source: ``MQClientAPIImpl``.
+"""
+
+from typing import Final
+
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.remoting.bodies import (
+    BrokerConsumeStats,
+    BrokerStats,
+    ConsumeDirectlyResult,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ConsumeStats,
+    GroupList,
+    OffsetsBody,
+    ProducerConnection,
+    SubscriptionGroups,
+    TopicConfigs,
+    TopicList,
+    TopicStats,
+    decode_body,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.fields import Fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.java_properties import parse_properties
+from rmq_core.remoting.requests import (
+    CloneGroupOffset,
+    ConsumeDirectly,
+    ConsumerGroupName,
+    ConsumeStatsInBroker,
+    ConsumeStatsOf,
+    ProducerGroup,
+    ResetOffset,
+    RunningInfo,
+    Topic,
+    ViewStats,
+)
+
+_DIRECTLY_S: Final = 20.0  # a broker gives the consumer ten
+
+
+class BrokerInquiries:
+    """Sends administration requests; each method takes ``host:port`` first, raises BrokerError or TransportError."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def config(self, address: str) -> dict[str, str]:
+        """Fetch the broker's settings, by their names in ``broker.conf``."""
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONFIG)
+        return parse_properties(str(answer.body, "utf-8", "replace"))
+
+    async def topics(self, address: str) -> TopicConfigs:
+        """Fetch the topics of a broker."""
+        return decode_body((await self._cluster.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body, TopicConfigs)
+
+    async def system_topics(self, address: str) -> list[str]:
+        """List the system topics of a broker."""
+        answer = await self._cluster.ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        return decode_body(answer.body, TopicList).topic_list
+
+    async def groups(self, address: str) -> SubscriptionGroups:
+        """Fetch the consumer groups of a broker."""
+        answer = await self._cluster.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return decode_body(answer.body, SubscriptionGroups)
+
+    async def topic_stats(self, address: str, topic: str) -> TopicStats:
+        """Fetch the min and max offsets of a topic's queues on a broker, and the store times of their last messages."""
+        answer = await self._cluster.ask(address, RequestCode.GET_TOPIC_STATS_INFO, Topic(topic=topic))
+        return decode_body(answer.body, TopicStats)
+
+    async def groups_of(self, address: str, topic: str) -> list[str]:
+        """List the groups that consume a topic."""
+        answer = await self._cluster.ask(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, Topic(topic=topic))
+        return decode_body(answer.body, GroupList).group_list
+
+    async def consume_stats(self, address: str, group: str, topic: str | None = None) -> ConsumeStats:
+        """Fetch a group's consumer offsets in the broker's queues, and its consume rate.
+
+        Args:
+            address: of the broker.
+            group: whose.
+            topic: only that one's queues.
+        """
+        fields = ConsumeStatsOf(consumer_group=group, topic=topic)
+        answer = await self._cluster.ask(address, RequestCode.GET_CONSUME_STATS, fields)
+        return decode_body(answer.body, ConsumeStats)
+
+    async def all_consume_stats(
+        self, address: str, *, in_order: bool = False, timeout_s: float | None = None
+    ) -> BrokerConsumeStats:
+        """Fetch the consumer offsets of all groups.
+
+        Args:
+            address: of the broker.
+            in_order: only of ordered topics.
+            timeout_s: for the answer; the options' if it is not given.
+        """
+        fields = ConsumeStatsInBroker(is_order=in_order)
+        answer = await self._cluster.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, fields, timeout_s=timeout_s)
+        return decode_body(answer.body, BrokerConsumeStats)
+
+    async def consumers(self, address: str, group: str) -> ConsumerConnection | None:
+        """The clients of a consumer group; None if there is none."""
+        fields = ConsumerGroupName(consumer_group=group)
+        answer = await self._or_none(
+            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, ResponseCode.CONSUMER_NOT_ONLINE
+        )
+        return None if answer is None else decode_body(answer.body, ConsumerConnection)
+
+    async def producers(self, address: str, group: str) -> ProducerConnection | None:
+        """List the clients of a producer group; None if there is none."""
+        fields = ProducerGroup(producer_group=group)
+        answer = await self._or_none(
+            address, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields, ResponseCode.SYSTEM_ERROR
+        )
+        return None if answer is None else decode_body(answer.body, ProducerConnection)
+
+    async def stats(self, address: str, name: str, key: str) -> BrokerStats | None:
+        """Fetch one of the broker's counters; None if nothing was counted.
+
+        Args:
+            address: of the broker.
+            name: TOPIC_PUT_NUMS, GROUP_GET_NUMS, …
+            key: ``topic``, or ``topic@group``.
+        """
+        fields = ViewStats(stats_name=name, stats_key=key)
+        answer = await self._or_none(address, RequestCode.VIEW_BROKER_STATS_DATA, fields, ResponseCode.SYSTEM_ERROR)
+        return None if answer is None else decode_body(answer.body, BrokerStats)
+
+    async def running_info(self, address: str, group: str, client_id: str) -> ConsumerRunningInfo:
+        """Fetch the running info of a member of a consumer group, through the broker."""
+        fields = RunningInfo(consumer_group=group, client_id=client_id)
+        answer = await self._cluster.ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        return decode_body(answer.body, ConsumerRunningInfo)
+
+    async def consume_directly(
+        self, address: str, group: str, client_id: str, topic: str, offset_msg_id: str
+    ) -> ConsumeDirectlyResult:
+        """Have a member of a consumer group consume one message of the broker at once; return its result."""
+        fields = ConsumeDirectly(consumer_group=group, client_id=client_id, topic=topic, msg_id=offset_msg_id)
+        answer = await self._cluster.ask(address, RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, timeout_s=_DIRECTLY_S)
+        return decode_body(answer.body, ConsumeDirectlyResult)
+
+    async def clone_offsets(self, address: str, source: str, target: str, topic: str, *, offline: bool) -> None:
+        """Copy the consumer offsets of one group to another.
+
+        Args:
+            address: of the broker.
+            source: the group to copy from.
+            target: the group to copy to.
+            topic: in which topic.
+            offline: even if no member of the source group subscribes to the topic.
+        """
+        fields = CloneGroupOffset(src_group=source, dest_group=target, topic=topic, offline=offline)
+        await self._cluster.ask(address, RequestCode.CLONE_GROUP_OFFSET, fields)
+
+    async def reset_offsets(
+        self,
+        address: str,
+        group: str,
+        topic: str,
+        *,
+        timestamp_ms: int = -1,
+        queue_id: int = -1,
+        offset: int | None = None,
+    ) -> dict[str, int]:
+        """Reset a group's consumer offsets; its running consumers continue from there.
+
+        Args:
+            address: of the broker.
+            group: whose.
+            topic: of which topic.
+            timestamp_ms: the store time to reset to; -1 is the end.
+            queue_id: of this queue only; -1 for all.
+            offset: the queue offset to set, instead of the time.
+
+        Returns:
+            The offsets, by ``queue_key``.
+        """
+        fields = ResetOffset(
+            group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=True
+        )
+        answer = await self._cluster.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        return decode_body(answer.body, OffsetsBody).offset_table
+
+    async def _or_none(
+        self, address: str, code: RequestCode, fields: Fields, none: ResponseCode
+    ) -> RemotingCommand | None:
+        answer = await self._cluster.ask(address, code, fields, also=(none,))
+        return None if answer.code == none else answer

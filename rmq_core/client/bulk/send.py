@@ -1,0 +1,226 @@
+"""Bulk sends of encoded messages: batch requests, one in flight for each queue, many queues at once.
+
+For programs that encode by kernels, as the Spark sink and the replay do. A queue's messages stay in order. What
+was not answered is sent again, so a message may be there twice (at least once).
+
+Source: ``SendMessageProcessor#sendBatchMessage``.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.message import SendStatus
+from rmq_core.client.options import ClientOptions
+from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.errors import TransportError
+from rmq_core.remoting.header import request
+from rmq_formats.arrow.messages import MAX_BATCH_MESSAGES
+
+_STORED: Final = frozenset(status.value for status in SendStatus)
+# Retriable: the broker may accept the same batch later.
+_AGAIN: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.GO_AWAY,
+    }
+)
+_ATTEMPTS: Final = 8
+_FIRST_PAUSE_S: Final = 0.1  # twice as long each time: a broker has some twelve seconds to come back
+_TIMEOUT_S: Final = 10.0
+_DEFAULTS: Final = ClientOptions()
+
+
+class _WaitingMessages(NamedTuple):
+    """Messages that wait to be sent to a queue."""
+
+    sys_flag: int
+    data: bytes | memoryview
+    messages: int
+    done: Callable[[], None] | None
+
+
+class BulkSender:
+    """Sends to queues of existing topics; use it with ``async with``, whose end does not wait for sends in flight.
+
+    Attributes:
+        messages: how many are stored.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        batch_bytes: int = 256 << 10,
+        max_pending_bytes: int = 64 << 20,
+        options: ClientOptions = _DEFAULTS,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Prepare; connect to nothing yet.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: the producers' group.
+            batch_bytes: of a request, unless a chunk has more.
+            max_pending_bytes: ``put`` waits while more bytes are in flight.
+            options: the client's.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+            MessageError: a bad group.
+        """
+        check_name("group", group, MAX_GROUP_CHARACTERS)
+        self._cluster = Cluster(namesrv, options, credentials=credentials)
+        self._group = group
+        self._batch_bytes = batch_bytes
+        self._max_pending_bytes = max_pending_bytes
+        self._pending_bytes = 0
+        self._lanes: dict[MessageQueue, deque[_WaitingMessages]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._moved = asyncio.Event()
+        self._error: Exception | None = None
+        self.messages = 0
+
+    async def __aenter__(self) -> "BulkSender":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._cluster.close()
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """List the writable queues of a topic, by broker and queue id.
+
+        Raises:
+            NoRouteError: there is no such topic, or no such queue.
+            TransportError: no name server answers.
+        """
+        found = (await self._cluster.refresh_route(topic)).write_queues
+        if not found:
+            raise NoRouteError(topic, "no queue of this topic can be written to")
+        return found
+
+    async def put(
+        self,
+        queue: MessageQueue,
+        data: bytes | memoryview,
+        count: int,
+        *,
+        sys_flag: int = 0,
+        done: Callable[[], None] | None = None,
+    ) -> None:
+        """Enqueue messages for a queue; returns before they are stored.
+
+        Args:
+            queue: one of ``queues``.
+            data: messages as a batch request carries them.
+            count: how many.
+            sys_flag: of all of them.
+            done: called when they are stored.
+
+        Raises:
+            RemotingError: what was put before cannot be sent.
+        """
+        while self._pending_bytes >= self._max_pending_bytes and self._error is None:
+            await self._wait()
+        self._check()
+        self._pending_bytes += len(data)
+        lane = self._lanes.get(queue)
+        chunk = _WaitingMessages(sys_flag, data, count, done)
+        if lane is not None:
+            lane.append(chunk)
+            return
+        self._lanes[queue] = deque([chunk])
+        task = asyncio.get_running_loop().create_task(self._drain(queue))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def flush(self) -> None:
+        """Wait until everything that was put is stored; raises as ``put``."""
+        while self._lanes and self._error is None:
+            await self._wait()
+        self._check()
+
+    async def _wait(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def _drain(self, queue: MessageQueue) -> None:
+        """Send the enqueued messages of a queue, batch after batch."""
+        lane = self._lanes[queue]
+        try:
+            while lane and self._error is None:
+                batch = self._next_batch(lane)
+                await self._send(queue, batch)
+                self._pending_bytes -= sum(len(chunk.data) for chunk in batch)
+                self.messages += sum(chunk.messages for chunk in batch)
+                for chunk in batch:
+                    if chunk.done is not None:
+                        chunk.done()
+                self._moved.set()
+        except Exception as error:  # ``flush`` raises it
+            self._error = self._error or error
+        finally:
+            del self._lanes[queue]
+            self._moved.set()
+
+    def _next_batch(self, lane: deque[_WaitingMessages]) -> list[_WaitingMessages]:
+        batch = [lane.popleft()]
+        size, count = len(batch[0].data), batch[0].messages
+        while lane and lane[0].sys_flag == batch[0].sys_flag:
+            size, count = size + len(lane[0].data), count + lane[0].messages
+            if size > self._batch_bytes or count > MAX_BATCH_MESSAGES:
+                break
+            batch.append(lane.popleft())
+        return batch
+
+    async def _send(self, queue: MessageQueue, batch: list[_WaitingMessages]) -> None:
+        body = batch[0].data if len(batch) == 1 else b"".join(chunk.data for chunk in batch)
+        pause_s = _FIRST_PAUSE_S
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return await self._ask(queue, body, batch[0].sys_flag)
+            except BrokerError as error:
+                if error.code not in _AGAIN:
+                    raise
+            except TransportError:
+                pass  # it may be there already: at least once
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        return await self._ask(queue, body, batch[0].sys_flag)
+
+    async def _ask(self, queue: MessageQueue, body: bytes | memoryview, sys_flag: int) -> None:
+        fields = {
+            "a": self._group,
+            "b": queue.topic,
+            "c": queue.topic,  # the topic exists: no other one stands for it
+            "d": "1",
+            "e": str(queue.queue_id),
+            "f": str(sys_flag),
+            "g": str(now_ms()),
+            "h": "0",
+            "i": "",  # a batch's own properties would stand behind those of each message, in their place
+            "j": "0",
+            "k": "false",
+            "m": "true",
+        }
+        command = request(RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        await self._cluster.ask_command(self._cluster.address(queue.broker_name), command, _TIMEOUT_S, _STORED)

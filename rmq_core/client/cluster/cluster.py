@@ -1,0 +1,359 @@
+"""A client's view of a cluster: topic routes from the name servers, requests and heartbeats to brokers.
+
+Source: ``MQClientInstance``, ``MQClientAPIImpl``.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final, TypeVar
+
+from rmq_core.client.cluster.routes import Route, route_of, template_data
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.errors import RemotingError, TransportError
+from rmq_core.remoting.fields import Fields, read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.namesrv_requests import GetRoute
+from rmq_core.remoting.service import Service
+from rmq_core.remoting.uniq_key import local_ip
+from rmq_formats.errors import OptionError, RmqError
+
+log = logging.getLogger("rmq.client")
+_T = TypeVar("_T", bound=Fields)
+_INSTANCES: Final = count()
+_TELL_AGAIN_S: Final = 1.0
+
+
+class Cluster(Service):
+    """Name servers and brokers, as one client sees them; use it with ``async with``.
+
+    Attributes:
+        client_id: what brokers know the client by.
+        remoting: the connections.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        options: ClientOptions,
+        *,
+        credentials: Credentials | None = None,
+        handlers: Mapping[int, Handler] | None = None,
+        heartbeat: Callable[[], HeartbeatData | None] | None = None,
+        keeps_instance_name: bool = False,
+    ) -> None:
+        """Prepare; connect to nothing yet.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            options: the client's.
+            credentials: to sign requests with.
+            handlers: of requests that brokers send, by code.
+            heartbeat: returns the heartbeat to send; None while there is nothing to tell.
+            keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
+
+        Raises:
+            OptionError: no address.
+        """
+        self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
+        if not self._namesrvs:
+            raise OptionError(f"{namesrv!r} has no HOST:PORT of a name server")
+        random.shuffle(self._namesrvs)  # so that clients spread over them
+        self.client_id = _client_id(options, keeps_instance_name)
+        self.remoting = RemotingClient(handlers, credentials=credentials, on_disconnect=self._lost)
+        self._options = options
+        self._heartbeat = heartbeat
+        self._routes: dict[str, Route] = {}
+        self._templates: dict[str, tuple[str, int]] = {}  # template topics of topics that did not exist
+        self._brokers: dict[str, dict[int, str]] = {}
+        self._told: set[str] = set()  # addresses of brokers that know of the client
+        self._lost_ones: set[str] = set()  # those whose connection has ended since
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    async def start(self) -> None:
+        """Start the periodic route updates and heartbeats."""
+        self.run(self._every(self._options.route_poll_interval_s, self.refresh_routes))
+        self.run(self._every(self._options.heartbeat_interval_s, self.send_heartbeats))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._is_closing = True
+        await self.stop_tasks()
+        await self.remoting.close()
+
+    async def stop_tasks(self) -> None:
+        """Cancel all background tasks."""
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def namesrv(self) -> str:
+        """The name servers' addresses, separated by semicolons."""
+        return ";".join(self._namesrvs)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the background, until it ends or the client is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the client failed", exc_info=error)
+
+    async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await work()
+            except RmqError as error:
+                log.warning("%s", error)
+
+    # Requests.
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        fields: Fields | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float | None = None,
+        also: Iterable[int] = (),
+    ) -> RemotingCommand:
+        """Send a request to a server and return its answer.
+
+        Args:
+            address: ``host:port``.
+            code: of the request.
+            fields: of the request.
+            body: of the request.
+            timeout_s: for the answer; the options' if it is not given.
+            also: codes that are no errors, beside success.
+
+        Raises:
+            BrokerError: an answer with another code.
+            TransportError: no answer.
+        """
+        command = request(code, None if fields is None else write_fields(fields), body)
+        return await self.ask_command(address, command, timeout_s or self._options.request_timeout_s, also)
+
+    async def ask_command(
+        self, address: str, command: RemotingCommand, timeout_s: float, also: Iterable[int] = ()
+    ) -> RemotingCommand:
+        """Send a command that is built already; raises as ``ask``."""
+        answer = await self.remoting.invoke(address, command, timeout_s)
+        if answer.code != ResponseCode.SUCCESS and answer.code not in also:
+            raise BrokerError(address, answer.code, answer.remark)
+        return answer
+
+    async def ask_for(self, address: str, code: int, fields: Fields | None, kind: type[_T]) -> _T:
+        """Send a request and return the fields of its answer; raises as ``ask``."""
+        return read_fields(await self.ask(address, code, fields), kind)
+
+    async def ask_name_servers(
+        self, code: int, fields: Fields | None = None, *, also: Iterable[int] = ()
+    ) -> RemotingCommand:
+        """Send a request to a name server, to the next one where one does not answer; raises as ``ask``."""
+        failed: TransportError | None = None
+        for address in list(self._namesrvs):
+            try:
+                return await self.ask(address, code, fields, also=also)
+            except TransportError as error:
+                failed = error
+                self._namesrvs.remove(address)  # the next request begins with the one that answers
+                self._namesrvs.append(address)
+        assert failed is not None  # there is at least one
+        raise failed
+
+    # Routes.
+
+    async def route(self, topic: str) -> Route:
+        """Return the route of a topic, from the name servers if it is not cached.
+
+        Raises:
+            NoRouteError: there is no such topic.
+            TransportError: no name server answers.
+        """
+        return self._routes.get(topic) or await self.refresh_route(topic)
+
+    async def route_or_template(self, topic: str, template: str, max_queues: int) -> Route:
+        """Return the route of a topic; one that does not exist yet gets the brokers of ``template``, which create it.
+
+        Raises:
+            NoRouteError: neither has a route.
+        """
+        known = self._routes.get(topic)
+        if known is not None:
+            return known
+        try:
+            return await self.refresh_route(topic)
+        except NoRouteError:
+            data = template_data(await self.route_data(template), max_queues)
+            self._templates[topic] = template, max_queues
+            return self._keep(topic, data)
+
+    async def route_data(self, topic: str) -> TopicRouteData:
+        """Fetch the route data of a topic from the name servers; raises as ``route``."""
+        answer = await self.ask_name_servers(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            GetRoute(topic=topic, accept_standard_json_only=True),
+            also=(ResponseCode.TOPIC_NOT_EXIST,),
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise NoRouteError(topic, "no name server knows this topic")
+        return decode_body(answer.body, TopicRouteData)
+
+    async def refresh_route(self, topic: str) -> Route:
+        """Fetch the route of a topic from the name servers and cache it; raises as ``route``."""
+        route = self._keep(topic, await self.route_data(topic))
+        self._templates.pop(topic, None)
+        return route
+
+    async def refresh_routes(self) -> None:
+        """Refresh the routes of all cached topics; one that cannot be fetched now stays as it was."""
+        for topic in list(self._routes):
+            try:
+                await self.refresh_route(topic)
+            except RemotingError as error:
+                if topic not in self._templates:
+                    log.warning("cannot refresh the route of %s: %s", topic, error)
+        self._brokers = {name: by_id for route in self._routes.values() for name, by_id in route.brokers.items()}
+
+    def _keep(self, topic: str, data: TopicRouteData) -> Route:
+        route = route_of(topic, data)
+        self._routes[topic] = route
+        self._brokers.update(route.brokers)
+        addresses = [address for by_id in route.brokers.values() for address in by_id.values()]
+        if self._heartbeat is not None and not self._told.issuperset(addresses):
+            self.run(self.send_heartbeats())
+        return route
+
+    def known_route(self, topic: str) -> Route | None:
+        """Return the cached route of a topic, if there is one."""
+        return self._routes.get(topic)
+
+    def forget_route(self, topic: str) -> None:
+        """Drop the cached route of a topic, so that its next use fetches it anew."""
+        self._routes.pop(topic, None)
+
+    @property
+    def has_brokers(self) -> bool:
+        """Whether any broker is known."""
+        return bool(self._brokers)
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID, *, any_id: bool = False) -> str:
+        """Return the address of a broker.
+
+        Args:
+            broker_name: its name, which its slaves share.
+            broker_id: 0 the master.
+            any_id: take another of that name where this one is not there.
+
+        Raises:
+            NoRouteError: it is not known.
+        """
+        addresses = self._brokers.get(broker_name, {})
+        address = addresses.get(broker_id) or (next(iter(addresses.values()), None) if any_id else None)
+        if address is None:
+            raise NoRouteError(broker_name, f"no broker of this name with id {broker_id} is known")
+        return address
+
+    async def broker_of(self, queue: MessageQueue, *, any_id: bool = False) -> str:
+        """Return the address of a queue's master; fetches the topic's route where the broker is not known.
+
+        Args:
+            queue: the queue.
+            any_id: take a slave where the master is gone.
+
+        Raises:
+            NoRouteError: the topic or the broker is not known.
+            TransportError: no name server answers.
+        """
+        if queue.broker_name not in self._brokers:
+            await self.refresh_route(queue.topic)
+        return self.address(queue.broker_name, any_id=any_id)
+
+    async def meet_brokers(self, topics: Iterable[str]) -> None:
+        """Fetch the routes of topics, and send heartbeats to their brokers; topics without a route are passed over.
+
+        Raises:
+            TransportError: no name server answers.
+        """
+        for topic in list(topics):
+            with suppress(NoRouteError):
+                await self.route(topic)
+        await self.send_heartbeats()
+
+    # Heartbeats.
+
+    async def send_heartbeats(self) -> None:
+        """Send a heartbeat to all known brokers; consumers send theirs to slaves too."""
+        data = None if self._heartbeat is None else self._heartbeat()
+        if data is None:
+            return
+        body = encode_body(data)
+        addresses = [
+            address
+            for by_id in list(self._brokers.values())
+            for broker_id, address in by_id.items()
+            if broker_id == MASTER_ID or data.consumer_data_set
+        ]
+        answers = await asyncio.gather(
+            *(self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses), return_exceptions=True
+        )
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, BaseException):
+                log.warning("heartbeat to %s failed: %s", address, answer)
+            else:
+                self._told.add(address)
+
+    def _lost(self, address: str) -> None:
+        """Note that a connection has ended: its broker has forgotten the client and needs a new heartbeat."""
+        if address in self._told and not self._is_closing and address not in self._lost_ones:
+            self._lost_ones.add(address)
+            self.run(self._tell_again(address))
+
+    async def _tell_again(self, address: str) -> None:
+        """Send a heartbeat as soon as a broker is back. Source: ``MQClientInstance``, ``onChannelConnect``."""
+        try:
+            while any(address in by_id.values() for by_id in self._brokers.values()):
+                await asyncio.sleep(_TELL_AGAIN_S)
+                data = None if self._heartbeat is None else self._heartbeat()
+                if data is None:
+                    return
+                try:
+                    await self.ask(address, RequestCode.HEART_BEAT, None, encode_body(data))
+                    return
+                except RemotingError as error:
+                    log.debug("heartbeat to %s failed: %s", address, error)
+        finally:
+            self._lost_ones.discard(address)
+
+    async def to_masters(self, code: int, fields: Fields) -> None:
+        """Send a request to all masters; unreachable ones are passed over."""
+        addresses = [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
+        await asyncio.gather(*(self.ask(address, code, fields) for address in addresses), return_exceptions=True)
+
+
+def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:
+    """Build ``ip@instance[@unit]``; Java takes the process and nanoseconds for an instance without a name."""
+    instance = options.instance_name
+    if instance == DEFAULT_INSTANCE and not keeps_instance_name:
+        instance = f"{os.getpid()}#{time.monotonic_ns()}.{next(_INSTANCES)}"
+    return "@".join(part for part in (local_ip(), instance, options.unit_name) if part)

@@ -1,0 +1,67 @@
+"""A topic's route as a client uses it: writable queues, readable queues, the brokers' addresses.
+
+Source: ``MQClientInstance#topicRouteData2TopicPublishInfo``, ``#topicRouteData2TopicSubscribeInfo``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from rmq_core.remoting.bodies import MessageQueue, QueueData, TopicRouteData
+from rmq_core.remoting.codes import MASTER_ID
+
+_READABLE: Final = 4
+_WRITABLE: Final = 2
+MAX_QUEUES: Final = 1 << 16  # of a topic on a broker; a route with more is not valid
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The route of a topic: its queues and the brokers that have them.
+
+    Attributes:
+        write_queues: those that messages may be sent to, by broker and number.
+        read_queues: those that can be read.
+        brokers: addresses by broker name and broker id.
+    """
+
+    write_queues: tuple[MessageQueue, ...]
+    read_queues: tuple[MessageQueue, ...]
+    brokers: dict[str, dict[int, str]]
+
+
+def route_of(topic: str, data: TopicRouteData) -> Route:
+    """Build the route from a name server's answer."""
+    brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
+    parts = sorted(data.queue_datas, key=lambda part: part.broker_name)
+    ordered = data.order_topic_conf if isinstance(data.order_topic_conf, str) else ""
+    writable = [part for part in parts if part.perm & _WRITABLE and MASTER_ID in brokers.get(part.broker_name, {})]
+    writes = _ordered(topic, ordered) if ordered else _queues(topic, writable, "write_queue_nums")
+    readable = [part for part in parts if part.perm & _READABLE and part.broker_name in brokers]
+    return Route(tuple(writes), tuple(_queues(topic, readable, "read_queue_nums")), brokers)
+
+
+def _queues(topic: str, parts: list[QueueData], count: str) -> Iterator[MessageQueue]:
+    for part in parts:
+        for number in range(min(getattr(part, count), MAX_QUEUES)):
+            yield MessageQueue(topic=topic, broker_name=part.broker_name, queue_id=number)
+
+
+def _ordered(topic: str, configuration: str) -> Iterator[MessageQueue]:
+    """List the queues of an ordered topic, which stay when a broker goes: ``broker-a:4;broker-b:4``."""
+    for part in configuration.split(";"):
+        name, _, count = part.rpartition(":")
+        if name and count.isascii() and count.isdecimal():
+            for number in range(min(int(count), MAX_QUEUES)):
+                yield MessageQueue(topic=topic, broker_name=name, queue_id=number)
+
+
+def template_data(data: TopicRouteData, max_queues: int) -> TopicRouteData:
+    """Build the route of a topic that does not exist yet from that of its template topic."""
+    parts = []
+    for part in data.queue_datas:
+        count = min(max_queues, part.read_queue_nums)
+        parts.append(msgspec.structs.replace(part, read_queue_nums=count, write_queue_nums=count))
+    return msgspec.structs.replace(data, queue_datas=parts)

@@ -1,0 +1,1 @@
+"""Consumers: allocate queues within a group, pull and process messages, commit offsets."""

@@ -1,0 +1,105 @@
+"""Handlers of brokers' requests to consumers: rebalance, reset of offsets, running info, direct consumption.
+
+Source: ``ClientRemotingProcessor``.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.pull.record_decoder import decode_records
+from rmq_core.remoting.bodies import (
+    ConsumerRunningInfo,
+    ConsumerStatus,
+    MessageQueue,
+    OffsetsBody,
+    decode_body,
+    encode_body,
+    parse_queue_key,
+    queue_key,
+)
+from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import ConsumeDirectly, ConsumerGroupName, GetConsumerStatus, ResetOffset, RunningInfo
+
+
+class AskedConsumer(Protocol):
+    """The methods that a consumer implements to answer brokers' requests."""
+
+    group: str
+
+    def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue from other offsets."""
+
+    def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the consumer offsets in memory."""
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return the running info of the consumer."""
+
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
+        """Consume one message out of turn."""
+
+
+def ids_changed_handler(group: str, rebalance_soon: Callable[[], None]) -> dict[int, Handler]:
+    """Handler of the notice that a member has joined or left a group, by its code."""
+
+    def ids_changed(command: RemotingCommand, _: Connection) -> None:
+        if read_fields(command, ConsumerGroupName).consumer_group == group:
+            rebalance_soon()
+
+    return {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: ids_changed}
+
+
+def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
+    """Handlers of the other requests of brokers, by code; ``consumer`` answers them."""
+
+    def reset(command: RemotingCommand, _: Connection) -> None:
+        if read_fields(command, ResetOffset).group == consumer.group and command.body:
+            table = decode_body(command.body, OffsetsBody).offset_table
+            consumer.go_to({parse_queue_key(key): offset for key, offset in table.items()})
+
+    def status(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        wanted = read_fields(command, GetConsumerStatus)
+        _check_group(wanted.group)
+        table = {queue_key(queue): offset for queue, offset in consumer.known_offsets(wanted.topic).items()}
+        return command.response(body=encode_body(ConsumerStatus(message_queue_table=table)))
+
+    def running(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        _check_group(read_fields(command, RunningInfo).consumer_group)
+        return command.response(body=encode_body(consumer.running_info()))
+
+    async def directly(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        wanted = read_fields(command, ConsumeDirectly)
+        _check_group(wanted.consumer_group)
+        messages = decode_records(command.body, broker_name=wanted.broker_name or "")
+        if not messages:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "the request has no message")
+        begin_s = asyncio.get_running_loop().time()
+        result = await consumer.consume_directly(messages[0])
+        spent_ms = int((asyncio.get_running_loop().time() - begin_s) * 1000)
+        return command.response(body=encode_body(_timed(result, spent_ms)))
+
+    def _check_group(group: str) -> None:
+        if group != consumer.group:
+            remark = f"The Consumer Group <{group}> not exist in this consumer"
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
+
+    return {
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: status,
+        RequestCode.GET_CONSUMER_RUNNING_INFO: running,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY: directly,
+    }
+
+
+def _timed(result: ConsumeDirectlyResult, spent_ms: int) -> ConsumeDirectlyResult:
+    return ConsumeDirectlyResult(
+        auto_commit=result.auto_commit, consume_result=result.consume_result, order=result.order,
+        remark=result.remark, spent_time_mills=spent_ms,
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Concurrent consumption: a pool of workers consumes the pulled messages of all queues, in any order.
+
+Source: ``ConsumeMessageConcurrentlyService``.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from rmq_core.client.consumer.offset_store import OffsetStore
+from rmq_core.client.consumer.process_queue import ProcessQueue
+from rmq_core.client.consumer.send_back import SendBack
+from rmq_core.client.listener import Later, Listener, call_listener
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import PushOptions
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_formats.errors import RmqError
+
+log = logging.getLogger("rmq.client")
+_AGAIN_S: Final = 5.0  # after a message could not even be sent back
+_TIMED_OUT_LEVEL: Final = 3  # ProcessQueue#cleanExpiredMsg
+_CALLS_IN_A_ROW: Final = 32  # then yield to the event loop
+
+
+class Consuming(Protocol):
+    """Interface of what consumes the pulled messages of a consumer's queues."""
+
+    def start(self) -> None:
+        """Start the workers."""
+
+    def add(self, queue: MessageQueue, messages: ProcessQueue) -> None:
+        """Add an assigned queue."""
+
+    def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
+        """Hand over pulled messages of a queue, which are in ``messages`` already."""
+
+    async def drop(self, messages: ProcessQueue) -> None:
+        """Start no more calls for a queue; returns when running ones have ended, if that matters."""
+
+    async def close(self) -> None:
+        """Stop; running calls of the listener get some time to end."""
+
+
+class _Call:
+    """Messages that go to the listener in one call."""
+
+    __slots__ = ("begin_s", "messages", "of", "queue")
+
+    def __init__(self, queue: MessageQueue, of: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        self.queue = queue
+        self.of = of
+        self.messages = messages
+        self.begin_s = 0.0
+
+
+class ConcurrentConsuming:
+    """Consumes concurrently: several calls of the listener at a time; failed messages are sent back."""
+
+    def __init__(
+        self, listener: Listener, offsets: OffsetStore, options: PushOptions, send_back: SendBack | None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            listener: the user's.
+            offsets: updated with what is consumed.
+            options: the consumer's.
+            send_back: for failed messages; None when broadcasting: then they are lost, as in Java.
+        """
+        self._listener = listener
+        self._offsets = offsets
+        self._options = options
+        self._send_back = send_back
+        self._calls: asyncio.Queue[_Call] = asyncio.Queue()
+        self._running: set[_Call] = set()
+        self._workers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the workers."""
+        create = asyncio.get_running_loop().create_task
+        self._workers = [create(self._work()) for _ in range(self._options.concurrency)]
+        self._workers.append(create(self._watch()))
+
+    def add(self, queue: MessageQueue, messages: ProcessQueue) -> None:
+        """Do nothing: workers serve all queues."""
+
+    def put(self, queue: MessageQueue, messages: ProcessQueue, pulled: list[ReceivedMessage]) -> None:
+        """Enqueue calls of the listener."""
+        size = self._options.consume_batch_size
+        for at in range(0, len(pulled), size):
+            self._calls.put_nowait(_Call(queue, messages, pulled[at : at + size]))
+
+    async def drop(self, messages: ProcessQueue) -> None:
+        """Start no more calls for a queue; running ones are not waited for, as their results will not count."""
+        messages.is_closed = True
+
+    async def close(self) -> None:
+        """Stop; running calls have ``close_timeout_s`` to end."""
+        while not self._calls.empty():
+            self._calls.get_nowait()
+        deadline = asyncio.get_running_loop().time() + self._options.close_timeout_s
+        while self._running and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    async def _work(self) -> None:
+        in_a_row = 0
+        while True:
+            call = await self._calls.get()
+            await self._consume(call)
+            in_a_row += 1
+            if in_a_row == _CALLS_IN_A_ROW:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    async def _consume(self, call: _Call) -> None:
+        if call.of.is_closed:
+            return
+        call.begin_s = asyncio.get_running_loop().time()
+        self._running.add(call)
+        try:
+            later = await call_listener(self._listener, call.messages)
+        finally:
+            self._running.discard(call)
+        if later is not None and not call.of.is_dropped:
+            await self._give_back(call, later)
+        self._commit(call)
+
+    def _commit(self, call: _Call) -> None:
+        offset = call.of.done(call.messages)
+        if not call.of.is_dropped:
+            self._offsets.update(call.queue, offset)
+
+    async def _give_back(self, call: _Call, later: Later) -> None:
+        """Send back what was not consumed; what cannot be sent back stays, and is consumed again."""
+        failed = [message for message in call.messages[max(later.done, 0) :] if message in call.of]
+        if self._send_back is None:
+            for message in failed:
+                log.warning("broadcasting: %s of %s failed and is dropped", message.msg_id, message.topic)
+            return
+        kept = []
+        for message in failed:
+            try:
+                await self._send_back.send(message, later.delay_level)
+            except RmqError as error:
+                log.warning("cannot send back %s, retried in %g s: %s", message.msg_id, _AGAIN_S, error)
+                message.reconsume_times += 1
+                kept.append(message)
+        if kept:
+            call.messages = [message for message in call.messages if message not in kept]
+            asyncio.get_running_loop().call_later(_AGAIN_S, self.put, call.queue, call.of, kept)
+
+    async def _watch(self) -> None:
+        """Send back messages whose consumption takes too long, so that the offset of their queue advances."""
+        limit_s = self._options.consume_timeout_s
+        while True:
+            await asyncio.sleep(limit_s / 2)
+            now = asyncio.get_running_loop().time()
+            for call in [call for call in self._running if now - call.begin_s > limit_s]:
+                log.warning("the listener takes longer than %g s: %s", limit_s, call.messages[0].msg_id)
+                await self._give_back(call, Later(delay_level=_TIMED_OUT_LEVEL))
+                self._commit(call)

@@ -1,0 +1,154 @@
+"""The offset store of a push consumer: offsets at the brokers (clustering), or in a local file (broadcasting).
+
+Source: ``RemoteBrokerOffsetStore``, ``LocalFileOffsetStore``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Protocol
+
+from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.remoting.bodies import (
+    MessageQueue,
+    OffsetsBody,
+    decode_body,
+    encode_for_fastjson,
+    parse_queue_key,
+    queue_key,
+)
+from rmq_core.remoting.errors import RemotingError
+from rmq_formats.errors import FormatError, StoreError
+
+log = logging.getLogger("rmq.client")
+
+
+class OffsetStore(Protocol):
+    """Consumer offsets by queue, in memory and persisted."""
+
+    def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
+        """Set the offset in memory; with ``only_up`` a lower one than before is ignored."""
+
+    def known(self, queue: MessageQueue) -> int | None:
+        """Return the offset in memory."""
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Read the persisted offset, and keep it in memory."""
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Persist the offsets of these queues."""
+
+    def forget(self, queue: MessageQueue) -> None:
+        """Drop the offset of a queue from memory."""
+
+
+class _Memory:
+    """The offsets in memory, which both stores have."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[MessageQueue, int] = {}
+
+    def update(self, queue: MessageQueue, offset: int, *, only_up: bool = True) -> None:
+        known = self.offsets.get(queue)
+        if known is None or not only_up or offset > known:
+            self.offsets[queue] = offset
+
+    def known(self, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def forget(self, queue: MessageQueue) -> None:
+        self.offsets.pop(queue, None)
+
+
+class RemoteOffsets(_Memory):
+    """Offsets persisted at the brokers, under the group's name."""
+
+    def __init__(self, group: str, brokers: QueueOffsets) -> None:
+        super().__init__()
+        self._group = group
+        self._brokers = brokers
+        # Java's broker keeps one of two first offsets of a group and topic that come at the same moment.
+        self._one_commit = asyncio.Lock()
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Query the broker; raises as ``QueueOffsets.committed``."""
+        offset = await self._brokers.committed(queue, self._group)
+        if offset is not None:
+            self.update(queue, offset, only_up=False)
+        return offset
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Commit to the brokers; a broker that cannot be reached gets the offset the next time."""
+        for queue in queues:
+            offset = self.known(queue)
+            if offset is None:
+                continue
+            try:
+                async with self._one_commit:
+                    await self._brokers.commit(queue, self._group, offset)
+            except RemotingError as error:
+                log.warning("cannot commit the offset of %s: %s", queue, error)
+
+
+class LocalOffsets(_Memory):
+    """Offsets persisted in ``offsets.json``, in the format of Java's consumers."""
+
+    def __init__(self, path: Path) -> None:
+        """Prepare.
+
+        Args:
+            path: of the file; ``.bak`` beside it is the state before.
+        """
+        super().__init__()
+        self._path = path
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Read the offset from the file.
+
+        Raises:
+            StoreError: neither it nor the state before can be read.
+        """
+        offset = self._load().get(queue)
+        if offset is not None:
+            self.update(queue, offset, only_up=False)
+        return offset
+
+    async def persist(self, queues: Collection[MessageQueue]) -> None:
+        """Rewrite the file; offsets of other queues in it stay.
+
+        Raises:
+            StoreError: it cannot be read or written.
+        """
+        offsets = self._load() | {queue: self.offsets[queue] for queue in queues if queue in self.offsets}
+        body = OffsetsBody(offset_table={queue_key(queue): offset for queue, offset in offsets.items()})
+        temporary, backup = self._beside(".tmp"), self._beside(".bak")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(encode_for_fastjson(body))
+            if self._path.exists():
+                backup.write_bytes(self._path.read_bytes())
+            temporary.replace(self._path)
+        except OSError as error:
+            raise StoreError(f"{self._path}: {error.strerror}") from error
+
+    def _beside(self, suffix: str) -> Path:
+        return self._path.with_name(self._path.name + suffix)
+
+    def _load(self) -> dict[MessageQueue, int]:
+        """Load the offsets of the file, or of its backup where it is damaged; none where there is neither."""
+        failed: Exception | None = None
+        for path in (self._path, self._beside(".bak")):
+            try:
+                data = path.read_bytes()
+                if data:
+                    table = decode_body(data, OffsetsBody).offset_table
+                    return {parse_queue_key(key): offset for key, offset in table.items()}
+            except FileNotFoundError:
+                continue
+            except (OSError, FormatError) as error:
+                log.warning("%s: %s", path, error)
+                failed = error
+        if failed is not None:
+            raise StoreError(f"{self._path}: the offsets cannot be read: {failed}")
+        return {}

@@ -1,0 +1,353 @@
+"""The pull consumer: polls queues that its group shares out, or that it was assigned, from offsets that may be set.
+
+::
+
+    consumer = PullConsumer("127.0.0.1:9876", "audit")
+    consumer.subscribe("Orders")
+    async with consumer:
+        while True:
+            for message in await consumer.poll(timeout_s=5):
+                print(message.body)
+
+Each assigned queue has one pull in flight while there is room for its messages, so that ``poll`` mostly
+returns messages that have arrived already.
+
+Source: ``DefaultLitePullConsumerImpl``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from rmq_core.client.consumer.broker_callbacks import ids_changed_handler
+from rmq_core.client.consumer.membership import Membership
+from rmq_core.client.consumer.offset_store import RemoteOffsets
+from rmq_core.client.consumer.pulled_queue import Arrivals, PulledQueue
+from rmq_core.client.consumer.rebalance import Rebalancer
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import PullOptions
+from rmq_core.client.producer.group_client import GroupClient
+from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.request import Puller
+from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, MessageQueue, SubscriptionData
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.requests import UnregisterClient
+from rmq_formats.errors import OptionError
+
+log = logging.getLogger("rmq.client")
+_DEFAULTS: Final = PullOptions()
+
+
+class PullConsumer(GroupClient):
+    """Reads queues; use it with ``async with``, or start and close it.
+
+    Either it subscribes to topics, and its group shares their queues out, or it is assigned queues of the caller's
+    choice; not both.
+
+    Attributes:
+        group: its group's name; consumer offsets are stored under it.
+        options: its settings.
+        offsets: queries and commits of queue offsets.
+    """
+
+    def __init__(
+        self, namesrv: str, group: str, options: PullOptions = _DEFAULTS, *, credentials: Credentials | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: its group's name.
+            options: its settings.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+            MessageError: a bad group.
+        """
+        super().__init__(
+            namesrv, group, options, credentials, handlers=ids_changed_handler(group, self._rebalance_soon)
+        )
+        self.options = options
+        self.offsets = QueueOffsets(self._cluster)
+        self._membership = Membership(self.client_id, group)
+        self._puller = Puller(self._cluster, group, options, sends_subscription=True)
+        self._consumed = RemoteOffsets(group, self.offsets)  # what poll had returned before it was last called
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._rebalancer = Rebalancer(
+            self._cluster, group, options, self._subscriptions, self._consumed, None, self._make_pulled
+        )
+        self._assigned: dict[MessageQueue, PulledQueue] = self._rebalancer.works
+        self._is_subscribed: bool | None = None  # None: neither subscribed nor assigned yet
+        self._is_started = False
+        self._arrivals = Arrivals()
+
+    async def start(self) -> None:
+        """Start the client, and join the group if it has subscribed.
+
+        Raises:
+            OptionError: a consumer of this process has the same group and client id.
+            TransportError: it has subscribed, and no name server answers.
+        """
+        self._membership.take()
+        try:
+            await self._cluster.start()
+            self._is_started = True
+            if self._is_subscribed:
+                await self._cluster.meet_brokers(self._subscriptions)
+        except BaseException:
+            await self._cluster.close()
+            self._membership.give_up()
+            raise
+        if self._is_subscribed:
+            self._cluster.run(self._rebalancer.run())
+        else:
+            self._cluster.run(self._cluster.send_heartbeats())
+        if self.options.auto_commit:
+            self._cluster.run(self._commit_again_and_again())
+
+    async def close(self) -> None:
+        """Commit if that is automatic, leave the group, and close all connections."""
+        self._is_started = False
+        await self._cluster.stop_tasks()
+        await self._rebalancer.close()
+        await self._cluster.to_masters(
+            RequestCode.UNREGISTER_CLIENT,
+            UnregisterClient(client_id=self._cluster.client_id, consumer_group=self.group),
+        )
+        await self._cluster.close()
+        self._membership.give_up()
+
+    def _heartbeat(self) -> HeartbeatData | None:
+        wanted = self._subscriptions or {one.wanted.topic: one.wanted for one in self._assigned.values()}
+        if not wanted or not self._is_started:
+            return None
+        data = ConsumerData(
+            group_name=self.group,
+            consume_type="CONSUME_ACTIVELY",
+            consume_from_where=self.options.start.value,
+            subscription_data_set=list(wanted.values()),
+        )
+        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])
+
+    # Subscription.
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
+        """Subscribe to a topic: rebalance allocates its queues among the consumers of the group that have subscribed.
+
+        A topic that does not exist yet is read when it does.
+
+        Args:
+            topic: which.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: bad tags, or it has assigned queues.
+        """
+        data = subscription(topic, tags, sql=sql)
+        is_first = self._is_subscribed is None
+        self._choose(subscribes=True)
+        self._subscriptions[topic] = data
+        for one in self._assigned.values():
+            if one.queue.topic == topic:
+                self._want(one, data)
+        if self._is_started:
+            self._cluster.run(self._announce())
+            if is_first:
+                self._cluster.run(self._rebalancer.run())
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic."""
+        self._subscriptions.pop(topic, None)
+        self._rebalancer.soon()
+        if self._is_started:
+            self._cluster.run(self._announce())
+
+    def _choose(self, *, subscribes: bool) -> None:
+        if self._is_subscribed not in {None, subscribes}:
+            raise OptionError("a pull consumer either subscribes to topics or is assigned queues, not both")
+        self._is_subscribed = subscribes
+
+    async def _announce(self) -> None:
+        await self._cluster.meet_brokers(self._subscriptions)
+        self._rebalancer.soon()
+
+    def _rebalance_soon(self) -> None:
+        self._rebalancer.soon()
+
+    def _make_pulled(self, queue: MessageQueue, wanted: SubscriptionData) -> PulledQueue:
+        return PulledQueue(queue, wanted, self._puller, self.options, self._begin_offset, self._arrivals)
+
+    # Assignment and positions.
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """List the readable queues of a topic.
+
+        Raises:
+            NoRouteError: there is no such topic.
+            TransportError: no name server answers.
+        """
+        return (await self._cluster.refresh_route(topic)).read_queues
+
+    def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
+        """Assign these queues and no others; those assigned before continue at their positions.
+
+        Args:
+            queues: the queues, of any topics.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: bad tags, or it has subscribed.
+        """
+        wanted = {queue: subscription(queue.topic, tags, sql=sql) for queue in queues}
+        self._choose(subscribes=False)
+        for queue in self._assigned.keys() - wanted.keys():
+            self._assigned.pop(queue).cancel()
+        for queue, data in wanted.items():
+            one = self._assigned.get(queue)
+            if one is None:
+                one = self._assigned[queue] = self._make_pulled(queue, data)
+                one.start(None)
+            else:
+                self._want(one, data)
+        if wanted:
+            self._cluster.run(self._cluster.send_heartbeats())
+
+    def _want(self, one: PulledQueue, data: SubscriptionData) -> None:
+        if (one.wanted.sub_string, one.wanted.expression_type) != (data.sub_string, data.expression_type):
+            one.wanted = data
+            one.start(one.position)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are assigned to it now, by the caller or by rebalance."""
+        return list(self._assigned)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at a queue offset; messages that were pulled but not returned yet are dropped.
+
+        Raises:
+            OptionError: the queue is not assigned, or the offset is below 0.
+        """
+        if offset < 0:
+            raise OptionError(f"offset {offset} is below 0")
+        self._of(queue).start(offset)
+        self._consumed.update(queue, offset, only_up=False)
+
+    async def seek_to_begin(self, *queues: MessageQueue) -> None:
+        """Seek to the min offset of some queues, or of all assigned ones; raises as ``offsets.min``."""
+        for queue in queues or self.assignment:
+            self.seek(queue, await self.offsets.min(queue))
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Seek to the max offset, where the next messages will be; raises as ``offsets.max``."""
+        for queue in queues or self.assignment:
+            self.seek(queue, await self.offsets.max(queue))
+
+    async def seek_to_time(self, timestamp_ms: int, *queues: MessageQueue) -> None:
+        """Seek to the first message stored at a time or later, in ms; raises as ``offsets.search``."""
+        for queue in queues or self.assignment:
+            self.seek(queue, await self.offsets.search(queue, timestamp_ms))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Return no messages of these queues from ``poll`` until they are resumed."""
+        for queue in queues:
+            self._of(queue).is_paused = True
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Resume queues that were paused."""
+        for queue in queues:
+            self._of(queue).is_paused = False
+        self._arrivals.changed.set()
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset that ``poll`` returns next; None while the broker has not been asked where to start."""
+        return self._of(queue).position
+
+    async def poll(self, timeout_s: float = 5.0, max_messages: int | None = None) -> list[ReceivedMessage]:
+        """Return the next messages, of all queues in turn; those of a queue are in order.
+
+        Args:
+            timeout_s: how long to wait for a first message; then the list is empty.
+            max_messages: at most so many; ``pull_batch_size`` if it is not given.
+
+        Raises:
+            BrokerError, FormatError: since the last call, a pull was refused or its answer did not decode.
+        """
+        if self.options.auto_commit:
+            self._all_is_consumed()
+        limit = max_messages or self.options.pull_batch_size
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            found = self._take(limit)
+            if found:
+                return found
+            if self._arrivals.error is not None:
+                error, self._arrivals.error = self._arrivals.error, None
+                raise error
+            self._arrivals.changed.clear()
+            left_s = deadline - loop.time()
+            if left_s <= 0:
+                return []
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._arrivals.changed.wait()
+            except TimeoutError:
+                return self._take(limit)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit the messages that ``poll`` has returned; raises as ``offsets.commit``.
+
+        Args:
+            offsets: commit these instead, by queue that of the next message to consume; queues that are not assigned
+                (any more) are passed over, as another member of the group may have them.
+        """
+        if offsets is None:
+            offsets = {queue: one.position for queue, one in self._assigned.items() if one.position is not None}
+        for queue, offset in offsets.items():
+            if queue in self._assigned:
+                self._consumed.update(queue, offset, only_up=False)
+                await self.offsets.commit(queue, self.group, offset)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset of a queue; raises as ``offsets.committed``."""
+        return await self.offsets.committed(queue, self.group)
+
+    def _all_is_consumed(self) -> None:
+        for queue, one in self._assigned.items():
+            if one.position is not None:
+                self._consumed.update(queue, one.position, only_up=False)
+
+    async def _commit_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.persist_interval_s)
+            await self._consumed.persist(list(self._assigned))
+
+    # Queues.
+
+    def _of(self, queue: MessageQueue) -> PulledQueue:
+        try:
+            return self._assigned[queue]
+        except KeyError:
+            raise OptionError(f"{queue.topic} {queue.broker_name} {queue.queue_id} is not assigned") from None
+
+    def _take(self, limit: int) -> list[ReceivedMessage]:
+        found: list[ReceivedMessage] = []
+        for queue, one in list(self._assigned.items()):
+            taken = one.take(limit - len(found))
+            if taken:
+                found += taken
+                self._assigned[queue] = self._assigned.pop(queue)  # the next call begins with another queue
+            if len(found) == limit:
+                break
+        return found
+
+    async def _begin_offset(self, queue: MessageQueue) -> int:
+        committed = await self.offsets.committed(queue, self.group)
+        return await self.offsets.start(queue, self.options) if committed is None else committed

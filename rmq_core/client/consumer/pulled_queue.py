@@ -1,0 +1,142 @@
+"""One assigned queue of a pull consumer: its position, and the messages that were pulled ahead of ``poll``.
+
+Source: ``DefaultLitePullConsumerImpl.PullTaskImpl``, ``AssignedMessageQueue``.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import PullOptions
+from rmq_core.client.pull.request import Puller, PullStatus
+from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
+from rmq_core.remoting.errors import RemotingError
+from rmq_formats.errors import FormatError
+
+log = logging.getLogger("rmq.client")
+_AFTER_ERROR_S: Final = 1.0  # DefaultLitePullConsumer#pullTimeDelayMillsWhenException
+
+
+class Arrivals:
+    """What the pulls of all queues tell ``poll``.
+
+    Attributes:
+        changed: set when messages, or an error, have arrived.
+        error: of a pull since ``poll`` was last called.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.error: Exception | None = None
+
+
+class PulledQueue:
+    """An assigned queue, which is pulled while there is room for its messages.
+
+    Attributes:
+        queue: which.
+        wanted: the subscription.
+        position: offset of the message that ``take`` gives next; None until the broker was asked where to begin.
+        is_paused: it gives no messages.
+        is_leaving: it is no longer assigned, and gives none either.
+        is_abandoned: never: nothing of it goes on when it is stopped.
+    """
+
+    is_abandoned: Final = False
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        wanted: SubscriptionData,
+        puller: Puller,
+        options: PullOptions,
+        begin_offset: Callable[[MessageQueue], Awaitable[int]],
+        arrivals: Arrivals,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            queue: which.
+            wanted: the subscription.
+            puller: sends the pulls.
+            options: the consumer's.
+            begin_offset: asks the broker where to begin, if ``start`` is not told.
+            arrivals: told of messages and errors.
+        """
+        self.queue = queue
+        self.wanted = wanted
+        self.position: int | None = None
+        self.is_paused = False
+        self.is_leaving = False
+        self._puller = puller
+        self._options = options
+        self._begin_offset = begin_offset
+        self._arrivals = arrivals
+        self._next_offset = 0  # of the next pull
+        self._cached: deque[ReceivedMessage] = deque()
+        self._cached_bytes = 0
+        self._room = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, offset: int | None) -> None:
+        """Start, or continue, at an offset; at the one that the broker tells where it is None."""
+        self.cancel()
+        self.position = offset
+        self._next_offset = offset or 0
+        self._task = asyncio.get_running_loop().create_task(self._pull_again_and_again())
+
+    async def stop(self) -> None:
+        """Stop, as the pull loops of other consumers do; nothing has to be waited for."""
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Stop pulling, and drop what was pulled."""
+        if self._task is not None:
+            self._task.cancel()
+        self._cached.clear()
+        self._cached_bytes = 0
+
+    def take(self, limit: int) -> list[ReceivedMessage]:
+        """Take messages out of the cache, in order."""
+        cached = self._cached
+        if not cached or self.is_paused or self.is_leaving:
+            return []
+        found = [cached.popleft() for _ in range(min(limit, len(cached)))]
+        self._cached_bytes -= sum(message.size for message in found)
+        self.position = found[-1].queue_offset + 1 if cached else self._next_offset
+        self._room.set()
+        return found
+
+    async def _pull_again_and_again(self) -> None:
+        while True:
+            try:
+                await self._pull_once()
+            except (RemotingError, FormatError) as error:
+                log.warning("pulling %s of %s failed: %s", self.queue.queue_id, self.queue.topic, error)
+                self._arrivals.error = error
+                self._arrivals.changed.set()
+                await asyncio.sleep(_AFTER_ERROR_S)
+
+    async def _pull_once(self) -> None:
+        if self.position is None:
+            self._next_offset = self.position = await self._begin_offset(self.queue)
+        pulled = await self._puller.pull(self.queue, self._next_offset, self.wanted)
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            log.warning("%d of %s is out of range, continuing at %d", self._next_offset, self.queue, pulled.next_offset)
+        self._next_offset = pulled.next_offset
+        if pulled.messages:
+            self._cached.extend(pulled.messages)
+            self._cached_bytes += sum(message.size for message in pulled.messages)
+            self._arrivals.changed.set()
+        elif not self._cached:
+            self.position = pulled.next_offset
+        while not self._has_room():
+            self._room.clear()
+            await self._room.wait()
+
+    def _has_room(self) -> bool:
+        options = self._options
+        return len(self._cached) <= options.max_cached_messages and self._cached_bytes <= options.max_cached_bytes

@@ -1,0 +1,307 @@
+"""The push consumer: pulls the queues that rebalance gives it, and calls a listener with their messages.
+
+::
+
+    async def on_messages(messages: list[ReceivedMessage]) -> None:
+        for message in messages:
+            await handle(message.body)
+
+    consumer = PushConsumer("127.0.0.1:9876", "billing", on_messages)
+    consumer.subscribe("Orders", "Paid || Refunded")
+    async with consumer:
+        await asyncio.Event().wait()
+
+Source: ``DefaultMQPushConsumerImpl``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from rmq_core.client.consumer.broker_callbacks import handlers, ids_changed_handler
+from rmq_core.client.consumer.concurrent import ConcurrentConsuming, Consuming
+from rmq_core.client.consumer.membership import Membership
+from rmq_core.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from rmq_core.client.consumer.orderly import ConsumingInOrder
+from rmq_core.client.consumer.queue_locks import ConsumerQueueLocks
+from rmq_core.client.consumer.queue_worker import QueueWork
+from rmq_core.client.consumer.rebalance import Rebalancer
+from rmq_core.client.consumer.send_back import MAX_INT, SendBack
+from rmq_core.client.consumer.trace import TraceSender
+from rmq_core.client.listener import Later, Listener, call_listener
+from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
+from rmq_core.client.options import MessageModel, PushOptions
+from rmq_core.client.producer.group_client import GroupClient
+from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.client.pull.request import Puller
+from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import (
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    MessageQueue,
+    ProcessQueueInfo,
+    SubscriptionData,
+    queue_key,
+)
+from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.codes import CURRENT_VERSION_NAME, RequestCode
+from rmq_core.remoting.requests import UnregisterClient
+from rmq_formats.errors import RmqError
+
+log = logging.getLogger("rmq.client")
+_DEFAULTS: Final = PushOptions()
+_MAX_RECONSUME_TIMES: Final = 16  # DefaultMQPushConsumerImpl#getMaxReconsumeTimes
+
+
+class PushConsumer(GroupClient):
+    """Calls a listener; subscribe, then use it with ``async with``, or start and close it.
+
+    Attributes:
+        options: its settings.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        listener: Listener,
+        options: PushOptions = _DEFAULTS,
+        *,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: its group's name.
+            listener: the function that consumes messages.
+            options: its settings.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+            MessageError: a bad group.
+        """
+        self._broadcasts = options.model is MessageModel.BROADCASTING
+        super().__init__(
+            namesrv, group, options, credentials,
+            handlers=ids_changed_handler(group, self._rebalance_soon) | handlers(self),
+            keeps_instance_name=self._broadcasts,
+        )  # fmt: skip
+        self.options = options
+        self._membership = Membership(self.client_id, group)
+        self._listener = listener
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._offsets = self._offset_store()
+        self._locks = ConsumerQueueLocks(self._cluster, group) if options.in_order and not self._broadcasts else None
+        self._tracing = TraceSender(namesrv, group, options, credentials) if options.enable_trace else None
+        self._consuming = self._make_consuming()
+        self._puller = Puller(self._cluster, group, options, sends_subscription=False)
+        self._rebalancer = Rebalancer(
+            self._cluster, group, options, self._subscriptions, self._offsets, self._locks, self._make_work,
+            takes_all=self._broadcasts,
+        )  # fmt: skip
+        self._may_pull = asyncio.Event()
+        self._may_pull.set()
+        self._started_ms = 0
+        if not self._broadcasts:
+            self.subscribe(RETRY_TOPIC_PREFIX + group)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are assigned to it now."""
+        return sorted(self._rebalancer.works)
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
+        """Subscribe to a topic.
+
+        Args:
+            topic: which.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: bad tags.
+        """
+        data = self._subscriptions[topic] = subscription(topic, tags, sql=sql)
+        for queue, work in self._rebalancer.works.items():
+            if queue.topic == topic:
+                work.wanted = data
+        if self._started_ms:
+            self._run(self._announce())
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic."""
+        self._subscriptions.pop(topic, None)
+        if self._started_ms:
+            self._run(self._announce())
+
+    def pause(self) -> None:
+        """Stop pulling; messages that were pulled are still consumed."""
+        self._may_pull.clear()
+
+    def resume(self) -> None:
+        """Resume pulling."""
+        self._may_pull.set()
+
+    async def start(self) -> None:
+        """Join the group; a topic that does not exist yet is consumed when it does.
+
+        Raises:
+            OptionError: a consumer of this process has the same group and client id.
+            TransportError: no name server answers.
+        """
+        self._membership.take()
+        try:
+            await self._cluster.start()
+            self._started_ms = now_ms()
+            await self._cluster.meet_brokers(self._subscriptions)
+        except BaseException:
+            await self._cluster.close()
+            self._membership.give_up()
+            raise
+        if self._tracing is not None:
+            await self._tracing.start()
+        self._consuming.start()
+        self._run(self._rebalancer.run())
+        self._run(self._persist_again_and_again())
+        if self._locks is not None:
+            self._run(self._lock_again_and_again(self._locks))
+
+    async def close(self) -> None:
+        """Leave the group: calls of the listener end, offsets are persisted, other members get the queues."""
+        self._started_ms = 0
+        await self._cluster.stop_tasks()
+        for work in self._rebalancer.works.values():
+            work.pull_no_more()
+        if self._locks is not None:
+            self._run(self._lock_again_and_again(self._locks))  # as long as the last calls run
+        await self._consuming.close()
+        await self._rebalancer.close()
+        if self._tracing is not None:
+            await self._tracing.close()
+        await self._cluster.to_masters(
+            RequestCode.UNREGISTER_CLIENT,
+            UnregisterClient(client_id=self._cluster.client_id, consumer_group=self.group),
+        )
+        await self._cluster.close()
+        self._membership.give_up()
+
+    # Parts.
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._cluster.run(work)
+
+    def _offset_store(self) -> OffsetStore:
+        if not self._broadcasts:
+            return RemoteOffsets(self.group, QueueOffsets(self._cluster))
+        directory = self.options.local_offset_dir.expanduser()
+        return LocalOffsets(directory / self._cluster.client_id / self.group / "offsets.json")
+
+    def _make_consuming(self) -> Consuming:
+        options = self.options
+        listener = self._listener if self._tracing is None else self._tracing.traced(self._listener)
+        limit = options.max_reconsume_times
+        if options.in_order:
+            back = None if self._broadcasts else SendBack(self._cluster, self.group, MAX_INT if limit == -1 else limit)
+            return ConsumingInOrder(listener, self._offsets, options, back, self._is_locked)
+        most = _MAX_RECONSUME_TIMES if limit == -1 else limit
+        back = None if self._broadcasts else SendBack(self._cluster, self.group, most)
+        return ConcurrentConsuming(listener, self._offsets, options, back)
+
+    def _is_locked(self, queue: MessageQueue) -> bool:
+        return self._locks is None or self._locks.holds(queue)
+
+    def _make_work(self, queue: MessageQueue, wanted: SubscriptionData) -> QueueWork:
+        return QueueWork(queue, wanted, self._puller, self._offsets, self._consuming, self.options, self._may_pull)
+
+    def _heartbeat(self) -> HeartbeatData | None:
+        if not self._started_ms:
+            return None
+        data = ConsumerData(
+            group_name=self.group,
+            consume_from_where=self.options.start.value,
+            message_model=self.options.model.value,
+            subscription_data_set=list(self._subscriptions.values()),
+        )
+        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])
+
+    # Background tasks.
+
+    async def _announce(self) -> None:
+        await self._cluster.send_heartbeats()
+        self._rebalancer.soon()
+
+    async def _persist_again_and_again(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.persist_interval_s)
+            try:
+                await self._offsets.persist(list(self._rebalancer.works))
+            except RmqError as error:
+                log.warning("cannot commit the offsets of %s: %s", self.group, error)
+
+    async def _lock_again_and_again(self, locks: ConsumerQueueLocks) -> None:
+        while True:
+            await asyncio.sleep(self.options.lock_interval_s)
+            await locks.lock(list(self._rebalancer.works))
+
+    # Requests from brokers.
+
+    def _rebalance_soon(self) -> None:
+        self._rebalancer.soon()
+
+    def go_to(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue from other offsets; queues that are not assigned to it are passed over.
+
+        Args:
+            offsets: of the next message, by queue.
+        """
+        for queue, offset in offsets.items():
+            work = self._rebalancer.works.get(queue)
+            if work is not None:
+                self._run(work.begin_anew(offset))
+
+    def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the consumer offsets of one topic that are in memory."""
+        known = {queue: self._offsets.known(queue) for queue in self._rebalancer.works if queue.topic == topic}
+        return {queue: offset for queue, offset in known.items() if offset is not None}
+
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return the running info, as ``mqadmin consumerStatus`` shows it."""
+        properties: dict[str, str | int | float | bool] = {
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_CONSUMEORDERLY": str(self.options.in_order).lower(),
+            "PROP_CLIENT_VERSION": CURRENT_VERSION_NAME,
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_NAMESERVER_ADDR": self._cluster.namesrv,
+            "PROP_THREADPOOL_CORE_SIZE": str(self.options.concurrency),
+        }
+        return ConsumerRunningInfo(
+            mq_table={queue_key(queue): self._queue_info(work) for queue, work in self._rebalancer.works.items()},
+            properties=properties,
+            subscription_set=list(self._subscriptions.values()),
+        )
+
+    def _queue_info(self, work: QueueWork) -> ProcessQueueInfo:
+        messages = work.messages
+        first, last = messages.bounds
+        return ProcessQueueInfo(
+            cached_msg_count=len(messages),
+            cached_msg_min_offset=first,
+            cached_msg_max_offset=last,
+            cached_msg_size_in_mib=messages.cached_bytes >> 20,
+            commit_offset=self._offsets.known(work.queue) or 0,
+            droped=work.is_leaving or messages.is_dropped,
+            last_pull_timestamp=work.last_pull_ms,
+            locked=self.options.in_order and self._is_locked(work.queue),
+        )
+
+    async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
+        """Consume one message out of turn, as ``mqadmin queryMsgById -d`` asks for."""
+        answer = await call_listener(self._listener, [message])
+        result = "CR_LATER" if isinstance(answer, Later) else "CR_SUCCESS"
+        return ConsumeDirectlyResult(consume_result=result, order=self.options.in_order)

@@ -1,0 +1,71 @@
+"""Queue locks for orderly consumption, which brokers grant to one consumer of a group at a time.
+
+Source: ``RebalanceImpl#lock``, ``#lockAll``, ``#unlock``.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.remoting.bodies import LockBatchRequest, LockBatchResponse, MessageQueue, decode_body, encode_body
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.errors import RemotingError
+
+log = logging.getLogger("rmq.client")
+_EXPIRY_S: Final = 30.0  # ProcessQueue#REBALANCE_LOCK_MAX_LIVE_TIME: half of what brokers keep them for
+
+
+class ConsumerQueueLocks:
+    """Queue locks that one consumer holds at the brokers."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._until_s: dict[MessageQueue, float] = {}
+
+    def holds(self, queue: MessageQueue) -> bool:
+        """Tell whether this consumer certainly holds the lock of a queue now."""
+        return time.monotonic() < self._until_s.get(queue, 0.0)
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Take or renew locks; return the queues that are locked for this consumer now."""
+        held: set[MessageQueue] = set()
+        for broker_name, wanted in _by_broker(queues).items():
+            begin_s = time.monotonic()
+            body = self._body(wanted)
+            try:
+                address = self._cluster.address(broker_name)
+                answer = await self._cluster.ask(address, RequestCode.LOCK_BATCH_MQ, None, body)
+                got = set(decode_body(answer.body, LockBatchResponse).lock_ok_mq_set)
+            except RemotingError as error:  # locks that it has run on until they expire
+                log.warning("cannot lock queues at %s: %s", broker_name, error)
+                continue
+            held |= got & set(wanted)
+            for queue in wanted:
+                self._until_s[queue] = begin_s + _EXPIRY_S if queue in got else 0.0
+        return held
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Release locks; a broker that cannot be reached lets them expire."""
+        for broker_name, ours in _by_broker(queues).items():
+            for queue in ours:
+                self._until_s.pop(queue, None)
+            try:
+                address = self._cluster.address(broker_name)
+                await self._cluster.ask(address, RequestCode.UNLOCK_BATCH_MQ, None, self._body(ours))
+            except RemotingError as error:
+                log.warning("cannot unlock queues at %s: %s", broker_name, error)
+
+    def _body(self, queues: list[MessageQueue]) -> bytes:
+        return encode_body(
+            LockBatchRequest(client_id=self._cluster.client_id, consumer_group=self._group, mq_set=queues)
+        )
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

@@ -1,0 +1,159 @@
+"""The pull loop of one queue that is assigned to a push consumer.
+
+Source: ``DefaultMQPushConsumerImpl#pullMessage``.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from rmq_core.client.consumer.concurrent import Consuming
+from rmq_core.client.consumer.offset_store import OffsetStore
+from rmq_core.client.consumer.process_queue import ProcessQueue
+from rmq_core.client.errors import BrokerError
+from rmq_core.client.options import MessageModel, PushOptions
+from rmq_core.client.pull.request import Puller, PullStatus
+from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import RemotingError
+from rmq_formats.errors import FormatError, RmqError
+
+log = logging.getLogger("rmq.client")
+_AFTER_ERROR_S: Final = 3.0
+_AFTER_FLOW_CONTROL_S: Final = 0.02
+
+
+class QueueWork:
+    """One assigned queue of a push consumer: pulls it, and has its messages consumed.
+
+    Attributes:
+        queue: which.
+        wanted: the subscription.
+        is_leaving: it is no longer assigned, and a call of the listener may still run.
+        messages: what was pulled of it and is not consumed yet.
+        last_pull_ms: when it was last pulled, ms since 1970.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        wanted: SubscriptionData,
+        puller: Puller,
+        offsets: OffsetStore,
+        consuming: Consuming,
+        options: PushOptions,
+        may_pull: asyncio.Event,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            queue: which.
+            wanted: the subscription.
+            puller: sends the pulls.
+            offsets: the consumer's offset store.
+            consuming: consumes the messages.
+            options: the consumer's.
+            may_pull: cleared while the consumer is paused.
+        """
+        self.queue = queue
+        self.wanted = wanted
+        self.is_leaving = False
+        self.messages = ProcessQueue(options, in_order=options.in_order)
+        self.last_pull_ms = 0
+        self._puller = puller
+        self._offsets = offsets
+        self._consuming = consuming
+        self._options = options
+        self._may_pull = may_pull
+        self._next_offset = 0
+        self._one_reset = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, offset: int) -> None:
+        """Start pulling at an offset."""
+        self._next_offset = offset
+        self._consuming.add(self.queue, self.messages)
+        self._task = asyncio.get_running_loop().create_task(self._pull_again_and_again())
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether a call of the listener was cancelled, so that a thread of it may still be at work."""
+        return self.messages.is_abandoned
+
+    def pull_no_more(self) -> None:
+        """Stop pulling; messages that were pulled may still be consumed."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """Stop, and drop what is not consumed; returns when the listener is done with the queue, if that matters."""
+        self.pull_no_more()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        await self._consuming.drop(self.messages)
+        self.messages.is_dropped = True
+
+    async def begin_anew(self, offset: int) -> None:
+        """Drop what is not consumed, and continue at another offset, unless the queue is leaving."""
+        async with self._one_reset:
+            self.messages.is_dropped = True  # first of all: offsets from before must not be committed any more
+            self._offsets.update(self.queue, offset, only_up=False)
+            await self.stop()
+            await self._persist()
+            if not self.is_leaving:
+                self.messages = ProcessQueue(self._options, in_order=self._options.in_order)
+                self.start(offset)
+
+    async def _pull_again_and_again(self) -> None:
+        while True:
+            try:
+                await self._pull_once()
+            except (RemotingError, FormatError) as error:
+                if isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL:
+                    await asyncio.sleep(_AFTER_FLOW_CONTROL_S)
+                    continue
+                log.warning("pulling %s failed: %s", self.queue, error)
+                await asyncio.sleep(_AFTER_ERROR_S)
+            except Exception:
+                log.exception("pulling %s failed", self.queue)
+                await asyncio.sleep(_AFTER_ERROR_S)
+
+    async def _pull_once(self) -> None:
+        await self._may_pull.wait()
+        if not self.messages.has_room:
+            await self.messages.wait_for_room()
+        self.last_pull_ms = now_ms()
+        commit = self._offsets.known(self.queue) if self._options.model is MessageModel.CLUSTERING else None
+        wanted = self.wanted
+        pulled = await self._puller.pull(self.queue, self._next_offset, wanted, commit_offset=commit or 0)
+        if wanted is not self.wanted:
+            return  # pulled again: what the old subscription has dropped, the new one may want
+        if pulled.status is PullStatus.OFFSET_ILLEGAL:
+            await self._go_to(pulled.next_offset)
+            return
+        self._next_offset = pulled.next_offset
+        if pulled.messages:
+            self.messages.put(pulled.messages)
+            self._consuming.put(self.queue, self.messages, pulled.messages)
+            if self._options.pull_interval_s:
+                await asyncio.sleep(self._options.pull_interval_s)
+        elif not self.messages:
+            self._offsets.update(self.queue, pulled.next_offset)  # all of it was filtered out
+
+    async def _go_to(self, offset: int) -> None:
+        """Continue at the offset that the broker gives: messages were deleted, or the group's offset was reset."""
+        log.warning("%s: offset %d is out of range: continuing at %d", self.queue, self._next_offset, offset)
+        self.messages.is_dropped = True
+        self._offsets.update(self.queue, offset, only_up=False)
+        await self._consuming.drop(self.messages)
+        self._next_offset = offset
+        await self._persist()
+        self.messages = ProcessQueue(self._options, in_order=self._options.in_order)
+        self._consuming.add(self.queue, self.messages)
+
+    async def _persist(self) -> None:
+        try:
+            await self._offsets.persist([self.queue])
+        except RmqError as error:
+            log.warning("cannot commit the offset of %s: %s", self.queue, error)

@@ -1,0 +1,218 @@
+"""Rebalance: allocates queues to this member of its group, and starts and stops the pull loops as they change.
+
+Source: ``RebalanceImpl``, ``RebalancePushImpl``.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
+
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.consumer.offset_store import OffsetStore
+from rmq_core.client.consumer.queue_locks import ConsumerQueueLocks
+from rmq_core.client.errors import NoRouteError
+from rmq_core.client.message import RETRY_TOPIC_PREFIX
+from rmq_core.client.options import ConsumerOptions
+from rmq_core.client.pull.queue_offsets import QueueOffsets
+from rmq_core.remoting.bodies import ConsumerIdList, MessageQueue, SubscriptionData, decode_body
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import request
+from rmq_core.remoting.requests import ConsumerGroupName
+from rmq_formats.errors import RmqError
+
+log = logging.getLogger("rmq.client")
+_UNBALANCED_S: Final = 0.5  # until the next try if not all queues could be taken, as another holds their locks
+
+
+class Work(Protocol):
+    """The pull loop of one assigned queue.
+
+    Attributes:
+        is_leaving: set before it is stopped for good.
+    """
+
+    is_leaving: bool
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether something of it may go on although it was stopped: then its lock is kept."""
+
+    def start(self, offset: int) -> None:
+        """Start pulling at an offset."""
+
+    async def stop(self) -> None:
+        """Stop; returns when nothing of it goes on."""
+
+
+_W = TypeVar("_W", bound=Work)
+
+
+class Rebalancer(Generic[_W]):
+    """Assigns queues to a consumer, as members and queues of its group come and go.
+
+    Attributes:
+        works: the pull loops of the assigned queues.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        options: ConsumerOptions,
+        subscriptions: dict[str, SubscriptionData],
+        offsets: OffsetStore,
+        locks: ConsumerQueueLocks | None,
+        make_work: Callable[[MessageQueue, SubscriptionData], _W],
+        *,
+        takes_all: bool = False,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            cluster: the client's.
+            group: the consumer group.
+            options: the consumer's.
+            subscriptions: by topic; changes are seen at the next round.
+            offsets: where a queue's pull loop starts, and where it ends.
+            locks: taken before a pull loop starts; None for concurrent consumption.
+            make_work: makes the pull loop of a queue.
+            takes_all: broadcasting: it is assigned all queues.
+        """
+        self.works: dict[MessageQueue, _W] = {}
+        self._cluster = cluster
+        self._group = group
+        self._options = options
+        self._subscriptions = subscriptions
+        self._offsets = offsets
+        self._locks = locks
+        self._make_work = make_work
+        self._takes_all = takes_all
+        self._wanted = asyncio.Event()
+        self._queue_offsets = QueueOffsets(cluster)
+
+    def soon(self) -> None:
+        """Rebalance soon: a member has joined or left the group."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Rebalance periodically."""
+        while True:
+            self._wanted.clear()
+            is_balanced = await self.rebalance()
+            try:
+                async with asyncio.timeout(self._options.rebalance_interval_s if is_balanced else _UNBALANCED_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+
+    async def rebalance(self) -> bool:
+        """Rebalance once; return whether the consumer has all queues that it should."""
+        is_balanced = True
+        for queue in self.works:
+            if queue.topic not in self._subscriptions:
+                self._end(queue)
+        for topic, wanted in list(self._subscriptions.items()):
+            try:
+                share = await self._share(topic)
+                is_balanced &= share is not None and await self._apply(topic, wanted, share)
+            except NoRouteError as error:
+                if topic.startswith(RETRY_TOPIC_PREFIX):  # brokers make it at the first heartbeat
+                    is_balanced &= not self._cluster.has_brokers
+                else:
+                    log.warning("topic %s cannot be consumed yet: %s", topic, error)
+            except (RmqError, OSError) as error:
+                log.warning("rebalance of topic %s failed: %s", topic, error)
+                is_balanced = False
+            except Exception:  # an allocation of the user's may raise anything
+                log.exception("rebalance of topic %s failed", topic)
+                is_balanced = False
+        return is_balanced
+
+    async def _share(self, topic: str) -> set[MessageQueue] | None:
+        """Allocate this consumer's queues of a topic; None if that cannot be told now."""
+        queues = sorted((await self._cluster.route(topic)).read_queues)
+        if self._takes_all:
+            return set(queues)
+        client_ids = await self._client_ids(topic)
+        if not queues or self._cluster.client_id not in client_ids:
+            return None
+        return set(self._options.allocation(self._cluster.client_id, queues, client_ids))
+
+    async def _client_ids(self, topic: str) -> list[str]:
+        """The group's clients, sorted, as a random broker of the topic knows them."""
+        fields = write_fields(ConsumerGroupName(consumer_group=self._group))
+        failed: RemotingError | None = None
+        names = list((await self._cluster.route(topic)).brokers)
+        for broker_name in random.sample(names, len(names)):
+            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields)
+            try:
+                address = self._cluster.address(broker_name, any_id=True)
+                answer = await self._cluster.ask_command(address, command, 3.0, (ResponseCode.SYSTEM_ERROR,))
+            except RemotingError as error:
+                failed = error
+                continue
+            if answer.code == ResponseCode.SUCCESS:  # otherwise it does not know the group yet
+                return sorted(decode_body(answer.body, ConsumerIdList).consumer_id_list)
+        if failed is not None:
+            raise failed
+        return []
+
+    async def _apply(self, topic: str, wanted: SubscriptionData, share: set[MessageQueue]) -> bool:
+        """Start and stop pull loops; return whether all allocated queues are assigned now, or soon will be."""
+        had = {queue for queue in self.works if queue.topic == topic}
+        for queue in had - share:
+            self._end(queue)
+        new = share - had
+        if new and self._locks is not None:
+            new &= await self._locks.lock(sorted(new))
+        for queue in sorted(new):
+            await self._begin(queue, wanted)
+        return share <= self.works.keys()
+
+    async def _begin(self, queue: MessageQueue, wanted: SubscriptionData) -> None:
+        self._offsets.forget(queue)
+        offset = await self._offsets.read(queue)
+        if offset is None:
+            offset = await self._queue_offsets.start(queue, self._options)
+        log.info("%s: %s is assigned, from offset %d on", self._group, queue, offset)
+        work = self.works[queue] = self._make_work(queue, wanted)
+        work.start(offset)
+
+    def _end(self, queue: MessageQueue) -> None:
+        """Take a queue away, without waiting: in order, it is kept, with its lock, as long as its call runs."""
+        work = self.works[queue]
+        if not work.is_leaving:
+            work.is_leaving = True
+            self._cluster.run(self._ended(queue, work))
+
+    async def _ended(self, queue: MessageQueue, work: _W) -> None:
+        await work.stop()
+        log.info("%s: %s is no longer assigned", self._group, queue)
+        try:
+            await self._offsets.persist([queue])
+        except RmqError as error:
+            log.warning("cannot commit the offset of %s: %s", queue, error)
+        self._offsets.forget(queue)
+        del self.works[queue]
+        if self._locks is not None:
+            await self._locks.unlock([queue])
+        self.soon()  # it may have been allocated anew in the meantime
+
+    async def close(self) -> None:
+        """Stop all pull loops, persist the offsets, and release the locks.
+
+        The lock of a queue whose call was cancelled expires at the broker: a thread of the call may still be at work.
+        """
+        await asyncio.gather(*(work.stop() for work in self.works.values()))
+        works = self.works.copy()
+        self.works.clear()
+        try:
+            await self._offsets.persist(list(works))
+        except RmqError as error:
+            log.warning("cannot commit the offsets of %s: %s", self._group, error)
+        if self._locks is not None:
+            await self._locks.unlock(queue for queue, work in works.items() if not work.is_abandoned)

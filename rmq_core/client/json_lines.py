@@ -1,0 +1,134 @@
+"""Messages as lines of JSON: the output of ``rmq consume --json`` and the input of ``rmq produce --json``."""
+
+# an empty dictionary as a default is made anew for each struct
+
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from typing import Final
+
+import msgspec
+
+from rmq_core.client.errors import MessageError
+from rmq_core.client.message import PROPERTY_WAIT, Message, ReceivedMessage
+from rmq_formats.codecs.layout import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+
+# Properties that fields of the line hold, or that producers and brokers set.
+_NOT_TAKEN_OVER: Final = frozenset(
+    [
+        PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT, PROPERTY_UNIQ_KEY, "CLUSTER", "MSG_REGION",
+        "TRACE_ON", "MIN_OFFSET", "MAX_OFFSET", "REAL_TOPIC", "REAL_QID", "__CRC32#",
+    ]
+)  # fmt: skip
+
+
+class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A message as a line of JSON. Members that say where it was stored are printed, and ignored when it is sent.
+
+    Attributes:
+        topic: the topic sent to, or consumed from.
+        body: as text.
+        body_base64: the body, if it is not UTF-8.
+        tags: what consumers filter by.
+        keys: the keys to query it by, separated by spaces.
+        properties: user properties; all properties when printed.
+        flag: the user's own.
+        delay_level: delivered after that level's time.
+        queue_id: its queue id; printed only.
+        queue_offset: likewise.
+        broker_name: likewise.
+        msg_id: its unique key.
+        offset_msg_id: its offset message id.
+        born_timestamp: when its producer made it, ms.
+        born_host: the producer's address.
+        store_timestamp: when it was stored, ms.
+        reconsume_times: how often consuming it has failed.
+    """
+
+    topic: str = ""
+    body: str | None = None
+    body_base64: str | None = None
+    tags: str | None = None
+    keys: str = ""
+    properties: dict[str, str] = {}
+    flag: int = 0
+    delay_level: int = 0
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    broker_name: str = ""
+    msg_id: str = ""
+    offset_msg_id: str = ""
+    born_timestamp: int = 0
+    born_host: str = ""
+    store_timestamp: int = 0
+    reconsume_times: int = 0
+
+
+_decode = msgspec.json.Decoder(MessageLine).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def message_of_line(line: bytes, topic: str | None) -> Message:
+    """Build the message to send from a line.
+
+    Args:
+        line: a JSON object.
+        topic: the topic; None if the line has to name it.
+
+    Raises:
+        MessageError: no such object, no topic, or no body.
+    """
+    try:
+        read = _decode(line)
+        body = b64decode(read.body_base64, validate=True) if read.body_base64 is not None else read.body
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MessageError(f"not a message: {error}") from error
+    except Base64Error as error:
+        raise MessageError(f"not a message: body_base64: {error}") from error
+    if body is None:
+        raise MessageError("not a message: neither body nor body_base64")
+    to = topic or read.topic
+    if not to:
+        raise MessageError("no topic: the line has none, and --topic is not given")
+    return Message(
+        to,
+        body.encode() if isinstance(body, str) else body,
+        tags=read.tags,
+        keys=read.keys,
+        properties={name: value for name, value in read.properties.items() if name not in _NOT_TAKEN_OVER},
+        flag=read.flag,
+        delay_level=read.delay_level,
+    )
+
+
+def line_of_message(message: ReceivedMessage, charset: str = "utf-8") -> bytes:
+    """Render a received message as a line, with its line end.
+
+    Args:
+        message: which.
+        charset: the body's charset; a body that is invalid in it is in ``body_base64``.
+    """
+    body, body_base64 = None, None
+    try:
+        body = message.body.decode(charset)
+        body.encode()  # some give halves of characters, which have no UTF-8
+    except UnicodeError:
+        body, body_base64 = None, b64encode(message.body).decode()
+    line = MessageLine(
+        topic=message.topic,
+        body=body,
+        body_base64=body_base64,
+        tags=message.tags,
+        keys=message.properties.get(PROPERTY_KEYS, ""),
+        properties=message.properties,
+        flag=message.flag,
+        queue_id=message.queue.queue_id,
+        queue_offset=message.queue_offset,
+        broker_name=message.queue.broker_name,
+        msg_id=message.msg_id,
+        offset_msg_id=message.offset_msg_id,
+        born_timestamp=message.born_timestamp_ms,
+        born_host=message.born_host,
+        store_timestamp=message.store_timestamp_ms,
+        reconsume_times=message.reconsume_times,
+    )
+    return _encode(line) + b"\n"

@@ -1,0 +1,1 @@
+"""Producers: send messages, single or in batches, in transactions, or as requests with replies."""

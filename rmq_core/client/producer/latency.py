@@ -1,0 +1,60 @@
+"""Fault tolerance of sends by latency: brokers that were slow or have failed are avoided for a while.
+
+Source: ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.client.options import Backoff
+
+_REACHABLE_AGAIN_MS: Final = 2000  # how soon a broker that could not be reached may be tried again
+
+
+class LatencyFaults:
+    """Latencies of brokers, and which may be sent to."""
+
+    def __init__(self, backoff: Backoff, clock_ms: Callable[[], float] | None = None) -> None:
+        """Begin with all brokers available.
+
+        Args:
+            backoff: how long brokers are avoided.
+            clock_ms: a clock that never goes back.
+        """
+        self._backoff = backoff
+        self._clock_ms = clock_ms or _monotonic_ms
+        self._out_until_ms: dict[str, float] = {}
+        self._unreachable_until_ms: dict[str, float] = {}
+
+    def update(self, broker_name: str, latency_ms: float, *, failed: bool = False, reachable: bool = True) -> None:
+        """Record the latency, or the failure, of a send.
+
+        Args:
+            broker_name: the broker.
+            latency_ms: how long it took.
+            failed: whether it failed.
+            reachable: whether the broker could be reached.
+        """
+        now = self._clock_ms()
+        duration = self._backoff.duration_ms(latency_ms, failed)
+        if duration > 0:
+            self._out_until_ms[broker_name] = max(now + duration, self._out_until_ms.get(broker_name, 0.0))
+        if reachable:
+            self._unreachable_until_ms.pop(broker_name, None)
+        else:
+            self._unreachable_until_ms[broker_name] = now + _REACHABLE_AGAIN_MS
+
+    def is_available(self, broker_name: str) -> bool:
+        """Tell whether a broker is not being avoided now."""
+        until = self._out_until_ms.get(broker_name)
+        return until is None or self._clock_ms() >= until
+
+    def is_reachable(self, broker_name: str) -> bool:
+        """Tell whether a broker was reachable when last tried, or that was long enough ago."""
+        until = self._unreachable_until_ms.get(broker_name)
+        return until is None or self._clock_ms() >= until
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic() * 1000

@@ -1,0 +1,169 @@
+"""Message trace: collects a client's trace records and sends them in batches; a full buffer drops records.
+
+Source: ``AsyncTraceDispatcher``, ``SendMessageTraceHookImpl``, ``ConsumeMessageTraceHookImpl``.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from inspect import isawaitable
+from typing import Any, Final
+
+from rmq_core.client.listener import Later, Listener
+from rmq_core.client.message import Message, ReceivedMessage
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.uniq_key import UniqKeys
+from rmq_formats.codecs.trace import ContextCode, TraceRecord, TraceType, encode_trace
+
+log = logging.getLogger("rmq.client")
+_MOST_WAITING: Final = 2048
+_BATCH: Final = 10  # so many are sent at once, DefaultMQProducer#traceMsgBatchNum
+_FLUSH_INTERVAL_S: Final = 5.0
+_CLOSE_S: Final = 5.0
+_MAX_BODY_CHARS: Final = 128_000
+_MAX_RECORDS: Final = 100  # of a trace message: its keys have to fit into its properties
+_REGION: Final = "MSG_REGION"
+_SWITCH: Final = "TRACE_ON"
+SEND_TIMEOUT_S: Final = 5.0
+GROUP_PREFIX: Final = "_INNER_TRACE_PRODUCER"
+
+
+class Tracer:
+    """Collects a client's trace records, and sends them.
+
+    Attributes:
+        topic: where to.
+        dropped_count: records that were dropped.
+    """
+
+    def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]]) -> None:
+        """Prepare.
+
+        Args:
+            topic: where to.
+            send: sends a trace message.
+        """
+        self.topic = topic
+        self.dropped_count = 0
+        self._send = send
+        self._waiting: deque[TraceRecord] = deque()
+        self._wake = asyncio.Event()
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start sending; the event loop runs."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Send the remaining records, as far as some seconds allow, and stop."""
+        self._is_closing = True
+        self._wake.set()
+        if self._task is not None:
+            try:
+                await asyncio.wait_for(self._task, _CLOSE_S)
+            except TimeoutError:
+                log.warning("traces are not all sent to %s: no answer in %g s", self.topic, _CLOSE_S)
+
+    def put(self, record: TraceRecord) -> None:
+        """Add a trace record."""
+        if len(self._waiting) >= _MOST_WAITING:
+            self.dropped_count += 1
+            return
+        self._waiting.append(record)
+        if len(self._waiting) >= _BATCH:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _FLUSH_INTERVAL_S)
+            self._wake.clear()
+            await self._flush()
+            if self._is_closing and not self._waiting:
+                return
+
+    async def _flush(self) -> None:
+        taken, self._waiting = self._waiting, deque()
+        by_topic: dict[str, list[TraceRecord]] = defaultdict(list)
+        for record in taken:
+            by_topic[record.topic].append(record)
+        for records in by_topic.values():
+            for message in trace_messages(self.topic, records):
+                try:
+                    await self._send(message)
+                except Exception as error:  # whatever it is: messages matter more than their traces
+                    log.warning("traces cannot be sent to %s: %s", self.topic, error)
+
+
+def trace_messages(topic: str, records: list[TraceRecord]) -> list[Message]:
+    """Encode trace records as messages to the trace topic, bounded in size and in number of keys."""
+    made, texts, keys = [], list[str](), dict[str, None]()
+
+    def end() -> None:
+        if texts:
+            made.append(Message(topic, "".join(texts).encode("utf-8", "replace"), keys=list(keys)))
+            texts.clear()
+            keys.clear()
+
+    for record in records:
+        text = encode_trace(record)
+        if len(texts) >= _MAX_RECORDS or sum(map(len, texts)) + len(text) > _MAX_BODY_CHARS:
+            end()
+        texts.append(text)
+        keys.update(dict.fromkeys(record.index_keys()))
+    end()
+    return made
+
+
+def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> Listener:
+    """Wrap a listener so that its calls are traced.
+
+    Args:
+        listener: the user's.
+        group: of the consumer.
+        tracer: takes the records.
+        timeout_s: a call that takes longer is traced as timed out.
+    """
+    ids = UniqKeys()
+
+    async def call(messages: list[ReceivedMessage]) -> Later | None:
+        wanted = [one for one in messages if one.properties.get(_SWITCH) != "false" and _REGION in one.properties]
+        request_id, begin_ms = ids.next(), now_ms()
+        for one in wanted:
+            tracer.put(_before(one, group, request_id, begin_ms))
+        code = ContextCode.EXCEPTION
+        try:
+            answer: Any = listener(messages)
+            if answer is not None and isawaitable(answer):
+                answer = await answer
+            code = ContextCode.SUCCESS if answer is None else ContextCode.FAILED
+            return answer  # type: ignore[no-any-return] # whoever called looks at what it is
+        finally:
+            end_ms = now_ms()
+            if code is not ContextCode.EXCEPTION and end_ms - begin_ms >= timeout_s * 1000:
+                code = ContextCode.TIME_OUT
+            for one in wanted:
+                tracer.put(_after(one, group, request_id, end_ms, (end_ms - begin_ms) // len(messages), code))
+
+    return call
+
+
+def _before(message: ReceivedMessage, group: str, request_id: str, time_ms: int) -> TraceRecord:
+    return TraceRecord(
+        trace_type=TraceType.SUB_BEFORE, timestamp_ms=time_ms, region_id=message.properties[_REGION], group=group,
+        topic=message.topic, request_id=request_id, msg_id=message.msg_id, retry_times=message.reconsume_times,
+        keys=message.properties.get("KEYS"),
+    )  # fmt: skip
+
+
+def _after(
+    message: ReceivedMessage, group: str, request_id: str, time_ms: int, cost_ms: int, code: ContextCode
+) -> TraceRecord:
+    return TraceRecord(
+        trace_type=TraceType.SUB_AFTER, timestamp_ms=time_ms, region_id=message.properties[_REGION], group=group,
+        topic=message.topic, request_id=request_id, msg_id=message.msg_id, cost_ms=cost_ms, context_code=code,
+        is_success=code is ContextCode.SUCCESS, keys=message.properties.get("KEYS"),
+    )  # fmt: skip

@@ -1,0 +1,226 @@
+"""The transaction producer: a half message becomes visible to consumers only if a local transaction commits.
+
+::
+
+    async def pay(message: Message, transaction_id: str) -> TransactionState:
+        await database.pay(order, transaction_id)
+        return TransactionState.COMMIT
+
+    async def was_paid(message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT if await database.has(message.msg_id) else TransactionState.ROLLBACK
+
+    async with TransactionProducer("127.0.0.1:9876", "orders", was_paid) as producer:
+        result = await producer.send_in_transaction(Message("Orders", b"paid"), pay)
+
+Source: ``TransactionMQProducer``, ``DefaultMQProducerImpl#sendMessageInTransaction``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
+from inspect import isawaitable
+from typing import Any, Final
+
+import msgspec
+
+from rmq_core.client.errors import BrokerError
+from rmq_core.client.message import (
+    PROPERTY_TRANSACTION_PREPARED,
+    Message,
+    ReceivedMessage,
+    SendResult,
+    SendStatus,
+)
+from rmq_core.client.options import ProducerOptions
+from rmq_core.client.producer.producer import Producer
+from rmq_core.client.producer.trace import trace_ended
+from rmq_core.client.pull.record_decoder import decode_records
+from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.requests import CheckTransaction, EndTransaction
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.errors import RmqError
+
+log = logging.getLogger("rmq.client")
+PROPERTY_PRODUCER_GROUP: Final = "PGROUP"
+_BROKER_NAME: Final = "bname"  # the field that every client of 5.x adds
+_MAX_CHECKS: Final = 2000  # checks that may wait, as in Java; a broker repeats a check that is dropped
+_DEFAULTS: Final = ProducerOptions()
+
+
+class TransactionState(Enum):
+    """The outcome of a local transaction."""
+
+    COMMIT = FLAG_TRANSACTION_COMMIT
+    ROLLBACK = FLAG_TRANSACTION_ROLLBACK
+    UNKNOWN = 0  # the broker asks later
+
+
+Execute = Callable[[Message, str], Awaitable[TransactionState] | TransactionState]
+"""Carries out the local transaction of a message, which has this transaction id; what it raises is UNKNOWN."""
+Check = Callable[[ReceivedMessage], Awaitable[TransactionState] | TransactionState]
+"""Says what became of the local transaction of a message, whose ``msg_id`` is the transaction id; likewise."""
+
+
+class TransactionResult(msgspec.Struct, frozen=True):
+    """The result of a send in a transaction.
+
+    Attributes:
+        sent: the result of sending the half message; its ``transaction_id`` is the transaction's.
+        state: of the local transaction.
+        is_ended: whether the broker has acknowledged the end; where not, it will check.
+    """
+
+    sent: SendResult
+    state: TransactionState
+    is_ended: bool
+
+
+class TransactionProducer(Producer):
+    """Sends messages in transactions, and everything that ``Producer`` sends."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        check: Check,
+        options: ProducerOptions = _DEFAULTS,
+        *,
+        topics: Sequence[str] = (),
+        checks_at_a_time: int = 20,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: its group's name; brokers send checks to any member of it.
+            check: says what became of a transaction, perhaps of one that another member, or one before a
+                restart, has begun.
+            options: its settings.
+            topics: those whose brokers may ask it as soon as it has started, beside the brokers of the topic
+                that others are made after; the brokers of further topics may when it has sent to them.
+            checks_at_a_time: calls of ``check`` at a time.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+            MessageError: a bad group.
+        """
+        handlers = {int(RequestCode.CHECK_TRANSACTION_STATE): self._asked}
+        super().__init__(namesrv, group, options, credentials=credentials, handlers=handlers)
+        self._check = check
+        self._topics = (*topics, options.create_topic_key)
+        self._turns = asyncio.Semaphore(checks_at_a_time)
+        self._checks = 0
+
+    async def start(self) -> None:
+        """Start the client, and register with the brokers so that they can check transactions."""
+        await super().start()
+        for topic in self._topics:
+            try:
+                await self._cluster.route(topic)
+            except RemotingError as error:
+                log.info("brokers of %s cannot check transactions of %s yet: %s", topic, self.group, error)
+
+    async def send_in_transaction(
+        self, message: Message, execute: Execute, *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> TransactionResult:
+        """Send a half message, run its local transaction, then commit or roll back.
+
+        Args:
+            message: what to send; its delay is dropped.
+            execute: called when the status is SEND_OK; with any other status it is rolled back at once.
+            queue: the queue to send to; the topic's queues in turn if it is not given.
+            timeout_s: for the send, all attempts included.
+
+        Raises:
+            MessageError, NoRouteError, BrokerError, SendFailedError, TransportError: it could not be sent, as by
+                ``send``; nothing was carried out.
+        """
+        properties = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
+        half = msgspec.structs.replace(message, delay_level=0, properties={**message.properties, **properties})
+        sent = await self.send(half, queue=queue, timeout_s=timeout_s)
+        state = TransactionState.ROLLBACK
+        if sent.status is SendStatus.SEND_OK:
+            state = await _state(execute, message, sent.msg_id)
+        return TransactionResult(sent, state, await self._end(half, sent, state))
+
+    async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
+        """Send END_TRANSACTION to the broker; return whether it was acknowledged."""
+        fields = EndTransaction(
+            topic=half.topic, producer_group=self.group, tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=decode_message_id(sent.offset_msg_id)[1], commit_or_rollback=state.value,
+            msg_id=sent.msg_id, transaction_id=sent.transaction_id,
+        )  # fmt: skip
+        try:
+            address = self._cluster.address(sent.queue.broker_name)
+            command = _command(fields, sent.queue.broker_name)
+            if self._tracer is not None:
+                trace_ended(self._tracer, fields, half.all_properties(), address)
+            if state is TransactionState.UNKNOWN:  # there is no answer to that
+                await self._cluster.remoting.invoke_oneway(address, command)
+                return True
+            answer = await self._cluster.remoting.invoke(address, command, self.options.send_timeout_s)
+            if answer.code:
+                raise BrokerError(address, answer.code, answer.remark)
+        except RemotingError as error:
+            log.warning("%s: cannot send %s, the broker will check: %s", sent.msg_id, state.name, error)
+            return False
+        return True
+
+    def _asked(self, command: RemotingCommand, connection: Connection) -> None:
+        """Answer a broker's check of a transaction: CHECK_TRANSACTION_STATE (39)."""
+        if self._checks >= _MAX_CHECKS:
+            return
+        try:
+            asked = read_fields(command, CheckTransaction)
+            (message,) = decode_records(bytes(command.body), broker_name=command.ext_fields.get(_BROKER_NAME, ""))
+        except (RmqError, ValueError) as error:
+            log.warning("bad transaction check from %s: %s", connection.remote_address, error)
+            return
+        self._checks += 1
+        self._cluster.run(self._answer(asked, message, connection.remote_address))
+
+    async def _answer(self, asked: CheckTransaction, message: ReceivedMessage, address: str) -> None:
+        try:
+            async with self._turns:
+                state = await _state(self._check, message)
+            fields = EndTransaction(
+                topic=asked.topic, producer_group=self.group, tran_state_table_offset=asked.tran_state_table_offset,
+                commit_log_offset=asked.commit_log_offset, commit_or_rollback=state.value,
+                from_transaction_check=True, msg_id=message.msg_id, transaction_id=asked.transaction_id,
+            )  # fmt: skip
+            if self._tracer is not None:
+                trace_ended(self._tracer, fields, message.properties, address)
+            await self._cluster.remoting.invoke_oneway(address, _command(fields, message.queue.broker_name))
+        except RemotingError as error:
+            log.warning("cannot answer %s about %s, it will check again: %s", address, message.msg_id, error)
+        finally:
+            self._checks -= 1
+
+
+def _command(fields: EndTransaction, broker_name: str) -> RemotingCommand:
+    return request(RequestCode.END_TRANSACTION, {**write_fields(fields), _BROKER_NAME: broker_name})
+
+
+async def _state(function: Callable[..., Any], *arguments: Any) -> TransactionState:
+    """Call a user's function for the transaction's state; an exception of it is logged."""
+    try:
+        state: Any = function(*arguments)
+        if isawaitable(state):
+            state = await state
+    except Exception:
+        log.exception("a local transaction, or its check, failed")
+        return TransactionState.UNKNOWN
+    if isinstance(state, TransactionState):
+        return state
+    log.error("a local transaction, or its check, must return a TransactionState, not %r", state)
+    return TransactionState.UNKNOWN

@@ -1,0 +1,1 @@
+"""Pull requests of a consumer: subscriptions, queue offsets, and records decoded to messages."""

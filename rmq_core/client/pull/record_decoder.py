@@ -1,0 +1,127 @@
+"""Decodes the records of a pull's body to messages, in one pass with one compiled struct for the fixed fields.
+
+``rmq_formats.codecs.record.decode_record`` is the oracle: the same values, at a tenth of the speed.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import error as StructError  # a class by its lower-case name
+from typing import Final
+
+from rmq_core.client.message import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX, ReceivedMessage
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_formats.codecs.compression import decompress
+from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_INNER_BATCH, FLAG_NEED_UNWRAP, MAGIC_V1, MAGIC_V2
+from rmq_formats.codecs.record_layout import (
+    BATCH_HEAD,
+    HEAD,
+    HEADS,
+    HOST_FLAGS,
+    PROPERTIES_LENGTH,
+    TOPIC_LENGTH,
+    host_kind,
+)
+from rmq_formats.errors import LengthError, MagicError, TruncatedError
+
+_V4 = HEADS[0]
+_TOPIC_LENGTH_V2: Final = TOPIC_LENGTH[MAGIC_V2]
+_SYS_FLAG: Final = [*HEAD].index("sys_flag")
+_INNER: Final = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
+_RETRY_TOPIC: Final = f"{PROPERTY_RETRY_TOPIC}\x01".encode()
+
+
+@lru_cache(maxsize=1024)
+def _topic_text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
+
+
+def decode_records(
+    data: bytes | memoryview, queue: MessageQueue | None = None, *, broker_name: str = ""
+) -> list[ReceivedMessage]:
+    """Decode the messages of a pull's body.
+
+    Args:
+        data: records one behind the other.
+        queue: the queue that was pulled; None if they are of several queues, or were not pulled.
+        broker_name: their broker then.
+
+    Raises:
+        FormatError: the bytes are not whole records; no message is returned then.
+    """
+    messages: list[ReceivedMessage] = []
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            message = _decode(data, at, end, queue, broker_name)
+            at += message.size
+            if message.sys_flag & _INNER:
+                messages.extend(_unwrapped(message))
+            else:
+                messages.append(message)
+    except StructError as error:
+        raise TruncatedError("the bytes end within a record", at, expected="a record", actual=end - at) from error
+    return messages
+
+
+def _decode(
+    data: bytes | memoryview, at: int, end: int, queue: MessageQueue | None, broker_name: str
+) -> ReceivedMessage:
+    layout = _V4
+    values = layout.unpack_from(data, at)
+    if values[_SYS_FLAG] & HOST_FLAGS:
+        layout = HEADS[host_kind(values[_SYS_FLAG])]
+        values = layout.unpack_from(data, at)
+    (size, magic, _crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms, born_host, store_ms,
+     store_host, reconsume_times, prepared_offset, body_bytes) = values  # fmt: skip
+    body_at = at + layout.size
+    topic_at = body_at + body_bytes
+    record_end = at + size
+    if magic == MAGIC_V1:
+        topic_at += 1
+        topic_end = topic_at + data[topic_at - 1] if body_at < topic_at <= end else -1
+    elif magic == MAGIC_V2:
+        topic_at += 2
+        topic_end = topic_at + _TOPIC_LENGTH_V2.unpack_from(data, topic_at - 2)[0] if body_at < topic_at <= end else -1
+    else:
+        raise MagicError("not a record", at, actual=f"{magic & 0xFFFFFFFF:08X}")
+    # Every part lies behind the one before it, and the last one ends where the record does.
+    properties_at = topic_end + 2
+    if not (body_bytes >= 0 and topic_at <= topic_end and properties_at <= record_end <= end):
+        raise LengthError("lengths in a record that do not add up", at, actual=size)
+    if properties_at + PROPERTIES_LENGTH.unpack_from(data, topic_end)[0] != record_end:
+        raise LengthError("lengths in a record that do not add up", at, actual=size)
+    body = bytes(data[body_at : body_at + body_bytes])
+    if sys_flag & FLAG_COMPRESSED:
+        body = decompress(body, sys_flag)
+    topic = _topic_text(bytes(data[topic_at:topic_end]))
+    properties = bytes(data[properties_at:record_end])
+    message = ReceivedMessage(
+        queue or MessageQueue(topic=topic, broker_name=broker_name, queue_id=queue_id),
+        topic, body, queue_offset, physical_offset, size, flag, sys_flag, born_ms, store_ms,
+        reconsume_times, prepared_offset, properties, born_host, store_host,
+    )  # fmt: skip
+    if topic.startswith(RETRY_TOPIC_PREFIX) and _RETRY_TOPIC in properties:
+        message.topic = message.properties.get(PROPERTY_RETRY_TOPIC, topic)
+    return message
+
+
+def _unwrapped(message: ReceivedMessage) -> Iterator[ReceivedMessage]:
+    """Return the messages of a batch that is stored as one record. Source: ``MessageDecoder#decodeMessage``."""
+    data, at = message.body, 0
+    queue_offset = message.queue_offset
+    while at < len(data):
+        size, _, _, flag, body_bytes = BATCH_HEAD.unpack_from(data, at)
+        body_at = at + BATCH_HEAD.size
+        properties_at = body_at + body_bytes + 2
+        if body_bytes < 0 or properties_at > at + size or at + size > len(data):
+            raise LengthError("lengths in a batch that do not add up", message.physical_offset, actual=size)
+        if PROPERTIES_LENGTH.unpack_from(data, properties_at - 2)[0] != at + size - properties_at:
+            raise LengthError("lengths in a batch that do not add up", message.physical_offset, actual=size)
+        yield ReceivedMessage(
+            message.queue, message.topic, data[body_at : body_at + body_bytes], queue_offset,
+            message.physical_offset, message.size, flag, message.sys_flag, message.born_timestamp_ms,
+            message.store_timestamp_ms, message.reconsume_times, message.prepared_transaction_offset,
+            data[properties_at : at + size], message.raw_born_host, message.raw_store_host,
+        )  # fmt: skip
+        at += size
+        queue_offset += 1

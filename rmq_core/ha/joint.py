@@ -1,0 +1,157 @@
+"""Where a slave's log is joined to its master's: their bytes before the slave's end are compared.
+
+The protocol's handshake says how long the slave's log is, and no more. So a slave asks for the log from a record
+before its own end on, as every master can give it, and takes nothing new before what came is what it has. A master
+of ours answers a report that no record begins at with a heartbeat of another place, and closes; Java's slave gives
+up at that, and ours looks for a place further back. It also does so where it has lost something before that place, if
+the slave says that it can compare from further back: its first report comes twice at once, or three times if its log
+begins at that place.
+"""
+
+from typing import Final
+
+from rmq_core.ha.frames import ReplicationError
+from rmq_core.store.store import MessageStore
+
+COMPARED_BYTES: Final = 1 << 20  # before the slave's end, at first
+WIDER: Final = 4  # how many times as many after each comparison that found nothing in common
+FROM_START: Final = 1  # reported for a log that is compared from its first byte on, as 0 means an empty one
+REPEATS: Final = 2  # of a first report that a slave sends that compares; Java's master takes them as one
+REPEATS_AT_START: Final = 3  # likewise where it has nothing before that
+_IDLE_BEATS: Final = 2  # heartbeats in succession without any bytes between them: the master has no more
+
+
+class LogsDifferError(ReplicationError):
+    """The master's log is not the one that this slave's log was copied from.
+
+    Attributes:
+        begin: physical offset from which the logs were compared.
+        same_until: up to where they are the same; ``begin`` if not even there.
+    """
+
+    def __init__(self, begin: int, same_until: int) -> None:
+        super().__init__(f"the master's log is another from {same_until} on")
+        self.begin = begin
+        self.same_until = same_until
+
+
+class OtherPlaceError(ReplicationError):
+    """The master has no record, or no log, at the place where this slave begins to compare.
+
+    Attributes:
+        begin: that place, a physical offset.
+        told: the place that the master told instead.
+    """
+
+    def __init__(self, begin: int, told: int) -> None:
+        super().__init__(f"the master pushed bytes at {told}, but was asked for those at {begin}")
+        self.begin = begin
+        self.told = told
+
+
+class Joint:
+    """One comparison of a slave's log with its master's, from a place on up to the slave's end.
+
+    Attributes:
+        begin: physical offset to report: there the master begins to push.
+        repeats: how often that is reported at once, so that the master knows that it is compared.
+        is_done: whether all has been compared, and was the same.
+    """
+
+    def __init__(self, store: MessageStore, begin: int) -> None:
+        """Compare from a physical offset on, where a record of the store begins."""
+        self._store = store
+        self._end = store.max_physical_offset
+        self.begin = begin if begin or not self._end else FROM_START
+        self.repeats = REPEATS if begin > store.min_physical_offset else REPEATS_AT_START
+        self._at = self.begin
+        self._beats = 0
+        self.is_done = self._at >= self._end
+
+    def take(self, offset: int, piece: memoryview) -> memoryview:
+        """Compare bytes of the master's log; return those that are behind the slave's end.
+
+        Raises:
+            LogsDifferError: they are not the same, or the master has no more.
+            OtherPlaceError: they are not those that were asked for.
+        """
+        if offset != self._at:
+            raise OtherPlaceError(self.begin, offset)
+        self._beats = 0 if piece else self._beats + 1
+        if self._beats == _IDLE_BEATS:
+            raise LogsDifferError(self.begin, self._at)
+        while piece and self._at < self._end:
+            mine = self._store.log_stretch(self._at, min(len(piece), self._end - self._at))
+            if mine is None:
+                raise ReplicationError(f"the log at {self._at} was deleted while it was compared with the master's")
+            if mine != piece[: len(mine)]:
+                raise LogsDifferError(self.begin, self._at + _first_difference(mine, piece))
+            self._at += len(mine)
+            piece = piece[len(mine) :]
+        self.is_done = self._at >= self._end
+        return piece
+
+
+def _first_difference(mine: memoryview, theirs: memoryview) -> int:
+    """Position of the first byte that differs, by halves."""
+    low, high = 0, len(mine)  # the same below ``low``; they differ below ``high``
+    while high - low > 1:
+        middle = (low + high) // 2
+        if mine[low:middle] == theirs[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class Places:
+    """Chooses where a slave's log is compared next, further back each time that nothing in common was found."""
+
+    def __init__(self, store: MessageStore, *, forced_only: bool) -> None:
+        """Choose places in a store; ``forced_only`` where a report acknowledges that what is before it is forced."""
+        self._store = store
+        self._forced_only = forced_only
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin at the log's end again."""
+        self._limit: int | None = None
+        self._about_bytes = COMPARED_BYTES
+        self._exactly: int | None = None  # where the master's log begins
+        self._first_tried = -1  # likewise, when that place has been chosen once
+
+    def joint(self) -> Joint:
+        """The next comparison: the first report, which says where it begins, acknowledges what is before that."""
+        store = self._store
+        if self._exactly is not None:
+            return Joint(store, self._exactly)
+        limit = store.max_physical_offset if self._limit is None else self._limit
+        if self._forced_only:
+            limit = min(limit, store.flushed_offset)
+        return Joint(store, store.boundaries.before(limit, self._about_bytes))
+
+    def move(self, error: LogsDifferError | OtherPlaceError) -> int | None:
+        """Choose the next place after a comparison that failed.
+
+        Returns:
+            None if there is one to try; else the last boundary up to which the logs are the same, or -1 if they
+            have nothing in common.
+        """
+        store, begin = self._store, 0 if error.begin == FROM_START else error.begin
+        if isinstance(error, LogsDifferError):
+            common = store.boundaries.last_until(error.same_until, begin)
+            if common > begin:
+                return common
+            told = begin
+        else:
+            told = error.told
+        if told > begin:
+            if told == self._first_tried or told > store.max_physical_offset:
+                return -1
+            self._exactly = self._first_tried = told
+            return None
+        if begin <= store.min_physical_offset:
+            return -1
+        self._limit, self._exactly = told, None
+        self._about_bytes *= WIDER
+        return None

@@ -1,0 +1,101 @@
+"""Broker groups: a master (broker id 0) and its slaves, under one broker name.
+
+Source: ``BrokerData``, ``RouteInfoManager#notifyMinBrokerIdChanged``.
+"""
+
+from dataclasses import dataclass, field
+
+from msgspec import UNSET
+
+from rmq_core.remoting.bodies import BrokerData
+from rmq_core.remoting.codes import MASTER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class MinBrokerIdNotice:
+    """A notice to brokers which of their group has the least id (code 905): it acts as master if there is none.
+
+    Attributes:
+        recipients: addresses to send it to.
+        min_broker_id: the least id.
+        min_broker_addr: the address of that broker.
+        offline_broker_addr: the broker that has left; None if one has joined.
+        ha_broker_addr: the replication address of the broker that has joined; None if one has left.
+    """
+
+    recipients: tuple[str, ...]
+    min_broker_id: int
+    min_broker_addr: str
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+@dataclass(slots=True)
+class BrokerGroup:
+    """The brokers of one broker name.
+
+    Attributes:
+        name: the broker name.
+        cluster: its cluster.
+        addresses: by broker id.
+        acting_master: whether a slave may stand for the master.
+        zone: its zone, if it has one.
+    """
+
+    name: str
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    acting_master: bool = False
+    zone: str | None = None
+
+    def join(self, broker_id: int, address: str, *, acting_master: bool | None, zone: str | None) -> bool:
+        """Add a broker; return whether it has the least id now, and another one had before.
+
+        An address has one id: a slave that became master leaves its old one.
+        """
+        self.acting_master = bool(acting_master)
+        self.zone = zone
+        leads_now = bool(self.addresses) and broker_id < min(self.addresses)
+        self.addresses = {
+            known_id: known for known_id, known in self.addresses.items() if known != address or known_id == broker_id
+        } | {broker_id: address}
+        return leads_now
+
+    def leave(self, broker_id: int, address: str) -> bool:
+        """Remove a broker; return whether it had the least id."""
+        led = self.addresses.get(broker_id) == address and broker_id == min(self.addresses)
+        self.addresses = {known_id: known for known_id, known in self.addresses.items() if known != address}
+        return led
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the master is registered."""
+        return MASTER_ID in self.addresses
+
+    def is_prime_slave(self, broker_id: int) -> bool:
+        """Tell whether a slave has the least id, so that it stands for the master."""
+        return broker_id != MASTER_ID and broker_id == min(self.addresses)
+
+    def notice(self, *, offline_broker_addr: str | None = None, ha_broker_addr: str | None = None) -> MinBrokerIdNotice:
+        """Build the notice of a changed least id: to all brokers, or to all but the new one."""
+        least = min(self.addresses)
+        to_all = offline_broker_addr is not None or len(self.addresses) == 1
+        recipients = tuple(address for one, address in self.addresses.items() if to_all or one != least)
+        return MinBrokerIdNotice(recipients, least, self.addresses[least], offline_broker_addr, ha_broker_addr)
+
+    def data(self, *, stands_in: bool = False) -> BrokerData:
+        """Build the broker data of a route, as clients receive it.
+
+        Args:
+            stands_in: show the slave with the least id as the master, if there is none and that is allowed.
+        """
+        addresses = dict(self.addresses)
+        if stands_in and addresses and not self.has_master and self.acting_master:
+            addresses = {MASTER_ID: addresses.pop(min(addresses)), **addresses}
+        return BrokerData(
+            broker_addrs=addresses,
+            broker_name=self.name,
+            cluster=self.cluster,
+            enable_acting_master=self.acting_master,
+            zone_name=UNSET if self.zone is None else self.zone,
+        )

@@ -1,0 +1,312 @@
+"""The name server's state: registered brokers and the routes of their topics, without clock or network.
+
+Source: ``RouteInfoManager``.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from rmq_core.namesrv.routes.broker_groups import BrokerGroup, MinBrokerIdNotice
+from rmq_core.remoting.bodies import (
+    BrokerMemberGroup,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicList,
+    TopicQueueMapping,
+    TopicRouteData,
+)
+from rmq_core.remoting.codes import MASTER_ID
+from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
+
+DEFAULT_EXPIRY_MS: Final = 120_000
+PERM_READ, PERM_WRITE = 4, 2
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
+_GROUP_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"  # topics by which a group's brokers find each other
+
+
+@dataclass(slots=True)
+class _Live:
+    """The registration of one broker process."""
+
+    broker: BrokerId
+    updated_ms: int
+    expiry_ms: int
+    data_version: DataVersion
+    connection: object
+    ha_server_addr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a broker's registration.
+
+    Attributes:
+        ha_server_addr: the master's replication address, for a slave; None for a master, or without one.
+        master_addr: its master; None likewise.
+        notice: to be sent to its group, if it leads that now.
+    """
+
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+    notice: MinBrokerIdNotice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RouteOptions:
+    """Settings that the state depends on; see ``NamesrvConfig``."""
+
+    support_acting_master: bool = False
+    delete_topic_with_broker_registration: bool = False
+
+
+@dataclass(slots=True)
+class RouteInfo:
+    """Registered brokers and topic routes; each method leaves them consistent. Times, ms since 1970, are arguments."""
+
+    options: RouteOptions = field(default_factory=RouteOptions)
+    _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # by topic and broker name
+    _groups: dict[str, BrokerGroup] = field(default_factory=dict)  # by broker name
+    _clusters: dict[str, dict[str, None]] = field(default_factory=dict)  # broker names in order
+    _live: dict[tuple[str, str], _Live] = field(default_factory=dict)  # by cluster and address
+    _filter_servers: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    _mappings: dict[str, dict[str, TopicQueueMapping]] = field(default_factory=dict)  # static topics
+
+    # Brokers.
+
+    def register(
+        self, broker: RegisterBroker, body: RegisterBrokerBody, *, zone: str | None, connection: object, now_ms: int
+    ) -> Registered | None:
+        """Register a broker, which repeats this every 30 s.
+
+        Args:
+            broker: the broker.
+            body: its topics, or the changed ones.
+            zone: its zone, if it has one.
+            connection: the broker's; when that ends, the broker is unregistered.
+            now_ms: the time.
+
+        Returns:
+            None if it is refused: a first registration with exactly one topic. Such a registration
+            reports a change, and would leave the broker with a single topic.
+        """
+        name, cluster, address, broker_id = (
+            broker.broker_name, broker.cluster_name, broker.broker_addr, broker.broker_id,
+        )  # fmt: skip
+        topics = body.topic_config_serialize_wrapper
+        group = self._groups.get(name)
+        known = None if group is None else group.addresses.get(broker_id)
+        if known is not None and known != address and self._is_newer((cluster, known), topics.data_version):
+            self._live.pop((cluster, address), None)
+            return Registered()
+        if known is None and len(topics.topic_config_table) == 1:
+            return None
+        if group is None:
+            group = self._groups[name] = BrokerGroup(name, cluster)
+        self._clusters.setdefault(cluster, {})[name] = None
+        leads_now = group.join(broker_id, address, acting_master=broker.enable_acting_master, zone=zone)
+        is_prime_slave = broker.enable_acting_master is not None and group.is_prime_slave(broker_id)
+        if broker_id == MASTER_ID or is_prime_slave:
+            self._take_topics(broker, body, is_first=known is None, read_only=is_prime_slave and group.acting_master)
+        expiry_ms = DEFAULT_EXPIRY_MS if broker.heartbeat_timeout_millis is None else broker.heartbeat_timeout_millis
+        self._live[cluster, address] = _Live(
+            BrokerId(broker_name=name, broker_addr=address, cluster_name=cluster, broker_id=broker_id),
+            now_ms, expiry_ms, topics.data_version, connection, broker.ha_server_addr,
+        )  # fmt: skip
+        if body.filter_server_list:
+            self._filter_servers[cluster, address] = body.filter_server_list
+        else:
+            self._filter_servers.pop((cluster, address), None)
+        notice = group.notice(ha_broker_addr=broker.ha_server_addr) if leads_now else None
+        master = group.addresses.get(MASTER_ID)
+        live_master = None if master is None else self._live.get((cluster, master))
+        if broker_id == MASTER_ID or live_master is None:
+            return Registered(notice=notice)
+        return Registered(live_master.ha_server_addr, master, notice)
+
+    def _is_newer(self, live: tuple[str, str], version: DataVersion) -> bool:
+        """Tell whether the registered broker has a later state than one that claims its place."""
+        known = self._live.get(live)
+        return known is not None and known.data_version.state_version > version.state_version
+
+    def _take_topics(
+        self, broker: RegisterBroker, body: RegisterBrokerBody, *, is_first: bool, read_only: bool
+    ) -> None:
+        """Register the topics of a master, or of the slave that stands for it."""
+        name, topics = broker.broker_name, body.topic_config_serialize_wrapper
+        mappings = topics.topic_queue_mapping_info_map
+        if self.options.delete_topic_with_broker_registration and not mappings:
+            for topic in [topic for topic in self._topics if topic not in topics.topic_config_table]:
+                self._remove_queues(topic, [name])
+        changed = is_first or self.is_changed(broker.cluster_name, broker.broker_addr, topics.data_version)
+        for key, config in topics.topic_config_table.items():
+            topic = config.topic_name or key
+            if changed or name not in self._topics.get(topic, {}):
+                self._topics.setdefault(topic, {})[name] = _queue_data(name, config, read_only)
+        if changed:
+            for topic, mapping in mappings.items():
+                self._mappings.setdefault(topic, {})[mapping.bname or name] = mapping
+
+    def unregister(self, brokers: Iterable[BrokerId]) -> list[MinBrokerIdNotice]:
+        """Unregister brokers, and topics without brokers; return the notices to send to their groups."""
+        notices = []
+        gone, left = set(), set()
+        for broker in brokers:
+            name = broker.broker_name
+            self._live.pop((broker.cluster_name, broker.broker_addr), None)
+            self._filter_servers.pop((broker.cluster_name, broker.broker_addr), None)
+            group = self._groups.get(name)
+            if group is None:
+                continue
+            led = group.leave(broker.broker_id, broker.broker_addr)
+            if group.addresses:
+                left.add(name)
+                if led and group.acting_master:
+                    notices.append(group.notice(offline_broker_addr=broker.broker_addr))
+                continue
+            del self._groups[name]
+            gone.add(name)
+            names = self._clusters.get(broker.cluster_name, {})
+            names.pop(name, None)
+            if not names:
+                self._clusters.pop(broker.cluster_name, None)
+        for topic in list(self._topics) if gone else ():
+            self._remove_queues(topic, gone)
+        without_master = [
+            name for name in left - gone if self._groups[name].acting_master and not self._groups[name].has_master
+        ]
+        for name in without_master:
+            self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
+        return notices
+
+    def of_connection(self, connection: object) -> list[BrokerId]:
+        """List the brokers whose last registration came by a connection."""
+        return [live.broker for live in self._live.values() if live.connection is connection]
+
+    def expired(self, now_ms: int) -> list[tuple[BrokerId, object]]:
+        """List the brokers whose heartbeats have expired, with their connections."""
+        return [
+            (live.broker, live.connection) for live in self._live.values() if live.updated_ms + live.expiry_ms < now_ms
+        ]
+
+    def touch(self, cluster: str, address: str, now_ms: int) -> None:
+        """Note a broker's heartbeat."""
+        live = self._live.get((cluster, address))
+        if live is not None:
+            live.updated_ms = now_ms
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Return the version of the topics that a broker registered last."""
+        live = self._live.get((cluster, address))
+        return None if live is None else live.data_version
+
+    def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
+        """Tell whether a broker's topics have another version than the one that it registered."""
+        return self.data_version(cluster, address) != version
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers by name, and broker names by cluster."""
+        return ClusterInfo(
+            broker_addr_table={name: group.data() for name, group in self._groups.items()},
+            cluster_addr_table={cluster: list(names) for cluster, names in self._clusters.items()},
+        )
+
+    def member_group(self, cluster: str, name: str) -> BrokerMemberGroup:
+        """Return the master and slaves of a broker name."""
+        group = self._groups.get(name)
+        return BrokerMemberGroup(broker_addrs=dict(group.addresses) if group else {}, broker_name=name, cluster=cluster)
+
+    def set_write_perm(self, name: str, writable: bool) -> int:
+        """Allow or forbid writes to a broker's topics, until it registers them anew; return how many topics it has."""
+        if writable:
+            return self._set_perms(name, lambda _perm: PERM_READ | PERM_WRITE)
+        return self._set_perms(name, lambda perm: perm & ~PERM_WRITE)
+
+    def _set_perms(self, name: str, change: Callable[[int], int]) -> int:
+        tables = [queues for queues in self._topics.values() if name in queues]
+        for queues in tables:
+            queues[name] = msgspec.structs.replace(queues[name], perm=change(queues[name].perm))
+        return len(tables)
+
+    # Topics.
+
+    def register_topic(self, topic: str, queues: list[QueueData]) -> None:
+        """Register a topic's queues; nothing happens if one of their brokers is not registered."""
+        if queues and all(queue.broker_name in self._groups for queue in queues):
+            self._topics.setdefault(topic, {}).update({queue.broker_name: queue for queue in queues})
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Delete a topic, or its queues in one cluster."""
+        if cluster:
+            self._remove_queues(topic, self._clusters.get(cluster, {}))
+        else:
+            self._topics.pop(topic, None)
+
+    def _remove_queues(self, topic: str, names: Iterable[str]) -> None:
+        queues = self._topics.get(topic, {})
+        for name in names:
+            queues.pop(name, None)
+        if not queues:
+            self._topics.pop(topic, None)
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Build the route of a topic; None if no broker of it is registered."""
+        queues = self._topics.get(topic, {})
+        groups = [self._groups[name] for name in queues if name in self._groups]
+        if not groups:
+            return None
+        stands_in = self.options.support_acting_master and not topic.startswith(_GROUP_TOPIC_PREFIX)
+        filter_servers = {
+            address: servers
+            for group in groups
+            for address in group.addresses.values()
+            if (servers := self._filter_servers.get((group.cluster, address)))
+        }
+        return TopicRouteData(
+            broker_datas=[
+                group.data(stands_in=stands_in and not queues[group.name].perm & PERM_WRITE) for group in groups
+            ],
+            filter_server_table=filter_servers,
+            queue_datas=list(queues.values()),
+            topic_queue_mapping_by_broker=self._mappings.get(topic, msgspec.UNSET),
+        )
+
+    def topics(self) -> TopicList:
+        """List all topics."""
+        return TopicList(topic_list=list(self._topics))
+
+    def topics_of_cluster(self, cluster: str) -> TopicList:
+        """List the topics of a cluster's brokers."""
+        names = self._clusters.get(cluster, {})
+        return TopicList(topic_list=[topic for topic, queues in self._topics.items() if queues.keys() & names.keys()])
+
+    def system_topics(self) -> TopicList:
+        """List the names of clusters and brokers, which are topics too, and the address of a broker."""
+        names = [name for cluster, brokers in self._clusters.items() for name in (cluster, *brokers)]
+        for group in self._groups.values():
+            return TopicList(broker_addr=next(iter(group.addresses.values())), topic_list=names)
+        return TopicList(topic_list=names)
+
+    def topics_by_flag(self, with_flags: int, without_flags: int = 0) -> TopicList:
+        """List topics by their unit flags; a topic's flags are those of the first broker that has it."""
+        flags = {topic: next(iter(queues.values())).topic_sys_flag for topic, queues in self._topics.items()}
+        return TopicList(
+            topic_list=[
+                topic for topic, flag in flags.items() if flag & with_flags == with_flags and not flag & without_flags
+            ]
+        )
+
+
+def _queue_data(name: str, config: TopicConfig, read_only: bool) -> QueueData:
+    return QueueData(
+        broker_name=name,
+        perm=config.perm & ~PERM_WRITE if read_only else config.perm,
+        read_queue_nums=config.read_queue_nums,
+        topic_sys_flag=config.topic_sys_flag,
+        write_queue_nums=config.write_queue_nums,
+    )

@@ -1,0 +1,40 @@
+"""Zone-aware routes: keeps the brokers of a client's zone.
+
+Source: ``ZoneRouteRPCHook``.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from rmq_core.remoting.bodies import TopicRouteData
+from rmq_core.remoting.codes import MASTER_ID
+
+ZONE_NAME: Final = "__ZONE_NAME"  # fields of a request
+ZONE_MODE: Final = "__ZONE_MODE"
+
+
+def wanted_zone(fields: Mapping[str, str]) -> str | None:
+    """Return the zone that a request for a route wants, if any."""
+    zone = fields.get(ZONE_NAME, "")
+    return zone if zone.strip() and fields.get(ZONE_MODE, "").lower() == "true" else None
+
+
+def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
+    """Keep only the brokers of a zone, and those without a master, wherever they are."""
+    kept = [
+        broker
+        for broker in route.broker_datas
+        if MASTER_ID not in broker.broker_addrs or (broker.zone_name or "").lower() == zone.lower()
+    ]
+    away = {broker.broker_name: broker for broker in route.broker_datas if broker not in kept}
+    addresses = {address for broker in away.values() for address in broker.broker_addrs.values()}
+    return msgspec.structs.replace(
+        route,
+        broker_datas=kept,
+        queue_datas=[queue for queue in route.queue_datas if queue.broker_name not in away],
+        filter_server_table={
+            address: servers for address, servers in route.filter_server_table.items() if address not in addresses
+        },
+    )

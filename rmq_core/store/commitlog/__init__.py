@@ -1,0 +1,1 @@
+"""The CommitLog of a broker's store: encodes, appends and flushes records."""

@@ -1,0 +1,203 @@
+"""Appends single messages to the CommitLog, encoding each record straight into the mapped file.
+
+A record's first eight bytes, its size and magic, are written last: a process that dies in between leaves
+no record, whatever half of it is there. ``rmq_formats.codecs.record.encode_record`` is the oracle of the bytes.
+
+Source: ``CommitLog#asyncPutMessage``, ``#asyncPutMessages``, ``MessageExtEncoder``.
+"""
+
+from collections.abc import Callable
+from struct import error as struct_error
+from typing import Final
+
+from isal import isal_zlib
+
+from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.commitlog.record_encoder import QueueParts, before_crc, host_kinds
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.layout import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_MASK,
+    MAX_PROPERTIES_BYTES,
+)
+from rmq_formats.codecs.paths import is_safe_topic
+from rmq_formats.codecs.record import RECORD_OVERHEAD_BYTES
+from rmq_formats.codecs.record_frame import CRC_MASK, crc_property
+from rmq_formats.codecs.record_layout import (
+    HEAD_BYTES,
+    HEADS_BEHIND_MAGIC,
+    HOST_FLAGS,
+    HOST_V4_BYTES,
+    PROPERTIES_LENGTH,
+    SIZE_AND_MAGIC,
+)
+
+MAX_QUEUE_ID: Final = (1 << 31) - 1
+
+_new = tuple.__new__
+_OK = PutStatus.PUT_OK
+_ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
+_PROPERTIES_EXCEEDED: Final = PutResult(PutStatus.PROPERTIES_SIZE_EXCEEDED)
+_NO_FILE: Final = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+
+
+class Appender:
+    """Appends single messages to the CommitLog; one thread at a time.
+
+    Attributes:
+        refusal: the result that every append gets while the store takes no messages; None while it takes some.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        store_host: bytes,
+        roll: Callable[[], bool],
+    ) -> None:
+        """Begin at the end of the log.
+
+        Args:
+            config: the store's settings.
+            log: where records go.
+            queues: the ConsumeQueues, which give the next queue offset of a queue that is not cached yet.
+            store_host: the broker's address and port, 8 or 20 bytes.
+            roll: rolls the log over to a new file; False if that fails.
+        """
+        self.refusal: PutResult | None = None
+        self.store_host = store_host
+        self._log = log
+        self._table = queues
+        self._roll = roll
+        self._queues: dict[tuple[str, int], QueueParts] = {}
+        self._max_body_bytes = config.max_message_bytes
+        self._max_record_bytes = config.max_message_bytes + RECORD_OVERHEAD_BYTES
+        self._append_crc = config.append_crc_property
+        self._file_bytes = config.commitlog_file_bytes
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message of a queue gets."""
+        queue = self._queues.get((topic, queue_id))
+        return self._table.next_offset(topic, queue_id) if queue is None else queue.next_offset
+
+    def queue(self, topic: str, queue_id: int) -> QueueParts | None:
+        """Cached parts of a queue's records, with its next queue offset; None if there can be no such queue."""
+        return self._queues.get((topic, queue_id)) or self.open_queue(topic, queue_id)
+
+    def forget_all(self) -> None:
+        """Drop the cached next queue offsets of all queues; they are read from the ConsumeQueues again."""
+        self._queues.clear()
+
+    def forget(self, topic: str) -> None:
+        """Drop the cached next queue offsets of a topic; they are read from its ConsumeQueues again."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            del self._queues[key]
+
+    def open_queue(self, topic: str, queue_id: int) -> QueueParts | None:
+        """Cache the parts of a queue's records and its next queue offset; None if there can be no such queue."""
+        if not is_safe_topic(topic) or not 0 <= queue_id <= MAX_QUEUE_ID:
+            return None
+        queue = QueueParts(topic, queue_id, self._table.next_offset(topic, queue_id))
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def put(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+        store_host: bytes | None = None,
+    ) -> PutResult:
+        """Append one message. It is readable after the next ``dispatch``.
+
+        Args:
+            topic: of the message.
+            queue_id: of its queue.
+            body: as it is to be stored; not empty.
+            properties: encoded.
+            born_timestamp_ms: when the producer made it.
+            born_host: the producer: 4 or 16 address bytes, and the port in 4.
+            now_ms: the time, to be its store timestamp.
+            flag: the user's own.
+            sys_flag: bits of ``rmq_formats.codecs.layout``; those of the hosts are set here.
+            reconsume_times: how often consuming it failed.
+            prepared_transaction_offset: of a commit, where its half message stands.
+            store_host: other than the store's own.
+
+        Returns:
+            PUT_OK and its place; or MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, CREATE_MAPPED_FILE_FAILED (no
+            room for a new file; try again), SERVICE_NOT_AVAILABLE (see ``MessageStore.refusals``). With
+            SYNC_FLUSH it is stored for good when ``flushed_offset`` reaches its ``end_offset``.
+
+        Source: ``CommitLog#asyncPutMessage``.
+        """
+        if self.refusal is not None:
+            return self.refusal
+        queue = self._queues.get((topic, queue_id)) or self.open_queue(topic, queue_id)
+        body_bytes = len(body)
+        if queue is None or not 0 < body_bytes <= self._max_body_bytes:
+            return _ILLEGAL
+        if self._append_crc:
+            properties = before_crc(properties)
+        properties_bytes = len(properties) + CRC_PROPERTY_BYTES * self._append_crc
+        if properties_bytes > MAX_PROPERTIES_BYTES:
+            return _PROPERTIES_EXCEEDED
+        if store_host is None:
+            store_host = self.store_host
+        hosts = 0
+        if len(born_host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES or sys_flag & HOST_FLAGS:
+            hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
+        topic_bytes = queue.topic_bytes
+        size = HEAD_BYTES[hosts] + body_bytes + len(topic_bytes) + 2 + properties_bytes
+        log = self._log
+        if log.position + size + BLANK_BYTES > self._file_bytes or size > self._max_record_bytes:
+            refused = self._make_room(size)
+            if refused is not None:
+                return refused
+        position = log.position
+        physical_offset = log.max_offset
+        transaction = sys_flag & FLAG_TRANSACTION_MASK
+        counts = transaction in (0, FLAG_TRANSACTION_COMMIT)
+        queue_offset = queue.next_offset if counts else 0
+        try:
+            head = HEADS_BEHIND_MAGIC[hosts].pack(
+                isal_zlib.crc32(body) & CRC_MASK, queue_id, flag, queue_offset, physical_offset, sys_flag,
+                born_timestamp_ms, born_host, now_ms, store_host, reconsume_times, prepared_transaction_offset,
+                body_bytes,
+            )  # fmt: skip
+        except struct_error:  # a number that its field cannot hold
+            return _ILLEGAL
+        record = b"".join((head, body, topic_bytes, PROPERTIES_LENGTH.pack(properties_bytes), properties))
+        if self._append_crc:
+            record += crc_property(SIZE_AND_MAGIC.pack(size, queue.magic) + record)
+        memory = log.memory
+        end = position + size
+        memory[position + BLANK_BYTES : end] = record
+        SIZE_AND_MAGIC.pack_into(memory, position, size, queue.magic)
+        log.position = end
+        log.max_offset = physical_offset + size
+        if counts:
+            queue.next_offset = queue_offset + 1
+        return _new(PutResult, (_OK, physical_offset, size, queue_offset, 1, (), store_host))
+
+    def _make_room(self, size: int) -> PutResult | None:
+        """Roll the log if a record or batch does not fit into its last file; the result to answer if that fails."""
+        if size > min(self._max_record_bytes, self._file_bytes - BLANK_BYTES):
+            return _ILLEGAL
+        if self._log.position + size + BLANK_BYTES > self._file_bytes and not self._roll():
+            return _NO_FILE
+        return None

@@ -1,0 +1,147 @@
+"""Appends many records at once: a client's batch, or replicated bytes of a master's CommitLog.
+
+Source: ``CommitLog#asyncPutMessages``, ``DefaultMessageStore#appendToCommitLog``.
+"""
+
+import logging
+from collections.abc import Callable
+from struct import error as struct_error
+from typing import Final
+
+from rmq_core.store.commitlog.append import Appender
+from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.commitlog.record_encoder import BatchEncoder, host_kinds
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.results import PutResult, PutStatus
+from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_MASK
+from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS_BEHIND_MAGIC
+
+_LOGGER = logging.getLogger(__name__)
+_new = tuple.__new__
+_OK = PutStatus.PUT_OK
+_ILLEGAL: Final = PutResult(PutStatus.MESSAGE_ILLEGAL)
+_NO_FILE: Final = PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED)
+
+
+class BulkAppender:
+    """Appends batches and replicated bytes; shares queue offsets with the ``Appender`` of single messages."""
+
+    def __init__(self, appender: Appender, config: StoreConfig, log: CommitLog, roll: Callable[[], bool]) -> None:
+        """Share the queue offsets and the refusal of an appender.
+
+        Args:
+            appender: of single messages; it has the next queue offsets, and the refusal while nothing is taken.
+            config: the store's settings.
+            log: where records go.
+            roll: rolls the log over to a new file; False if that fails.
+        """
+        self._appender = appender
+        self._log = log
+        self._roll = roll
+        self._max_body_bytes = config.max_message_bytes
+        self._is_faulty = False  # the last write of replicated bytes failed, which is logged once
+        self._append_crc = config.append_crc_property
+        self._file_bytes = config.commitlog_file_bytes
+
+    def put_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch: bytes,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        store_host: bytes | None = None,
+    ) -> PutResult:
+        """Append the messages of a client's batch, all or none.
+
+        Args:
+            topic: of all.
+            queue_id: of all.
+            batch: as it came over the wire.
+            properties: of the batch, encoded; they follow those of each message.
+            born_timestamp_ms: as in ``put``, like all that follow.
+            born_host: likewise.
+            now_ms: likewise.
+            sys_flag: likewise; transactions cannot come in batches.
+            reconsume_times: likewise.
+            store_host: likewise.
+
+        Source: ``CommitLog#asyncPutMessages``, ``MessageExtEncoder#encode(MessageExtBatch)``.
+        """
+        appender = self._appender
+        if appender.refusal is not None:
+            return appender.refusal
+        queue = appender.queue(topic, queue_id)
+        if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
+            return _ILLEGAL
+        if store_host is None:
+            store_host = appender.store_host
+        hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
+        encoder = BatchEncoder(queue, sys_flag, HEADS_BEHIND_MAGIC[hosts], HEAD_BYTES[hosts], self._append_crc)
+        messages = encoder.split(batch, properties)
+        if messages is None:
+            return _ILLEGAL
+        size = sum(message[0] for message in messages)
+        log = self._log
+        if log.position + size + BLANK_BYTES > self._file_bytes:
+            if size > self._file_bytes - BLANK_BYTES:
+                return _ILLEGAL
+            if not self._roll():
+                return _NO_FILE
+        position = log.position
+        physical_offset = log.max_offset
+        varying = (born_timestamp_ms, born_host, now_ms, store_host, reconsume_times)
+        try:
+            parts, offsets = encoder.encode(messages, physical_offset, varying)
+        except struct_error:
+            return _ILLEGAL
+        memory = log.memory
+        # All but the first eight bytes, then these: the whole batch is there at once, or nothing.
+        records = b"".join(parts)
+        memory[position + BLANK_BYTES : position + size] = memoryview(records)[BLANK_BYTES:]
+        memory[position : position + BLANK_BYTES] = records[:BLANK_BYTES]
+        log.position = position + size
+        log.max_offset = physical_offset + size
+        queue_offset = queue.next_offset
+        queue.next_offset = queue_offset + len(messages)
+        return _new(PutResult, (_OK, physical_offset, size, queue_offset, len(messages), offsets, store_host))
+
+    def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
+        """Append replicated bytes of a master's CommitLog; they may begin and end within records.
+
+        Returns:
+            False if they do not belong at the end of this log, or the disk does not take them.
+
+        Source: ``DefaultMessageStore#appendToCommitLog``.
+        """
+        log = self._log
+        self._appender.forget_all()  # the numbers come with the records
+        if not log.files and physical_offset > 0:
+            if physical_offset % self._file_bytes:
+                return False
+            log.begin_at(physical_offset)
+        if physical_offset != log.max_offset:
+            return False
+        done = 0
+        while done < len(data):
+            if log.position == self._file_bytes and not self._roll():
+                return False
+            step = min(len(data) - done, self._file_bytes - log.position)
+            try:
+                log.write(data[done : done + step])
+            except OSError as error:
+                if not self._is_faulty:  # the master sends them again and again: the failure is logged once
+                    _LOGGER.error(
+                        "%(directory)s: replicated bytes of the master's log cannot be written: %(error)s",
+                        {"directory": log.directory, "error": error},
+                    )
+                self._is_faulty = True
+                return False
+            done += step
+        self._is_faulty = False
+        return True

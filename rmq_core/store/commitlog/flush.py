@@ -1,0 +1,125 @@
+"""The CommitLog's flush thread: group commit, one fsync for many waiting appends.
+
+A failed fsync is final. The kernel has dropped the pages that it could not write, so that a second fsync
+would succeed and mean nothing; the store takes no more messages, and acknowledges none that wait.
+
+Source: ``CommitLog.GroupCommitService``, ``FlushRealTimeService``, which retry.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.files.disk import Disk
+
+FlushListener = Callable[[int], None]
+FaultListener = Callable[[OSError], None]
+_JOIN_SECONDS: Final = 60.0
+
+
+class LogFlusher:
+    """The thread that forces the CommitLog to the disk, and how far it is.
+
+    Attributes:
+        flushed_offset: physical offset below which the log is on the disk.
+        fault: the error that ended flushing; None while all is well.
+    """
+
+    def __init__(self, log: CommitLog, disk: Disk, interval_ms: int | None) -> None:
+        """Create the thread; ``start`` runs it.
+
+        Args:
+            log: what to force.
+            disk: where it is.
+            interval_ms: how often to flush without a request; None flushes on request only.
+        """
+        self.flushed_offset = 0
+        self.fault: OSError | None = None
+        self._is_over = False  # the fault listeners have been called
+        self._log = log
+        self._disk = disk
+        self._interval = None if interval_ms is None else interval_ms / 1000
+        self._wanted = threading.Event()
+        self._stopping = False
+        self._turn = threading.Lock()
+        self._done = threading.Condition()
+        self._flushed: list[FlushListener] = []
+        self._failed: list[FaultListener] = []
+        self._thread = threading.Thread(target=self._run, name="rmq-store-flush", daemon=True)
+
+    def on_flushed(self, listener: FlushListener) -> None:
+        """Register a callback for each new ``flushed_offset``; it runs on the thread that has flushed."""
+        self._flushed.append(listener)
+
+    def on_fault(self, listener: FaultListener) -> None:
+        """Register a callback for the error that ends flushing; called once, on the thread that met it."""
+        self._failed.append(listener)
+
+    def start(self, flushed_offset: int) -> None:
+        """Start the thread; all below an offset is on the disk already."""
+        self.flushed_offset = flushed_offset
+        self._thread.start()
+
+    def request(self) -> None:
+        """Request a flush of all that is appended now; does not wait."""
+        self._wanted.set()
+
+    def wait(self, physical_offset: int, timeout_s: float | None = None) -> bool:
+        """Wait until the log is flushed up to an offset; False on a timeout or an error."""
+        with self._done:
+            self._done.wait_for(lambda: self.flushed_offset >= physical_offset or self._is_over, timeout_s)
+        return self.flushed_offset >= physical_offset
+
+    def fail(self, error: OSError) -> None:
+        """End all flushing because of an I/O error, wherever it was met.
+
+        Those who wait are woken last: by then the store takes no more messages.
+        """
+        with self._done:
+            if self.fault is not None:
+                return
+            self.fault = error
+        for listener in self._failed:
+            listener(error)
+        with self._done:
+            self._is_over = True
+            self._done.notify_all()
+
+    def flush(self) -> bool:
+        """Flush all that is appended now, on the calling thread; False if this or an earlier flush failed."""
+        with self._turn:
+            if self.fault is not None:
+                return False
+            target = self._log.max_offset
+            if target > self.flushed_offset:
+                try:
+                    self._force(self.flushed_offset)
+                except OSError as error:
+                    self.fail(error)
+                    return False
+                with self._done:
+                    self.flushed_offset = target
+                    self._done.notify_all()
+                for listener in self._flushed:
+                    listener(target)
+            return True
+
+    def _force(self, begin: int) -> None:
+        for file in self._log.files.copy():  # in order: a crash in between should leave no hole
+            if file.start + file.size > begin:
+                self._disk.sync(file.descriptor)
+
+    def stop(self) -> None:
+        """Stop the thread, after a last flush."""
+        self._stopping = True
+        self._wanted.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping and self.fault is None:
+            self._wanted.wait(self._interval)
+            self._wanted.clear()
+            self.flush()
+        self.flush()

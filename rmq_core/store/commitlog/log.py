@@ -1,0 +1,211 @@
+"""The CommitLog: its mapped files, where the next record goes, and slices of stored records."""
+
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from rmq_core.store.commitlog.mapped_file import MappedFile
+from rmq_core.store.files.disk import Disk
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK, RECORD_VERSIONS
+from rmq_formats.codecs.record_layout import (
+    RECORD_FIXED_BYTES_V1,
+    SIZE_AND_MAGIC,
+    SYS_FLAG,
+    head_struct,
+    store_timestamp_at,
+)
+
+_INT64 = Struct(">q")
+_PHYSICAL_OFFSET = head_struct("physical_offset")
+
+
+class LogFile(MappedFile):
+    """One mapped file of the CommitLog.
+
+    Attributes:
+        start: physical offset of its first byte.
+    """
+
+    def __init__(self, path: str, start: int, size: int, disk: Disk, descriptor: int | None = None) -> None:
+        super().__init__(path, size, disk, descriptor)
+        self.start = start
+
+
+class CommitLog:
+    """The CommitLog's files in order, and the place of the next record.
+
+    Attributes:
+        directory: where the files are.
+        file_bytes: size of each.
+        files: in the order of the log; a missing one in between leaves a gap.
+        position: where in the last file the next record goes; equal to ``file_bytes`` where a new file is due.
+        max_offset: physical offset of the next record. One attribute, set last: other threads read it.
+        memory: the last file's map.
+        preallocate_at: position from which on the next file should be made; the caller resets it.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.files: list[LogFile] = []
+        self.position = file_bytes
+        self.max_offset = 0
+        self.memory: Any = None
+        self.preallocate_at = file_bytes + 1
+        self._by_start: dict[int, LogFile] = {}
+        self._disk = disk
+        self._last_start = -file_bytes
+
+    def adopt(self, files: list[LogFile], end: int) -> None:
+        """Take over recovered files; ``end`` is the physical offset of the next record.
+
+        Raises:
+            OSError: the last file cannot be mapped, or its blocks cannot be had.
+        """
+        self.files = files
+        self._by_start = {file.start: file for file in files}
+        if not files:
+            return
+        last = files[-1]
+        self._last_start = last.start
+        self.position = end - last.start
+        self.max_offset = end
+        if self.position < self.file_bytes:
+            # A file that the original made is sparse: writing to a hole of a full disk through a map would
+            # end the process.
+            self._disk.allocate(last.descriptor, 0, self.file_bytes)
+        self.memory = last.map
+        self._expect_next()
+
+    def _expect_next(self) -> None:
+        self.preallocate_at = self.file_bytes - self.file_bytes // 4
+
+    @property
+    def min_offset(self) -> int:
+        """Physical offset of the first file; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    @property
+    def start(self) -> int:
+        """Physical offset at which the last file begins."""
+        return self._last_start
+
+    def path_of(self, start: int) -> str:
+        """Path of the file that begins at a physical offset."""
+        return f"{self.directory}/{paths.segment_name(start)}"
+
+    def roll(self, prepared: LogFile | None = None) -> None:
+        """Fill the last file up with a BLANK and continue in a new one.
+
+        Args:
+            prepared: the new one, if it has been made ahead.
+
+        Raises:
+            OSError: it cannot be made; nothing has changed then.
+        """
+        start = self._last_start + self.file_bytes
+        if prepared is None:
+            prepared = self.create(start)
+        memory = prepared.map
+        left = self.file_bytes - self.position
+        if left >= BLANK_BYTES:
+            SIZE_AND_MAGIC.pack_into(self.memory, self.position, left, MAGIC_BLANK)
+        self.files.append(prepared)
+        self._by_start[start] = prepared
+        self._last_start, self.position, self.memory = start, 0, memory
+        self.max_offset = start
+        self._expect_next()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes that fit into the last file, by a write call instead of the map.
+
+        A process that is killed leaves a beginning of them. A copy into the map may leave their end without the first
+        bytes, for that is how ``memcpy`` works: a slave would never get from its master what lies in between.
+
+        Raises:
+            OSError: the disk does not take them; the log ends where it did.
+        """
+        self._disk.write(self.files[-1].descriptor, data, self.position)
+        self.position += len(data)
+        self.max_offset += len(data)
+
+    def create(self, start: int) -> LogFile:
+        """Create a file with all its blocks allocated and its name forced to the disk. Any thread may call this."""
+        path = self.path_of(start)
+        descriptor = self._disk.create(path, self.file_bytes, allocate=True)
+        file = LogFile(path, start, self.file_bytes, self._disk, descriptor)
+        try:
+            self._disk.sync_directory(self.directory)
+        except OSError:
+            self._disk.remove(path)
+            raise
+        return file
+
+    def begin_at(self, start: int) -> None:
+        """Set the offset of the first file of an empty log, for a slave that begins in mid-log."""
+        self._last_start = start - self.file_bytes
+        self.max_offset = start
+
+    def file_at(self, physical_offset: int) -> LogFile | None:
+        """The file that contains a physical offset; None if there is none."""
+        return self._by_start.get(physical_offset - physical_offset % self.file_bytes)
+
+    def slice(self, physical_offset: int, size: int) -> memoryview | None:
+        """A slice of the log; None if it is not there, not written yet, or not within one file."""
+        if size <= 0 or physical_offset < 0 or physical_offset + size > self.max_offset:
+            return None
+        position = physical_offset % self.file_bytes
+        file = self._by_start.get(physical_offset - position)
+        if file is None or position + size > self.file_bytes:
+            return None
+        return file.view[position : position + size]
+
+    def stretch(self, physical_offset: int, most_bytes: int) -> memoryview | None:
+        """Up to ``most_bytes`` from a physical offset on, within one file; None if nothing is there."""
+        left = min(self.max_offset - physical_offset, self.file_bytes - physical_offset % self.file_bytes)
+        return self.slice(physical_offset, min(left, most_bytes))
+
+    def record(self, physical_offset: int) -> memoryview | None:
+        """The record that stands at a physical offset; None where none does, as far as its head can tell."""
+        head = self.slice(physical_offset, RECORD_FIXED_BYTES_V1)
+        if head is None:
+            return None
+        size, magic = SIZE_AND_MAGIC.unpack_from(head)
+        if magic not in RECORD_VERSIONS or size < RECORD_FIXED_BYTES_V1:
+            return None
+        if _PHYSICAL_OFFSET.unpack_from(head)[0] != physical_offset:
+            return None
+        return self.slice(physical_offset, size)
+
+    def store_timestamp_ms(self, physical_offset: int) -> int | None:
+        """Store timestamp of the record at a physical offset; None where there is none."""
+        head = self.record(physical_offset)
+        return None if head is None else store_timestamp_ms(head)
+
+    def remove_first(self) -> LogFile:
+        """Detach the oldest file; the caller deletes it from the disk."""
+        file = self.files.pop(0)
+        del self._by_start[file.start]
+        return file
+
+    def close(self) -> None:
+        """Unmap and close all files."""
+        self.memory = None
+        for file in self.files:
+            file.release()
+
+
+def store_timestamp_ms(record: memoryview) -> int:
+    """Store timestamp of a record, from its first bytes."""
+    return int(_INT64.unpack_from(record, store_timestamp_at(SYS_FLAG.unpack_from(record)[0]))[0])
+
+
+def list_log_files(directory: str) -> list[tuple[str, int, int]]:
+    """Path, start and size of each file that is named as one of the CommitLog; others are ignored."""
+    found = []
+    for path in Path(directory).iterdir() if Path(directory).is_dir() else []:
+        start = paths.parse_segment_name(path.name)
+        if start is not None and path.is_file():
+            found.append((str(path), start, path.stat().st_size))
+    return sorted(found, key=lambda file: file[1])

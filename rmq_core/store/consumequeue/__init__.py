@@ -1,0 +1,1 @@
+"""The ConsumeQueues of a broker's store: writes, finds and removes units."""

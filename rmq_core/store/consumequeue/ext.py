@@ -1,0 +1,118 @@
+"""ConsumeQueueExt of one queue: tags code, store time and bit map of messages, at addresses that the units hold.
+
+Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
+from rmq_formats.codecs.consumequeue_ext import UNIT, ExtUnit, decode_ext_address, encode_ext_address, is_ext_address
+from rmq_formats.codecs.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES
+from rmq_formats.errors import FormatError
+
+_END_MARK: Final = b"\xff\xff"
+_USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more
+_BLOCK_BYTES: Final = 4096
+
+
+class QueueExt:
+    """The ConsumeQueueExt units of one queue; only the addresses in its ConsumeQueue lead to them.
+
+    Attributes:
+        end: offset of the next unit.
+        files: its files.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+        self.end = 0
+        self.files = FileSequence(directory, file_bytes, open_files)
+
+    def load(self, last_tags_code: int | None) -> None:
+        """Open the files, and cut off what is behind the unit at the queue's last address.
+
+        Args:
+            last_tags_code: the last of the queue's tags codes that is an address; None if none is.
+        """
+        self.files.load()
+        self.cut(last_tags_code)
+
+    def cut(self, last_tags_code: int | None) -> None:
+        """Cut off what is behind the unit at an address; everything for None."""
+        self.end = self.files.start
+        if last_tags_code is not None:
+            offset = decode_ext_address(last_tags_code)
+            unit = self._unit(offset)
+            self.end = offset if unit is None else offset + unit.size
+        if self.files.has_data(self.end):
+            self.files.trim(self.end)
+
+    def append(self, units: Iterable[ExtUnit]) -> list[int]:
+        """Append units; returns their addresses."""
+        addresses = []
+        data = bytearray()
+        for unit in units:
+            left = self.files.file_bytes - (self.end + len(data)) % self.files.file_bytes
+            if unit.size > left - EXT_END_BYTES:
+                self._write(data + _END_MARK, len(data) + left)
+                data.clear()
+            addresses.append(encode_ext_address(self.end + len(data)))
+            data += unit.encode()
+        self._write(data, len(data))
+        return addresses
+
+    def _write(self, data: bytearray, step: int) -> None:
+        self.files.write(bytes(data), self.end)
+        self.end += step
+
+    def _unit(self, offset: int) -> ExtUnit | None:
+        try:
+            return ExtUnit.decode(self.files.read(offset, _USUAL_BYTES))
+        except FormatError:  # it may be longer
+            pass
+        try:
+            return ExtUnit.decode(self.files.read(offset, EXT_UNIT_MAX_BYTES))
+        except FormatError:
+            return None
+
+    def at(self, tags_code: int) -> ExtUnit | None:
+        """The unit that a tags code is the address of; None if the code is no address, or has no sound unit."""
+        return self._unit(decode_ext_address(tags_code)) if is_ext_address(tags_code) else None
+
+    def tags_code(self, tags_code: int) -> int:
+        """Resolve a unit's tags code: itself, unless it is the address of a unit that is there."""
+        unit = self.at(tags_code)
+        return tags_code if unit is None else unit.tags_code
+
+    def remove_before(self, tags_code: int) -> None:
+        """Remove the files before the one that an address is in. Source: ``ConsumeQueueExt#truncateByMinAddress``."""
+        if is_ext_address(tags_code):
+            offset = decode_ext_address(tags_code)
+            while len(self.files.files) > 1 and self.files.start + self.files.file_bytes <= offset:
+                self.files.remove(self.files.files[0])
+
+
+class ExtReader:
+    """Reads the ConsumeQueueExt units of one pull, which are consecutive: by blocks, and without an object for each."""
+
+    def __init__(self, ext: QueueExt) -> None:
+        """Read from ``ext``, while nothing is written to it."""
+        self._ext = ext
+        self._block: bytes | memoryview = b""
+        self._start = 0
+
+    def at(self, tags_code: int) -> tuple[int, bytes] | None:
+        """Store timestamp (ms) and bit map of the unit that a tags code is the address of; None if it is none."""
+        if not is_ext_address(tags_code):
+            return None
+        position = decode_ext_address(tags_code) - self._start
+        if not 0 <= position <= len(self._block) - _USUAL_BYTES:
+            self._start += position
+            self._block, position = self._ext.files.read(self._start, _BLOCK_BYTES), 0
+        bits_at = position + EXT_UNIT_MIN_BYTES
+        if bits_at <= len(self._block):
+            size, _, store_timestamp_ms, bit_map_bytes = UNIT.unpack_from(self._block, position)
+            if 0 <= bit_map_bytes == size - EXT_UNIT_MIN_BYTES <= len(self._block) - bits_at:
+                return store_timestamp_ms, bytes(self._block[bits_at : position + size])
+        unit = self._ext.at(tags_code)  # it is large, at a file's end, or none
+        return None if unit is None else (unit.store_timestamp_ms, unit.bit_map)

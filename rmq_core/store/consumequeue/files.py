@@ -1,0 +1,238 @@
+"""Sequences of fixed-size files for ConsumeQueues, read and written by calls instead of maps.
+
+A write to a full disk is an error here, where a map would end the process; so the files are sparse, and a
+thousand small queues take little. The number of open files is limited.
+"""
+
+import mmap
+import os
+import resource
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.consumequeue.map import QueueMap
+from rmq_core.store.files.disk import Disk
+from rmq_formats.codecs import paths
+from rmq_formats.errors import StoreSizeError
+
+_LEAST_OPEN: Final = 64
+_MOST_OPEN: Final = 16_384
+_OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
+
+
+class ConsumeQueueFile:
+    """One file of a ConsumeQueue.
+
+    Attributes:
+        path: of the file.
+        start: offset of its first byte in the queue.
+        descriptor: -1 while it is closed.
+        is_dirty: written since it was forced to the disk last.
+        mapped: its map, while it is the one that its queue appends to.
+    """
+
+    __slots__ = ("descriptor", "is_dirty", "mapped", "path", "start")
+
+    def __init__(self, path: str, start: int) -> None:
+        self.path = path
+        self.start = start
+        self.descriptor = -1
+        self.is_dirty = False
+        self.mapped: QueueMap | None = None
+
+
+class OpenFiles:
+    """Opens files, and closes the longest open ones above a limit; one thread uses it.
+
+    Attributes:
+        dirty: files written, for the thread that forces them, which opens them anew.
+        limit: of open files.
+        new_directories: directories with new names in them, for the same thread.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.dirty: deque[ConsumeQueueFile] = deque()
+        self.new_directories: deque[str] = deque()
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_PART
+        self.limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
+        self._open: deque[ConsumeQueueFile] = deque()
+
+    def open(self, file: ConsumeQueueFile) -> int:
+        """The file's descriptor."""
+        if file.descriptor < 0:
+            self._hold(file, self.disk.open(file.path))
+        return file.descriptor
+
+    def create(self, file: ConsumeQueueFile, size: int) -> None:
+        """Make the file, of zeros."""
+        directory = str(Path(file.path).parent)
+        self.new_directories.extend(self.disk.make_directory(directory))
+        self._hold(file, self.disk.create(file.path, size, allocate=False))
+        self.new_directories.append(directory)
+
+    def _hold(self, file: ConsumeQueueFile, descriptor: int) -> None:
+        while len(self._open) >= self.limit:
+            self.close(self._open.popleft())
+        file.descriptor = descriptor
+        self._open.append(file)
+
+    def close(self, file: ConsumeQueueFile) -> None:
+        """Close a file until it is used again."""
+        if file.descriptor >= 0:
+            self.disk.close(file.descriptor)
+            file.descriptor = -1
+
+    def forget(self, file: ConsumeQueueFile) -> None:
+        """Close a file that is about to be removed."""
+        if file.descriptor >= 0:
+            self.close(file)
+            self._open.remove(file)
+
+    def close_all(self) -> None:
+        """Close all files."""
+        while self._open:
+            self.close(self._open.popleft())
+
+    def write(self, file: ConsumeQueueFile, data: bytes, position: int) -> None:
+        """Write into a file, and note that it has to be forced."""
+        self.disk.write(file.descriptor if file.descriptor >= 0 else self.open(file), data, position)
+        self.note_dirty(file)
+
+    def note_dirty(self, file: ConsumeQueueFile) -> None:
+        """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
+        if not file.is_dirty:
+            file.is_dirty = True
+            self.dirty.append(file)
+
+    def read(self, file: ConsumeQueueFile, size: int, position: int) -> bytes | memoryview:
+        """Read from a file; what is not written yet is zeros."""
+        if file.mapped is not None:
+            return file.mapped.view[position : position + size]
+        return self.disk.read(file.descriptor if file.descriptor >= 0 else self.open(file), size, position)
+
+
+class FileSequence:
+    """The files of one ConsumeQueue, by offset.
+
+    Attributes:
+        files: the first may begin anywhere at a multiple of ``file_bytes``; none is missing after it.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.files: list[ConsumeQueueFile] = []
+        self._open = open_files
+
+    def load(self) -> bool:
+        """Find the existing files; if one is missing, those before the gap are removed.
+
+        Returns:
+            False if there was a gap: the queue has to be made anew from the log.
+
+        Raises:
+            StoreSizeError: a file of another size than this store's; its settings are not those it was made with.
+        """
+        found: list[tuple[int, Path, int]] = []
+        for path in Path(self.directory).iterdir() if Path(self.directory).is_dir() else []:
+            start = paths.parse_segment_name(path.name)
+            if start is not None and path.is_file():
+                found.append((start, path, path.stat().st_size))
+        found.sort()
+        empty = next((number for number, (_, _, size) in enumerate(found) if size == 0), len(found))
+        for _, path, _ in found[empty:]:  # created, but not flushed before a loss of power: later files do not count
+            self._open.disk.remove(str(path))
+        is_whole = True
+        for start, path, size in found[:empty]:
+            if size != self.file_bytes or start % self.file_bytes:
+                raise StoreSizeError(f"{path}: has {size} bytes, but this store's files have {self.file_bytes}")
+            if self.files and start != self.files[-1].start + self.file_bytes:
+                is_whole = False
+                for file in list(self.files):
+                    self.remove(file)
+            self.files.append(ConsumeQueueFile(str(path), start))
+        return is_whole
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte that a file has; 0 without files."""
+        return self.files[0].start if self.files else 0
+
+    def file_at(self, offset: int) -> ConsumeQueueFile | None:
+        """The file that an offset is in."""
+        if not self.files:
+            return None
+        number = (offset - self.files[0].start) // self.file_bytes
+        return self.files[number] if 0 <= number < len(self.files) else None
+
+    def write(self, data: bytes, offset: int) -> None:
+        """Write at an offset, across file boundaries, creating files at the end as needed."""
+        done = 0
+        while done < len(data):
+            at = offset + done
+            file = self.file_at(at) or self._append_file(at)
+            position = at - file.start
+            step = min(len(data) - done, self.file_bytes - position)
+            self._open.write(file, data if step == len(data) else data[done : done + step], position)
+            done += step
+
+    def _append_file(self, offset: int) -> ConsumeQueueFile:
+        start = offset - offset % self.file_bytes
+        file = ConsumeQueueFile(f"{self.directory}/{paths.segment_name(start)}", start)
+        self._open.create(file, self.file_bytes)
+        self.files.append(file)
+        return file
+
+    def read(self, offset: int, size: int) -> bytes | memoryview:
+        """Read up to ``size`` bytes from an offset on, within one file; nothing if there is no file."""
+        file = self.file_at(offset)
+        if file is None:
+            return b""
+        position = offset - file.start
+        return self._open.read(file, min(size, self.file_bytes - position), position)
+
+    def has_data(self, offset: int) -> bool:
+        """Whether there may be bytes other than zero at or behind an offset."""
+        file = self.file_at(offset)
+        if file is None:
+            return False
+        if file is not self.files[-1]:
+            return True
+        position = offset - file.start
+        rest = min(-position % mmap.PAGESIZE, self.file_bytes - position)
+        descriptor = self._open.open(file)
+        if any(self._open.disk.read(descriptor, rest, position)):
+            return True
+        try:
+            os.lseek(descriptor, position + rest, os.SEEK_DATA)
+        except OSError:  # only a hole is left
+            return False
+        return True
+
+    def trim(self, offset: int) -> None:
+        """Fill everything from an offset on with zeros, and remove the files behind it."""
+        while self.files and self.files[-1].start >= offset:
+            self.remove(self.files[-1])
+        file = self.file_at(offset) if self.files else None
+        if file is not None:
+            file.mapped = None
+            self._open.disk.zero(self._open.open(file), offset - file.start, self.file_bytes)
+            self._open.note_dirty(file)
+
+    def remove(self, file: ConsumeQueueFile) -> None:
+        """Remove a file."""
+        self.files.remove(file)
+        file.mapped = None
+        self._open.forget(file)
+        self._open.disk.remove(file.path)
+        self._open.new_directories.append(self.directory)
+
+    def clear(self) -> None:
+        """Remove all files, and the directory if that leaves it empty."""
+        for file in list(self.files):
+            self.remove(file)
+        with suppress(OSError):
+            self._open.disk.remove_directory(self.directory)

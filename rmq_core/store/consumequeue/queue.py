@@ -1,0 +1,255 @@
+"""One ConsumeQueue: its units on disk, and which of them are readable.
+
+Source: ``ConsumeQueue``. Unlike there, a unit always stands at its own queue offset: a gap is filled with
+pre-blanks, as ``rmq_formats.scan.derived_images`` does, and never closed by what follows it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from rmq_core.store.consumequeue.ext import QueueExt
+from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
+from rmq_core.store.consumequeue.units import StoredUnit
+from rmq_formats.codecs.consumequeue import MAX_GAP_UNITS, MAX_QUEUE_OFFSET, PRE_BLANK, UNIT, UNIT_DTYPE, is_pre_blank
+from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, PRE_BLANK_SIZE, UNIT_BYTES
+
+ROOM_BEHIND_NEXT: Final = 2  # cells from TARGET_NEXT to TARGET_ROOM in a row of the table of targets
+_UNITS_AT_ONCE: Final = 4096
+
+
+class ConsumeQueue:
+    """One ConsumeQueue: a unit for each message, in the order of queue offsets.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        min_offset: first queue offset whose message is still in the log.
+        least_next: least queue offset of the next message: offsets that were given to records that are damaged
+            now are not given again.
+        is_whole: False if a file of it was missing.
+        files: its files.
+        ext: its ConsumeQueueExt; None without one.
+    """
+
+    def __init__(
+        self, topic: str, queue_id: int, directory: str, file_bytes: int, open_files: OpenFiles,
+        ext: QueueExt | None = None,
+    ) -> None:  # fmt: skip
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self._max_offset = 0
+        self._cells: memoryview | None = None
+        self._cell = 0
+        self.least_next = 0
+        self.is_whole = True
+        self.files = FileSequence(directory, file_bytes, open_files)
+        self.ext = ext
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset of the next unit."""
+        return self._max_offset if self._cells is None else self._cells[self._cell]
+
+    @max_offset.setter
+    def max_offset(self, queue_offset: int) -> None:
+        if self._cells is None:
+            self._max_offset = queue_offset
+        else:
+            self._cells[self._cell] = queue_offset
+
+    def bind(self, cells: memoryview | None, cell: int = 0) -> None:
+        """Keep ``max_offset`` in a cell of the table of targets, where the dispatch kernel counts it up."""
+        max_offset = self.max_offset
+        self._cells, self._cell = cells, cell
+        self.max_offset = max_offset
+
+    def append(self, queue_offset: int, units: bytes) -> int:
+        """Write consecutive units at their own queue offsets.
+
+        Units that are there already are skipped. A gap before them is filled with pre-blanks, unless it is so wide
+        that the offset must be damaged.
+
+        Args:
+            queue_offset: of the first.
+            units: 20 bytes each.
+
+        Returns:
+            Units left out because their offset is out of bounds.
+        """
+        count = len(units) // UNIT_BYTES
+        expected = self.max_offset
+        if queue_offset != expected:
+            if not 0 <= queue_offset <= MAX_QUEUE_OFFSET - count:
+                return count
+            if not self.files.files:  # an empty queue: older units went with the log's oldest files
+                in_file = queue_offset % (self.files.file_bytes // UNIT_BYTES)
+                units, expected = PRE_BLANK * in_file + units, queue_offset - in_file
+                self.min_offset = queue_offset
+            elif queue_offset > expected:
+                if queue_offset - expected > MAX_GAP_UNITS:
+                    return count
+                units = PRE_BLANK * (queue_offset - expected) + units
+            else:
+                units = units[(expected - queue_offset) * UNIT_BYTES :]
+                if not units:
+                    return 0
+        self.files.write(units, expected * UNIT_BYTES)
+        self.max_offset = expected + len(units) // UNIT_BYTES
+        return 0
+
+    def read(self, queue_offset: int, count: int) -> bytes | memoryview:
+        """Read up to ``count`` units from a queue offset on, within one file."""
+        count = min(count, self.max_offset - queue_offset)
+        return self.files.read(queue_offset * UNIT_BYTES, count * UNIT_BYTES) if count > 0 else b""
+
+    def unit(self, queue_offset: int) -> StoredUnit | None:
+        """The unit at a queue offset; None if there is none, or a pre-blank, which stands for no message."""
+        data = self.read(queue_offset, 1)
+        if len(data) < UNIT_BYTES:
+            return None
+        unit = StoredUnit(queue_offset, *UNIT.unpack(data))
+        return None if unit.size == PRE_BLANK_SIZE and unit.physical_offset == 0 else unit
+
+    def next_unit(self, queue_offset: int) -> StoredUnit | None:
+        """The first unit at or behind a queue offset that is no pre-blank; None if there is none."""
+        while queue_offset < self.max_offset:
+            unit = self.unit(queue_offset)
+            if unit is not None:
+                return unit
+            units = np.frombuffer(self.read(queue_offset, _UNITS_AT_ONCE), dtype=UNIT_DTYPE)
+            if not len(units):
+                return None
+            messages = np.flatnonzero(~is_pre_blank(units))
+            if len(messages):
+                return self.unit(queue_offset + int(messages[0]))
+            queue_offset += len(units)
+        return None
+
+    def find(self, is_from_here: Callable[[StoredUnit], bool], begin: int | None = None) -> int:
+        """Binary search: the first queue offset whose message meets a condition that all later ones meet too.
+
+        Args:
+            is_from_here: the condition; pre-blanks are skipped.
+            begin: where to begin; the oldest readable one by default.
+
+        Returns:
+            ``max_offset`` where none does.
+        """
+
+        def holds(queue_offset: int) -> bool:
+            unit = self.next_unit(queue_offset)
+            return unit is None or is_from_here(unit)
+
+        begin = self.min_offset if begin is None else begin
+        found = begin + bisect_left(range(begin, self.max_offset), True, key=holds)
+        unit = self.next_unit(found)
+        return self.max_offset if unit is None else unit.queue_offset
+
+    def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
+        """The first queue offset whose record is at or behind a physical offset."""
+        return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
+
+    @property
+    def first_stored(self) -> int:
+        """The first queue offset that a file has room for, readable or not."""
+        return self.files.start // UNIT_BYTES
+
+    def trim(self, queue_offset: int) -> None:
+        """Remove all units from a queue offset on, and the pre-blanks right before it.
+
+        No queue may end in a pre-blank: the original takes its size for the end of the log.
+        """
+        first = self.first_stored
+        while queue_offset > first:
+            begin = max(first, queue_offset - _UNITS_AT_ONCE)
+            data = b"".join(self._pieces(begin, queue_offset))
+            messages = np.flatnonzero(~is_pre_blank(np.frombuffer(data, dtype=UNIT_DTYPE)))
+            if len(messages):
+                queue_offset = begin + int(messages[-1]) + 1
+                break
+            queue_offset = begin
+        if self._cells is not None:
+            self._cells[self._cell + ROOM_BEHIND_NEXT] = 0  # the kernel must not write to the old place any more
+        self.files.trim(queue_offset * UNIT_BYTES)
+        self.max_offset = queue_offset if self.files.files else 0
+        self.min_offset = min(self.min_offset, self.max_offset)
+        if self.ext is not None:
+            self.ext.cut(self.last_address())
+
+    def last_address(self) -> int | None:
+        """The last tags code that is an address in ConsumeQueueExt; None without one."""
+        end = self.max_offset
+        while end > self.first_stored:
+            begin = max(self.first_stored, end - _UNITS_AT_ONCE)
+            units = np.frombuffer(b"".join(self._pieces(begin, end)), dtype=UNIT_DTYPE)
+            addresses = np.flatnonzero(units["tags_code"] <= EXT_MAX_ADDRESS)
+            if len(addresses):
+                return int(units["tags_code"][addresses[-1]])
+            end = begin
+        return None
+
+    def _pieces(self, begin: int, end: int) -> list[bytes | memoryview]:
+        pieces: list[bytes | memoryview] = []
+        while begin < end:
+            pieces.append(self.files.read(begin * UNIT_BYTES, (end - begin) * UNIT_BYTES))
+            begin += len(pieces[-1]) // UNIT_BYTES
+        return pieces
+
+    def restart(self, queue_offset: int) -> None:
+        """Remove the units from a queue offset on, to be written anew from there."""
+        if queue_offset < self.max_offset:
+            self.least_next = max(self.least_next, self.max_offset)
+            self.trim(queue_offset)
+
+    def blank(self, begin: int, end: int) -> None:
+        """Turn units into pre-blanks; at the queue's end they are removed instead."""
+        if end >= self.max_offset:
+            self.least_next = max(self.least_next, self.max_offset)
+            self.trim(begin)
+        elif begin < end:
+            self.files.write(PRE_BLANK * (end - begin), begin * UNIT_BYTES)
+
+    def first_physical(self) -> int:
+        """Physical offset of the first unit's record; -1 without one."""
+        unit = self.next_unit(self.first_stored)
+        return -1 if unit is None else unit.physical_offset
+
+    def last_end(self) -> int:
+        """Physical offset behind the record of the last unit; -1 without one."""
+        unit = self.unit(self.max_offset - 1) if self.max_offset > self.first_stored else None
+        return -1 if unit is None else unit.physical_offset + unit.size
+
+    def correct_min(self, log_min: int) -> None:
+        """Move ``min_offset`` to the first message that the log still has.
+
+        Source: ``ConsumeQueue#correctMinOffset``, which takes a pre-blank for a message at offset 0.
+        """
+        begin = max(self.min_offset, self.first_stored)
+        first = self.next_unit(begin)
+        if first is not None and first.physical_offset >= log_min:
+            self.min_offset = first.queue_offset
+        else:
+            self.min_offset = self.find_physical(log_min, begin)
+        if self.ext is not None:
+            unit = self.next_unit(self.min_offset)
+            if unit is not None:
+                self.ext.remove_before(unit.tags_code)
+
+    def remove_expired(self, log_min: int) -> int:
+        """Remove the files whose messages are all gone from the log, but never the last; returns how many.
+
+        The last stays for its number: a queue that began again at 0 would be behind its consumers.
+        """
+        removed = 0
+        while len(self.files.files) > 1:
+            end = (self.files.start + self.files.file_bytes) // UNIT_BYTES
+            unit = self.unit(end - 1)
+            if unit is not None and unit.physical_offset >= log_min:
+                break
+            self.files.remove(self.files.files[0])
+            removed += 1
+        return removed

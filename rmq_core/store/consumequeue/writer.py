@@ -1,0 +1,236 @@
+"""Writes units to ConsumeQueues: gives the kernel their mapped places, and writes those that have none."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.consumequeue.files import ConsumeQueueFile
+from rmq_core.store.consumequeue.map import QueueMap
+from rmq_core.store.consumequeue.queue import ROOM_BEHIND_NEXT, ConsumeQueue
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_formats.codecs.consumequeue import UNIT
+from rmq_formats.codecs.consumequeue_ext import ExtUnit
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import FormatError
+from rmq_formats.kernels.live_dispatch_tables import (
+    TARGET_ADDRESS,
+    TARGET_BOUND,
+    TARGET_COLUMNS,
+    TARGET_DIRTY,
+    TARGET_NEXT,
+    TARGET_ROOM,
+)
+
+Table = NDArray[np.int64]
+_FIRST_ROWS: Final = 256
+_MOST_MAPPED: Final = 8192
+_MOST_AT_ONCE: Final = 64
+
+
+class UnitWriter:
+    """Writes ConsumeQueue units; its rows are those of a dispatcher's queue table.
+
+    Attributes:
+        targets: where each row's next unit goes, int64[rows, TARGET_COLUMNS].
+        displaced: units left out because of an impossible queue offset.
+        names: topic and queue id of each row; the owner adds to it.
+        bit_map_of: gives the bit map of a message, by its topic and physical offset; None where none has one.
+    """
+
+    def __init__(self, queues: ConsumeQueueTable, *, follows: bool) -> None:
+        """Begin with no row known.
+
+        Args:
+            queues: where the units go; records of a dropped topic that are dead get none.
+            follows: this is a slave's store: a queue that begins at 0 again was made anew at the master.
+        """
+        self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
+        self.displaced = 0
+        self.names: list[tuple[str, int]] = []
+        self.bit_map_of: Callable[[str, int], bytes] | None = None
+        self._cells = self.targets.reshape(-1).data
+        self._queues = queues
+        self._dropped = queues.dropped.ends
+        self._follows = follows
+        self._rows: list[ConsumeQueue | None] = []
+        self._files: list[ConsumeQueueFile | None] = []  # that a row's target is in
+        self._mapped: deque[ConsumeQueueFile] = deque()
+        self._restarted: set[int] | None = None
+
+    def restart(self) -> None:
+        """From now on, rewrite each queue from the first unit on that comes for it."""
+        self._restarted = set()
+
+    def note_written(self, count: int) -> None:
+        """Count units that the kernel has written."""
+        self._queues.unit_total += count
+
+    @property
+    def most_at_once(self) -> int:
+        """Most units that one ``put`` takes."""
+        return _MOST_AT_ONCE if self._queues.is_ext else 1
+
+    def put(self, units: list[list[int]]) -> int:
+        """Write units that the kernel cannot: the first one, and with ConsumeQueueExt those that follow in its queue.
+
+        Args:
+            units: one or more rows of a unit table, at most ``most_at_once``: row of the queue, queue offset,
+                physical offset, size, tags code, store timestamp (ms).
+
+        Returns:
+            How many are done with; 0 where queues were removed, and they are to be given again. The kernel may be able
+            to write those after them.
+
+        Raises:
+            OSError: the disk is full, or broken. They may be given again.
+        """
+        row, queue_offset, physical_offset, *_ = units[0]
+        if self._dropped and physical_offset < self._dropped.get(self.names[row][0], 0):
+            return 1
+        queue = self._queue(row)
+        if queue is None:
+            return 1
+        if self._follows and queue_offset == 0 and 0 <= queue.last_end() <= physical_offset:
+            self._drop(queue)
+            return 0
+        before = queue.max_offset
+        if self._restarted is not None and row not in self._restarted:
+            self._restarted.add(row)
+            queue.restart(queue_offset)
+        count = 1
+        while count < len(units) and units[count][:2] == [row, queue_offset + count]:
+            count += 1
+        self._write(queue, units[:count])
+        self._queues.unit_total += queue.max_offset - before
+        self._aim(row, queue)
+        return count
+
+    def _drop(self, queue: ConsumeQueue) -> None:
+        """Drop a topic whose master has deleted it and made it anew, as a newer record with queue offset 0 shows.
+
+        It was deleted behind the queue's last record. Another queue whose first one is behind that may be a new one's.
+        """
+        ends = {queue.topic: self._queues.dead_until(queue.topic, queue.last_end())}
+        self._queues.dropped.note(ends, 0)
+        self.forget()
+        self._queues.remove_topics(ends)
+
+    def _write(self, queue: ConsumeQueue, units: list[list[int]]) -> None:
+        """Write consecutive units of a queue."""
+        queue_offset = units[0][1]
+        tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
+        if queue.ext is not None and self._queues.is_ext and queue_offset >= queue.max_offset:
+            tags_codes = queue.ext.append(
+                ExtUnit(tags_code, timestamp_ms, self._bit_map(queue.topic, physical_offset))
+                for _, _, physical_offset, _, tags_code, timestamp_ms in units
+            )
+        places = zip(units, tags_codes, strict=True)
+        packed = [UNIT.pack(physical_offset, size, code) for (_, _, physical_offset, size, _, _), code in places]
+        self.displaced += queue.append(queue_offset, b"".join(packed))
+
+    def _bit_map(self, topic: str, physical_offset: int) -> bytes:
+        return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
+
+    def _queue(self, row: int) -> ConsumeQueue | None:
+        """The queue of a row; None if it gets no units, as this store cannot have it."""
+        while row >= len(self._rows):
+            self._rows += [None] * _FIRST_ROWS
+            self._files += [None] * _FIRST_ROWS
+        if row >= len(self.targets):
+            self._grow()
+        queue = self._rows[row]
+        if queue is None:
+            topic, queue_id = self.names[row]
+            try:
+                queue = self._queues.get_or_make(topic, queue_id)
+            except FormatError:  # a crafted topic that is no directory's name
+                return None
+            self._rows[row] = queue
+            queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
+            self.targets[row, TARGET_BOUND] = 1
+        return queue
+
+    def _grow(self) -> None:
+        targets = np.zeros((2 * len(self.targets), TARGET_COLUMNS), dtype=np.int64)
+        targets[: len(self.targets)] = self.targets
+        self.targets = targets
+        self._cells = targets.reshape(-1).data
+        for row, queue in enumerate(self._rows):
+            if queue is not None:
+                queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
+
+    def _aim(self, row: int, queue: ConsumeQueue) -> None:
+        """Point a row at its queue's next mapped place; without one, the next unit comes to ``put`` as well."""
+        target = self.targets[row]
+        offset = queue.max_offset * UNIT_BYTES
+        file = queue.files.file_at(offset)
+        before = self._files[row]
+        if before is not None and before is not file:
+            if target[TARGET_DIRTY]:
+                self._queues.open_files.note_dirty(before)
+            if before.mapped is not None:
+                before.mapped = None
+                self._mapped.remove(before)
+        self._files[row] = file
+        target[TARGET_ROOM] = 0
+        if file is None or self._queues.is_ext:
+            return
+        try:
+            room = self._room(row, file, offset - file.start, queue.files.file_bytes)
+        except OSError:  # no blocks or no descriptor: the next write will raise it
+            return
+        if file.mapped is not None:
+            target[TARGET_ADDRESS] = file.mapped.address + offset - file.start
+            target[TARGET_ROOM] = room // UNIT_BYTES
+
+    def _room(self, row: int, file: ConsumeQueueFile, position: int, file_bytes: int) -> int:
+        open_files = self._queues.open_files
+        descriptor = open_files.open(file)
+        if file.mapped is None:
+            while len(self._mapped) >= min(_MOST_MAPPED, open_files.limit):
+                self._unmap(self._mapped.popleft())
+            file.mapped = QueueMap(descriptor, file_bytes, row)
+            self._mapped.append(file)
+        return file.mapped.reserve(descriptor, position, open_files.disk)
+
+    def _unmap(self, file: ConsumeQueueFile) -> None:
+        if file.mapped is not None:
+            row, file.mapped = file.mapped.row, None
+            if self._files[row] is file:
+                self.targets[row, TARGET_ROOM] = 0
+
+    def forget(self) -> None:
+        """Drop all cached queues and places, as queues were removed or cut."""
+        for row, queue in enumerate(self._rows):
+            if queue is not None:
+                queue.bind(None)
+                self._rows[row] = None
+        for file in self.take_dirty():
+            self._queues.open_files.note_dirty(file)
+        self._files = [None] * len(self._files)
+        self.targets[:] = 0
+        for mapped in self._mapped:
+            mapped.mapped = None
+        self._mapped.clear()
+
+    def take_dirty(self) -> list[ConsumeQueueFile]:
+        """Files that the kernel has written since the last call; for the thread that forces them."""
+        targets = self.targets
+        rows = np.flatnonzero(targets[:, TARGET_DIRTY])
+        # A row may go on to its next file at any moment: until its mark is taken away, the file before is noted
+        # elsewhere then; after that, it is the one found here first.
+        files = [self._files[row] for row in rows.tolist()]
+        targets[rows, TARGET_DIRTY] = 0  # units that are written meanwhile are flushed now, too, or have set it again
+        files += [self._files[row] for row in rows.tolist()]
+        return [file for file in dict.fromkeys(files) if file is not None]
+
+    @property
+    def dirty_count(self) -> int:
+        """Number of files that the kernel has written since ``take_dirty``."""
+        return int(np.count_nonzero(self.targets[:, TARGET_DIRTY]))
+
+
+assert ROOM_BEHIND_NEXT == TARGET_ROOM - TARGET_NEXT

@@ -1,0 +1,1 @@
+"""Dispatch of new CommitLog records to ConsumeQueue and Index."""

@@ -1,0 +1,218 @@
+"""Dispatch: writes ConsumeQueue units and Index entries for the records of the CommitLog, batch by batch.
+
+The kernels of ``rmq_formats.scan.dispatch`` find units and keys, and those of ``rmq_formats.kernels.live_dispatch``
+write them. A batch that fails on a full disk is given again, from its beginning: units stand at their own places
+and can be written twice, and the Index knows how many keys of it it has.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rmq_core.store.commitlog.log import CommitLog, LogFile
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.consumequeue.writer import UnitWriter
+from rmq_core.store.index.index import Index
+from rmq_core.store.results import Arrival
+from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.kernels.live_dispatch_tables import (
+    RUN_DATA_BYTES,
+    RUN_FILE_BYTES,
+    RUN_FILE_OFFSET,
+    RUN_INDEXED,
+    RUN_LAST_OFFSET,
+    RUN_PLACED,
+    RUN_POSITION,
+    RUN_TIMESTAMP,
+    RUN_WRITTEN,
+)
+from rmq_formats.storage import store_variants
+
+if TYPE_CHECKING:
+    from rmq_formats.scan.segment import FrameBatch
+
+
+class Mark(NamedTuple):
+    """Progress of dispatch, as the thread that flushes its files reads it.
+
+    Attributes:
+        offset: physical offset below which all is dispatched.
+        timestamp_ms: store timestamp of the last message dispatched.
+        unit_total: sum of the queues' maximum offsets.
+        index_name: of the newest IndexFile; 0 if there is none.
+        index_files: IndexFiles.
+        index_header: header of the newest.
+        index_full_ms: store timestamp of the last key in the last IndexFile that is full.
+    """
+
+    offset: int
+    timestamp_ms: int
+    unit_total: int
+    index_name: int
+    index_files: int
+    index_header: bytes
+    index_full_ms: int
+
+
+@dataclass(slots=True)
+class Resume:
+    """From where a recovery writes units and keys; those of earlier records are written already.
+
+    Attributes:
+        units_from: physical offset of the first record whose unit is written.
+        keys_from: physical offset of the first record whose keys are written, but for its first ``keys_there``.
+        keys_there: keys of that record that are in the Index already.
+        restart: rewrite each ConsumeQueue from the first unit on that the log has for it.
+    """
+
+    units_from: int = 0
+    keys_from: int = 0
+    keys_there: int = 0
+    restart: bool = False
+
+
+class Dispatch:
+    """Writes units and keys of records, in the order of the log.
+
+    Attributes:
+        offset: physical offset of the next record to dispatch.
+        timestamp_ms: store timestamp of the last one dispatched.
+        mark: the progress, for other threads.
+        writer: writes the units.
+        skipped: stretches of the log that could not be read.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueueTable, index: Index | None, delay_levels_ms: tuple[int, ...],
+        writer: UnitWriter,
+    ) -> None:  # fmt: skip
+        from rmq_core.store.dispatch.kernel_dispatch import Collector  # noqa: PLC0415 # numba, see ``kernel_loading``
+
+        self.offset = 0
+        self.timestamp_ms = 0
+        self.skipped: list[Damage] = []
+        self.writer = writer
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._collector = Collector(delay_levels_ms)
+        self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
+
+    def note(self) -> None:
+        """Renew ``mark`` with the progress of now."""
+        index = self._index
+        newest = index.files[-1] if index is not None and index.files else None
+        self.mark = Mark(
+            self.offset,
+            self.timestamp_ms,
+            self._queues.unit_total,
+            0 if newest is None else newest.name,
+            0 if index is None else len(index.files),
+            b"" if index is None else index.header_bytes,
+            0 if index is None else index.full_end_timestamp_ms,
+        )
+
+    def run(self, limit: int, arrivals: dict[int, list[int]] | None) -> None:
+        """Dispatch all whole records below a physical offset.
+
+        Args:
+            limit: physical offset; a record that begins below it and ends above waits for a later call.
+            arrivals: the tags codes of the new messages of each row are added to it; None if no one asks.
+
+        Raises:
+            OSError: the disk is full, or broken. What was not dispatched comes again at the next call.
+        """
+        while self.offset < limit:
+            file = self._log.file_at(self.offset)
+            if file is None:  # its file is deleted, or was never there
+                next_file = self.offset - self.offset % self._log.file_bytes + self._log.file_bytes
+                self._skip_to(min(limit, next_file))
+            elif not self._run_file(file, limit, arrivals):
+                break
+        self.note()
+
+    def _run_file(self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None) -> bool:
+        """Dispatch a batch of one file's records; False if none is whole below the limit."""
+        collector, index = self._collector, self._index
+        numbers = collector.numbers
+        data_bytes = min(limit - file.start, file.size)
+        before = self.offset - file.start
+        numbers[RUN_POSITION] = before
+        numbers[RUN_DATA_BYTES] = data_bytes
+        numbers[RUN_FILE_OFFSET] = file.start
+        numbers[RUN_FILE_BYTES] = file.size
+        target = index.target() if index is not None else None
+        units, keys = collector.run(file.array, self.writer, target)
+        found = numbers.tolist()
+        self._queues.unit_total += found[RUN_WRITTEN]
+        if found[RUN_PLACED] < len(units):
+            self._know_queues()
+            collector.place(units, found[RUN_PLACED], self.writer)
+        if len(units):
+            self.timestamp_ms = found[RUN_TIMESTAMP]
+            if arrivals is not None:
+                collector.note_arrivals(units, arrivals)
+        if index is not None and found[RUN_LAST_OFFSET] >= 0:
+            if found[RUN_INDEXED]:
+                index.note_appended()
+            else:
+                index.append(keys, found[RUN_LAST_OFFSET], self.timestamp_ms)
+        position = found[RUN_POSITION]
+        if collector.is_at_blank:
+            self.offset = file.start + file.size
+            return True
+        self.offset = file.start + position
+        if collector.is_at_damage:  # a recovery leaves none; a master's log may have some
+            self._skip_to(file.start + collector.next_sound(file, position + 1, data_bytes))
+            return True
+        return bool(position > before)
+
+    @property
+    def inner_batch_topics(self) -> tuple[str, ...]:
+        """Topics with inner batches in the log: their queues are a BatchConsumeQueue's, which is not written here."""
+        return self._collector.inner_batch_topics
+
+    @property
+    def has_light_records(self) -> bool:
+        """Whether a record in the log has places in light queues (LMQ), which are not written here."""
+        return self._collector.has_light_records
+
+    def _know_queues(self) -> None:
+        """Extend ``writer.names`` to all rows of the queue table."""
+        if self._collector.queue_count > len(self.writer.names):
+            self.writer.names = self._collector.queue_names()
+
+    def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
+        """The arrivals that ``run`` has noted, one for each queue."""
+        self._know_queues()
+        names = self.writer.names
+        found = []
+        for row, codes in rows.items():
+            topic, queue_id = names[row]
+            queue = self._queues.get(topic, queue_id)
+            if queue is not None:
+                found.append(Arrival(topic, queue_id, queue.max_offset, codes))
+        return found
+
+    def _skip_to(self, physical_offset: int) -> None:
+        self.skipped.append(Damage(self.offset, physical_offset - self.offset, DamageCode.MAGIC))
+        self.offset = physical_offset
+
+    def feed(self, batch: "FrameBatch", resume: Resume) -> None:
+        """Dispatch the sound frames of a batch that a recovery has read.
+
+        Raises:
+            StoreLayoutError: they belong into queues of another layout.
+            OSError: the disk is full, or broken.
+        """
+        collector = self._collector
+        units, keys, last = collector.collect_sound(batch)
+        store_variants.refuse(store_variants.no_dispatch(self._log.directory, collector.inner_batch_topics))
+        if last < 0:
+            return
+        if len(units):
+            self.timestamp_ms = collector.last_timestamp_ms(units)
+        self._know_queues()
+        collector.place(units, collector.first_unit_from(units, resume.units_from), self.writer)
+        if self._index is not None and last >= resume.keys_from:
+            keys = collector.keys_from(keys, resume.keys_from, resume.keys_there)
+            self._index.append(keys, last, self.timestamp_ms)

@@ -1,0 +1,170 @@
+"""Runs the dispatch kernel on the mapped CommitLog: collects units and keys of records, and writes them, in one call.
+
+The one module of dispatch that loads numba; see ``kernel_loading``.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.consumequeue.writer import UnitWriter
+from rmq_core.store.index.file import MappedIndexFile
+from rmq_formats.kernels import dispatch as dispatch_kernel
+from rmq_formats.kernels import live_dispatch
+from rmq_formats.kernels import live_dispatch_tables as tables
+from rmq_formats.kernels import scan as scan_kernel
+from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.segment import FrameBatch
+
+_RECORDS_AT_ONCE: Final = 4096
+_PUT_COLUMNS: Final = (
+    dispatch_kernel.UNIT_QUEUE,
+    dispatch_kernel.UNIT_QUEUE_OFFSET,
+    dispatch_kernel.UNIT_PHYSICAL_OFFSET,
+    dispatch_kernel.UNIT_SIZE,
+    dispatch_kernel.UNIT_TAGS_CODE,
+    dispatch_kernel.UNIT_STORE_TIMESTAMP,
+)
+assert tuple(range(dispatch_kernel.UNIT_COLUMNS)) == _PUT_COLUMNS  # as UnitWriter.put takes them
+_NO_IMAGE: Final = np.zeros(1, dtype=np.uint8)
+Table = NDArray[np.int64]
+
+
+class Collector(Dispatcher):
+    """A ``Dispatcher`` that runs on the mapped CommitLog itself.
+
+    Attributes:
+        numbers: arguments and results of the last run, int64[RUN_NUMBERS]; see ``live_dispatch_tables``.
+        marks: of all records: MARK_LIGHT and MARK_BATCH.
+    """
+
+    def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
+        super().__init__(delay_levels_ms)
+        self.numbers: Table = np.zeros(tables.RUN_NUMBERS, dtype=np.int64)
+        self.marks = 0
+        self._frames = np.empty((_RECORDS_AT_ONCE, scan_kernel.FRAME_COLUMNS), dtype=np.int64)
+
+    @property
+    def queue_count(self) -> int:
+        """Number of rows in the queue table."""
+        return int(self._used[0])
+
+    def run(
+        self, data: NDArray[np.uint8], writer: UnitWriter, index_file: MappedIndexFile | None
+    ) -> tuple[Table, Table]:
+        """Take the records of a log file that ``numbers`` asks for, and write what can be written at once.
+
+        Args:
+            data: the mapped file.
+            writer: has the mapped place of each queue's next unit.
+            index_file: the newest, to which keys are appended; None if they cannot be now.
+
+        Returns:
+            Units and keys found; ``numbers`` says which of them are written. Valid until the next run.
+        """
+        numbers = self.numbers
+        image = _NO_IMAGE
+        numbers[tables.RUN_INDEX_LIMIT] = -1
+        if index_file is not None:
+            image = index_file.array
+            numbers[tables.RUN_INDEX_LIMIT] = index_file.allocated_count
+            numbers[tables.RUN_INDEX_ENTRIES] = index_file.entries
+            numbers[tables.RUN_INDEX_SLOTS] = index_file.slots
+        while True:
+            lacking = live_dispatch.dispatch_log(
+                data, numbers, self._frames, self._delay_levels_ms, self._queues, self._slots, self._pool, self._used,
+                self._units, self._keys, self._result, writer.targets, image,
+            )  # fmt: skip
+            if lacking == dispatch_kernel.DONE:
+                break
+            if lacking == dispatch_kernel.QUEUES_FULL:
+                self._grow_queues()
+            elif lacking == dispatch_kernel.UNITS_FULL:
+                self._units = np.empty((2 * len(self._units), dispatch_kernel.UNIT_COLUMNS), dtype=np.int64)
+            else:
+                self._keys = np.empty((2 * len(self._keys), dispatch_kernel.KEY_COLUMNS), dtype=np.int64)
+        self.marks |= int(self._result[dispatch_kernel.MARKS])
+        self._result[:] = 0
+        return self._units[: numbers[tables.RUN_UNITS]], self._keys[: numbers[tables.RUN_KEYS]]
+
+    @property
+    def inner_batch_topics(self) -> tuple[str, ...]:
+        """Topics with inner batches, as only topics with a BatchConsumeQueue have them."""
+        return self.marked_topics(dispatch_kernel.MARK_BATCH) if self.marks & dispatch_kernel.MARK_BATCH else ()
+
+    @property
+    def has_light_records(self) -> bool:
+        """Whether a record has places in light queues (LMQ)."""
+        return bool(self.marks & dispatch_kernel.MARK_LIGHT)
+
+    @property
+    def is_at_blank(self) -> bool:
+        """Whether the last run ended at the BLANK that ends a file."""
+        return bool(self.numbers[tables.RUN_WALK_STATUS] == scan_kernel.BLANK)
+
+    @property
+    def is_at_damage(self) -> bool:
+        """Whether the last run ended at bytes that are no sound record."""
+        return bool(self.numbers[tables.RUN_WALK_STATUS] > scan_kernel.SOUND)
+
+    def place(self, units: Table, begin: int, writer: UnitWriter) -> None:
+        """Write units to their ConsumeQueues, from row ``begin`` on.
+
+        Raises:
+            OSError: the disk is full, or broken. The same units may be passed again.
+        """
+        numbers = self.numbers
+        while begin < len(units):
+            numbers[tables.RUN_WRITTEN] = 0
+            begin = int(live_dispatch.place_units(units, begin, len(units), writer.targets, numbers))
+            writer.note_written(int(numbers[tables.RUN_WRITTEN]))
+            if begin < len(units):
+                begin += writer.put(units[begin : begin + writer.most_at_once].tolist())
+
+    def collect_sound(self, batch: FrameBatch) -> tuple[Table, Table, int]:
+        """Units and keys of a batch's sound frames, and the last frame's physical offset (-1 without any)."""
+        frames = batch.frames[batch.frames[:, scan_kernel.CODE] == scan_kernel.SOUND]
+        if not len(frames):
+            return self._units[:0], self._keys[:0], -1
+        self.dispatch(FrameBatch(batch.data, batch.physical_offset, frames, (), None, 0, 0))
+        self.marks |= int(self._result[dispatch_kernel.MARKS])
+        return *self.take(), batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
+
+    @staticmethod
+    def last_timestamp_ms(units: Table) -> int:
+        """Store timestamp of the last unit's message."""
+        return int(units[-1, dispatch_kernel.UNIT_STORE_TIMESTAMP])
+
+    @staticmethod
+    def first_unit_from(units: Table, physical_offset: int) -> int:
+        """Row of the first unit whose record is at or behind a physical offset."""
+        return int(np.searchsorted(units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET], physical_offset))
+
+    @staticmethod
+    def keys_from(keys: Table, physical_offset: int, passed_over: int) -> Table:
+        """Keys of records at or behind a physical offset, without the first ``passed_over`` of the one right there."""
+        offsets = keys[:, dispatch_kernel.KEY_PHYSICAL_OFFSET]
+        begin = int(np.searchsorted(offsets, physical_offset))
+        there = int(np.searchsorted(offsets, physical_offset, side="right")) - begin
+        return keys[begin + min(there, passed_over) :]
+
+    @staticmethod
+    def note_arrivals(units: Table, arrivals: dict[int, list[int]]) -> None:
+        """Append the tags codes of units to the list of each unit's queue-table row."""
+        rows = units[:, dispatch_kernel.UNIT_QUEUE].tolist()
+        for row, code in zip(rows, units[:, dispatch_kernel.UNIT_TAGS_CODE].tolist(), strict=True):
+            known = arrivals.get(row)
+            if known is None:
+                arrivals[row] = [code]
+            else:
+                known.append(code)
+
+    @staticmethod
+    def next_sound(file: LogFile, begin: int, end: int) -> int:
+        """Position of the next sound record or BLANK in a log file, from ``begin`` on; ``end`` without one."""
+        row = np.zeros(scan_kernel.FRAME_COLUMNS, dtype=np.int64)
+        result = np.zeros(2, dtype=np.int64)
+        status = scan_kernel.find_sound(file.array, end, 0, file.start, file.size, begin, row, result)
+        return int(result[0]) if status in (scan_kernel.SOUND, scan_kernel.BLANK) else end

@@ -1,0 +1,95 @@
+"""Loads numba and the kernels of dispatch: half a second, or half a minute where they are not compiled yet.
+
+They are loaded when a store is opened and not with its modules, so that loading can be kept out of the garbage
+collector's way, and memory that only the compiler needs be given back.
+"""
+
+import ctypes
+import gc
+import logging
+import mmap
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.errors import StoreError
+
+_COMPILER: Final = "libllvmlite"
+_MAPPING: Final = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \d+ *(.*)\n(?:[A-Z].*\n)*?Private_Dirty: +(\d+) kB", re.MULTILINE
+)
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """Take all objects made in this context out of garbage collection, as they live as long as the process.
+
+    numba and its kernels are some 110,000 objects to go over, again and again while they are made, and later in a
+    pause of 70 ms each time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def release_compiler() -> None:
+    """Give back the pages of numba's compiler: sixty megabytes of code and tables, unused once the kernels are loaded.
+
+    They are clean pages of a file, and come back when they are touched. Nothing is done where that cannot be (no
+    Linux, no glibc).
+    """
+    with suppress(OSError, AttributeError, ValueError):
+        c = ctypes.CDLL(None, use_errno=True)
+        c.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        for begin, end in _clean_ranges():
+            c.madvise(begin, end - begin, mmap.MADV_DONTNEED)
+        c.malloc_trim(0)
+
+
+def _clean_ranges() -> list[tuple[int, int]]:
+    """Address ranges of the compiler's library that have no written pages: written ones would be lost."""
+    ranges: list[tuple[int, int]] = []
+    for mapping in _MAPPING.finditer(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")):
+        begin, end, access, path, dirty_kib = mapping.groups()
+        if _COMPILER in path and access in ("r-xp", "r--p") and dirty_kib == "0":
+            ranges.append((int(begin, 16), int(end, 16)))
+    return ranges
+
+
+_LOGGER = logging.getLogger(__name__)
+_KERNELS: Final = "rmq_core.store.dispatch.kernel_dispatch"  # the module that has all others loaded
+_PATIENCE_S: Final = 10.0  # how long loading may take without a word; a machine with much to do needs some of it
+
+
+def load_kernels() -> None:
+    """Load numba and the kernels, once in a process.
+
+    Raises:
+        StoreError: they cannot be loaded.
+    """
+    if _KERNELS in sys.modules:
+        return
+    hint = threading.Timer(_PATIENCE_S, _log_wait)
+    hint.start()
+    try:
+        with lasting():
+            import_module(_KERNELS)
+    except Exception as error:
+        raise StoreError(f"the kernels of dispatch cannot be loaded: {error}") from error
+    finally:
+        hint.cancel()
+    release_compiler()
+
+
+def _log_wait() -> None:
+    _LOGGER.info("still loading the kernels: after an installation they are compiled, once")

@@ -1,0 +1,175 @@
+"""All file system calls of the store in one class, so that tests can simulate I/O errors and loss of power."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+_FILE_MODE: Final = 0o644
+_ZERO_BLOCK: Final = bytes(1 << 20)
+
+
+class Disk:
+    """The real file system. Methods raise OSError; paths are strings, offsets and sizes bytes."""
+
+    def open(self, path: str) -> int:
+        """Open a file for reading and writing."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def create(self, path: str, size: int, *, allocate: bool) -> int:
+        """Create a file of zeros and open it; after a crash it has its full size or is not there.
+
+        Without a name until it has its size: a crash in between leaves no file of another size, at which
+        the original refuses to start. Where the file system cannot do that, it may leave one.
+
+        Args:
+            path: of the new file; its directory exists.
+            size: of the file.
+            allocate: take the blocks too, so that writes through a map cannot fail; else it is sparse.
+        """
+        try:
+            descriptor = os.open(str(Path(path).parent), os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, _FILE_MODE)
+        except OSError:
+            return self._create_named(path, size, allocate)
+        try:
+            self._extend(descriptor, size, allocate)
+            is_named = self._give_name(descriptor, path)
+        except OSError:
+            os.close(descriptor)
+            raise
+        if is_named:
+            return descriptor
+        os.close(descriptor)
+        return self._create_named(path, size, allocate)
+
+    def _give_name(self, descriptor: int, path: str) -> bool:
+        """Link an unnamed file (``O_TMPFILE``) to a path; False where that is not supported."""
+        try:
+            os.link(f"/proc/self/fd/{descriptor}", path, follow_symlinks=True)
+        except FileExistsError:
+            raise
+        except OSError:  # no /proc
+            return False
+        return True
+
+    def _create_named(self, path: str, size: int, allocate: bool) -> int:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            self._extend(descriptor, size, allocate)
+        except OSError:
+            os.close(descriptor)
+            os.unlink(path)  # noqa: PTH108 # paths are strings here, as errors name them
+            raise
+        return descriptor
+
+    def _extend(self, descriptor: int, size: int, allocate: bool) -> None:
+        if allocate:
+            self.allocate(descriptor, 0, size)
+        else:
+            os.ftruncate(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        """Allocate the disk blocks of a range; a shorter file grows."""
+        os.posix_fallocate(descriptor, offset, size)
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        """Read up to ``size`` bytes of a file; fewer at its end."""
+        return os.pread(descriptor, size, offset)
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of the data."""
+        written = os.pwrite(descriptor, data, offset)
+        while written < len(data):  # a full disk takes a part, then none
+            data = memoryview(data)[written:]
+            offset += written
+            written = os.pwrite(descriptor, data, offset)
+
+    def zero(self, descriptor: int, begin: int, end: int) -> None:
+        """Fill a range with zeros; one that ends with the file becomes a hole, which takes no disk space."""
+        if end == os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, begin)
+            os.ftruncate(descriptor, end)
+            return
+        for at in range(begin, end, len(_ZERO_BLOCK)):
+            self.write(descriptor, memoryview(_ZERO_BLOCK)[: end - at], at)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Give a file another size; a longer one ends with a hole."""
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        """Force a file's data, and the metadata needed to read it, to the disk (``fdatasync``)."""
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: str) -> None:
+        """Force a directory's entries to the disk (``fsync``)."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def make_directory(self, path: str) -> list[str]:
+        """Create a directory and its missing parents.
+
+        Returns:
+            The directories that have a new entry, to be synced.
+        """
+        missing = []
+        directory = Path(path)
+        while not directory.is_dir():
+            missing.append(directory)
+            directory = directory.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+        return [str(directory.parent) for directory in missing]
+
+    def make_forced_directory(self, path: str) -> None:
+        """Create a directory and its missing parents, and force their names."""
+        for changed in self.make_directory(path):
+            self.sync_directory(changed)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it exists."""
+        Path(path).unlink(missing_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        Path(path).rmdir()
+
+    def read_file(self, path: str) -> bytes:
+        """Read a whole small file."""
+        return Path(path).read_bytes()
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Write a whole small file and force it, not its name; after a crash it may have any part of the data."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            self.write(descriptor, data, 0)
+            self.sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Replace a file's content atomically: after a crash it has the old one or the new one."""
+        beside = f"{path}.new"
+        self.write_file(beside, data)
+        os.rename(beside, path)  # noqa: PTH104 # paths are strings here, as errors name them
+        self.sync_directory(str(Path(path).parent))
+
+    def used_ratio(self, path: str) -> float:
+        """Used share of a directory's disk, 0 to 1, rounded up to whole percents; 0 if it is not known.
+
+        Source: ``UtilAll#getDiskPartitionSpaceUsedPercent``, whose -1 for a missing directory has its caller
+        delete files.
+        """
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            return 0.0
+        used = status.f_blocks - status.f_bfree
+        whole = used + status.f_bavail
+        return -(-100 * used // whole) / 100 if whole else 0.0

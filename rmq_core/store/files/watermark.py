@@ -1,0 +1,166 @@
+"""The file ``watermark``: the offsets up to which CommitLog, ConsumeQueues and Index are flushed.
+
+The original's ``checkpoint`` says it in timestamps, three seconds apart, and of the Index only when a file
+is full. This file is ours; the original passes over it. It holds two copies in turn, each in a disk sector
+of its own with a checksum, so that a write that is torn leaves the one before. What it says counts only
+while ``checkpoint`` is as the same process left it: else the original has worked on the store since.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from struct import Struct
+from typing import Final
+
+from isal import isal_zlib
+
+from rmq_core.store.files.disk import Disk
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, INDEX_HEADER_BYTES
+from rmq_formats.errors import FormatError
+
+SECTOR_BYTES: Final = 512
+COPIES: Final = 2
+_MAGIC: Final = b"RMQMARK1"
+# magic, sequence, flags, log flushed, dispatched, units, index dispatched, index name, index files,
+# index header, checkpoint before, checkpoint after
+_FIELDS = Struct(f">8sqqqqqqqq{INDEX_HEADER_BYTES}s{CHECKPOINT_USED_BYTES}s{CHECKPOINT_USED_BYTES}s")
+_SUM = Struct(">I")
+_CLEAN: Final = 1
+_REBUILD: Final = 2
+assert _FIELDS.size + _SUM.size <= SECTOR_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watermark:
+    """How far log, queues and Index are known to be on the disk.
+
+    Attributes:
+        sequence: goes up with each write; the higher of two copies counts.
+        clean: the store was shut down in order.
+        rebuild: a rebuild of queues and Index from the whole log has begun and not ended.
+        log_flushed: physical offset below which the log is forced.
+        dispatched: physical offset below which all units are.
+        unit_total: sum of the queues' maximum offsets then: what is missing later, shows.
+        index_dispatched: physical offset below which all Index entries are forced.
+        index_name: of the last IndexFile then; 0 if there was none.
+        index_files: IndexFiles then.
+        index_header: of the last one.
+        checkpoint_before: the used bytes of ``checkpoint`` when this was written, …
+        checkpoint_after: … and those written right after it.
+    """
+
+    sequence: int = 0
+    clean: bool = False
+    rebuild: bool = False
+    log_flushed: int = 0
+    dispatched: int = 0
+    unit_total: int = 0
+    index_dispatched: int = 0
+    index_name: int = 0
+    index_files: int = 0
+    index_header: bytes = bytes(INDEX_HEADER_BYTES)
+    checkpoint_before: bytes = bytes(CHECKPOINT_USED_BYTES)
+    checkpoint_after: bytes = bytes(CHECKPOINT_USED_BYTES)
+
+    def encode(self) -> bytes:
+        """Encode one copy, which fills a disk sector."""
+        flags = _CLEAN * self.clean + _REBUILD * self.rebuild
+        data = _FIELDS.pack(
+            _MAGIC, self.sequence, flags, self.log_flushed, self.dispatched, self.unit_total,
+            self.index_dispatched, self.index_name, self.index_files, self.index_header,
+            self.checkpoint_before, self.checkpoint_after,
+        )  # fmt: skip
+        return (data + _SUM.pack(isal_zlib.crc32(data))).ljust(SECTOR_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, sector: bytes) -> "Watermark | None":
+        """Decode one copy; None if it is torn, or there is none."""
+        data = sector[: _FIELDS.size]
+        if len(sector) < SECTOR_BYTES or not data.startswith(_MAGIC):
+            return None
+        if _SUM.unpack_from(sector, _FIELDS.size)[0] != isal_zlib.crc32(data):
+            return None
+        _, sequence, flags, *numbers, header, before, after = _FIELDS.unpack(data)
+        flushed, dispatched, units, index_dispatched, index_name, index_files = numbers
+        return cls(
+            sequence=sequence, clean=bool(flags & _CLEAN), rebuild=bool(flags & _REBUILD), log_flushed=flushed,
+            dispatched=dispatched, unit_total=units, index_dispatched=index_dispatched,
+            index_name=index_name, index_files=index_files, index_header=header,
+            checkpoint_before=before, checkpoint_after=after,
+        )  # fmt: skip
+
+
+class Marks:
+    """The files ``checkpoint`` and ``watermark`` of a store."""
+
+    def __init__(self, root: str, disk: Disk) -> None:
+        self._disk = disk
+        self._checkpoint_path = paths.checkpoint_file(root)
+        self._watermark_path = watermark_file(root)
+        self._root = root
+        self.checkpoint_bytes = self._read(self._checkpoint_path)[:CHECKPOINT_USED_BYTES].ljust(
+            CHECKPOINT_USED_BYTES, b"\0"
+        )
+        found = self._read(self._watermark_path)
+        copies = [
+            Watermark.decode(found[at : at + SECTOR_BYTES]) for at in range(0, COPIES * SECTOR_BYTES, SECTOR_BYTES)
+        ]
+        self._sequence = max((copy.sequence for copy in copies if copy is not None), default=0)
+        self._copies = copies
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._disk.read_file(path)[:CHECKPOINT_FILE_BYTES]
+        except FileNotFoundError:
+            return b""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The decoded ``checkpoint``; zeros if the file is missing."""
+        try:
+            return Checkpoint.decode(self.checkpoint_bytes)
+        except FormatError:
+            return Checkpoint()
+
+    def trusted(self) -> Watermark | None:
+        """The newest watermark, if no other program has written the checkpoint since."""
+        copies = [copy for copy in self._copies if copy is not None]
+        if not copies:
+            return None
+        newest = max(copies, key=lambda copy: copy.sequence)
+        known = self.checkpoint_bytes in (newest.checkpoint_before, newest.checkpoint_after)
+        return newest if known else None
+
+    def write(self, watermark: Watermark, checkpoint: Checkpoint) -> None:
+        """Write both and force them; in this order, so that one of the two checkpoints is always known."""
+        self._sequence += 1
+        after = checkpoint.encode()[:CHECKPOINT_USED_BYTES]
+        mark = replace(
+            watermark,
+            sequence=self._sequence,
+            checkpoint_before=self.checkpoint_bytes,
+            checkpoint_after=after,
+        )
+        self._write(self._watermark_path, mark.encode(), self._sequence % COPIES * SECTOR_BYTES, COPIES * SECTOR_BYTES)
+        if after != self.checkpoint_bytes:
+            self._write(self._checkpoint_path, after, 0, CHECKPOINT_FILE_BYTES)
+            self.checkpoint_bytes = after
+
+    def _write(self, path: str, data: bytes, offset: int, file_bytes: int) -> None:
+        created = not os.path.exists(path)  # noqa: PTH110 # paths are strings here
+        descriptor = self._disk.create(path, file_bytes, allocate=True) if created else self._disk.open(path)
+        try:
+            if not created and os.fstat(descriptor).st_size < file_bytes:
+                self._disk.allocate(descriptor, 0, file_bytes)
+            self._disk.write(descriptor, data, offset)
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        if created:
+            self._disk.sync_directory(self._root)
+
+
+def watermark_file(root: str) -> str:
+    """``<root>/watermark``."""
+    return f"{root.rstrip('/')}/watermark"

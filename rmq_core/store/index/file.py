@@ -1,0 +1,173 @@
+"""One IndexFile of a running store: mapped, appended to in place, searched.
+
+Source: ``IndexFile``.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.commitlog.mapped_file import MappedFile
+from rmq_core.store.files.disk import Disk
+from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.codecs.layout import INDEX_COUNT_AT, INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES, index_file_bytes
+
+_ALLOCATED_AT_ONCE: Final = 4 << 20  # of entries; a map must not grow into blocks that a full disk does not have
+
+
+class MappedIndexFile(MappedFile):
+    """One IndexFile, mapped.
+
+    Attributes:
+        name: its name as a number; files are read in the order of these.
+        slots: ``maxHashSlotNum``.
+        entries: ``maxIndexNum``; one of them is never used.
+        is_dirty: written since it was forced last.
+    """
+
+    def __init__(self, path: str, name: int, slots: int, entries: int, disk: Disk) -> None:
+        super().__init__(path, index_file_bytes(slots, entries), disk)
+        self.name = name
+        self.slots = slots
+        self.entries = entries
+        self.is_dirty = False
+        self._allocated = 0
+
+    @classmethod
+    def create(
+        cls, path: str, name: int, slots: int, entries: int, disk: Disk, end: tuple[int, int]
+    ) -> "MappedIndexFile":
+        """Make a file; it begins with the end of the one before.
+
+        Args:
+            path: of the file.
+            name: likewise.
+            slots: of the file.
+            entries: of the file.
+            disk: where it is.
+            end: end timestamp (ms) and end physical offset of the file before; 0 for none.
+
+        Raises:
+            OSError: it cannot be made; nothing is left of it then.
+        """
+        file = cls(path, name, slots, entries, disk)
+        file._descriptor = disk.create(path, file.size, allocate=False)
+        try:
+            file._allocate(INDEX_HEADER_BYTES)
+        except OSError:
+            disk.remove(path)
+            raise
+        timestamp, physical_offset = (max(value, 0) for value in end)
+        header = IndexHeader(timestamp, timestamp, physical_offset, physical_offset)
+        file.map[:INDEX_HEADER_BYTES] = header.encode()
+        return file
+
+    @property
+    def header(self) -> IndexHeader:
+        """The header, as it is now."""
+        return IndexHeader.decode(self.map[:INDEX_HEADER_BYTES])
+
+    @property
+    def index_count(self) -> int:
+        """Number of the next entry."""
+        return max(int.from_bytes(self.map[INDEX_COUNT_AT : INDEX_COUNT_AT + 4], "big", signed=True), 1)
+
+    @property
+    def room(self) -> int:
+        """Number of entries that still fit."""
+        return max(self.entries - self.index_count, 0)
+
+    @property
+    def allocated_count(self) -> int:
+        """Number of the first entry whose disk blocks are not allocated yet."""
+        return max(self._allocated - entry_position(0, self.slots), 0) // INDEX_ENTRY_BYTES
+
+    def _allocate(self, end: int) -> None:
+        """Allocate disk blocks for all bytes before ``end``."""
+        if self._allocated == 0:  # header and slots are written to from the first entry on
+            first = entry_position(0, self.slots)
+            self._disk.allocate(self.descriptor, 0, first)
+            self._allocated = first
+        while self._allocated < end:
+            step = min(_ALLOCATED_AT_ONCE, self.size - self._allocated)
+            self._disk.allocate(self.descriptor, self._allocated, step)
+            self._allocated += step
+
+    def append(self, keys: NDArray[np.int64]) -> None:
+        """Append entries; the caller has checked ``room``.
+
+        Args:
+            keys: rows of a key table, in log order.
+
+        Raises:
+            OSError: the disk has no blocks for them; nothing has changed then.
+        """
+        from rmq_formats.kernels.index import append_in_place  # noqa: PLC0415 # numba, see ``kernel_loading``
+
+        self._allocate(entry_position(self.index_count + len(keys), self.slots))
+        append_in_place(self.array, self.slots, keys)
+
+    def entry(self, number: int) -> IndexEntry:
+        """An entry by its number."""
+        at = entry_position(number, self.slots)
+        return IndexEntry.decode(self.map[at : at + INDEX_ENTRY_BYTES])
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of a hash's entries, newest first; by the rules of ``rmq_formats.read.index_lookup``."""
+        begin_timestamp_ms = self.header.begin_timestamp_ms
+        slot_at = slot_position(key_hash, self.slots)
+        number = int.from_bytes(self.map[slot_at : slot_at + 4], "big", signed=True)
+        bound = min(self.index_count, self.entries)
+        while 0 < number < bound:  # links go down: a cycle ends here
+            entry = self.entry(number)
+            store_ms = begin_timestamp_ms + entry.seconds * 1000
+            if entry.seconds < 0:
+                return
+            if entry.key_hash == key_hash and begin_ms <= store_ms <= end_ms:
+                yield entry.physical_offset
+            if store_ms < begin_ms:
+                return
+            bound, number = number, entry.previous
+
+    def count_below(self, physical_offset: int) -> int:
+        """Number of the first entry whose record is at or behind a physical offset; entries are in log order."""
+        low, high = 1, self.index_count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle).physical_offset < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def keep(self, header: IndexHeader) -> None:
+        """Remove all entries beyond a header's count, and link the hash slots anew from the rest.
+
+        Raises:
+            OSError: the disk failed; the store cannot be opened then.
+        """
+        from rmq_formats.kernels.index import rechain  # noqa: PLC0415 # as above
+
+        end = entry_position(header.index_count, self.slots)
+        self.unmap()  # the file shrinks for a moment
+        self._disk.zero(self.descriptor, end, self.size)
+        self._allocated = 0
+        self._allocate(entry_position(header.index_count, self.slots))
+        used_slots = int(rechain(self.array, self.slots, header.index_count))
+        kept = IndexHeader(
+            header.begin_timestamp_ms, header.end_timestamp_ms, header.begin_physical_offset,
+            header.end_physical_offset, used_slots, header.index_count,
+        )  # fmt: skip
+        self.map[:INDEX_HEADER_BYTES] = kept.encode()
+
+    def is_sound(self) -> bool:
+        """Whether the header fits the store's settings."""
+        header = self.header
+        return header.index_count <= self.entries and 0 <= header.begin_physical_offset <= header.end_physical_offset
+
+    def force(self) -> None:
+        """Force the file to the disk."""
+        self.is_dirty = False
+        self._disk.sync(self.descriptor)

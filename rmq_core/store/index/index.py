@@ -1,0 +1,246 @@
+"""The Index of an open store: its IndexFiles in order, the newest being appended to.
+
+Source: ``IndexService``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.index.file import MappedIndexFile
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.hashing import index_key_hash
+from rmq_formats.codecs.index import IndexHeader
+from rmq_formats.codecs.layout import INDEX_HEADER_BYTES, index_file_bytes
+from rmq_formats.codecs.paths import INDEX_NAME_DIGITS
+
+Keys = NDArray[np.int64]
+
+
+class Index:
+    """The IndexFiles of a store: keys of messages, and where these stand.
+
+    Attributes:
+        files: in order.
+        dirty: files written, for the thread that forces them.
+        new_directories: directories with new names in them, for the same thread.
+    """
+
+    def __init__(self, config: StoreConfig, disk: Disk) -> None:
+        self.files: list[MappedIndexFile] = []
+        self.dirty: deque[MappedIndexFile] = deque()
+        self.new_directories: deque[str] = deque()
+        self._full_before = 0  # full_end_timestamp_ms, the newest file aside
+        self._directory = paths.index_dir(config.root)
+        self._slots = config.index_slots
+        self._entries = config.index_entries
+        self._disk = disk
+        self._appended = 0  # keys of a batch that were appended before it failed
+
+    def load(self) -> None:
+        """Open the existing files; one that does not fit the store's settings is removed, with all after it."""
+        directory = Path(self._directory)
+        size = index_file_bytes(self._slots, self._entries)
+        names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+        is_sound = True
+        for name in names:
+            path = directory / name
+            if not paths.is_index_file_name(name) or not path.is_file():
+                continue
+            file = MappedIndexFile(str(path), int(name), self._slots, self._entries, self._disk)
+            is_sound = is_sound and path.stat().st_size == size and file.is_sound()
+            if is_sound:
+                self.files.append(file)
+            else:
+                self._disk.remove(str(path))
+        self._note_full()
+
+    @property
+    def full_end_timestamp_ms(self) -> int:
+        """Store timestamp of the last key in the last file that is full; 0 without one."""
+        if self.files and not self.files[-1].room:
+            return self.files[-1].header.end_timestamp_ms
+        return self._full_before
+
+    def _note_full(self) -> None:
+        full = [file for file in self.files[:-1] if not file.room]
+        self._full_before = full[-1].header.end_timestamp_ms if full else 0
+
+    @property
+    def header_bytes(self) -> bytes:
+        """Header of the newest file; zeros without one."""
+        return self.files[-1].map[:INDEX_HEADER_BYTES] if self.files else bytes(INDEX_HEADER_BYTES)
+
+    def append(self, keys: Keys, last_physical_offset: int, last_timestamp_ms: int) -> None:
+        """Append the keys of a batch of messages.
+
+        As in the original, a file is made when a message comes and the last one is full or there is none,
+        even if that message has no key.
+
+        Args:
+            keys: rows of a key table, in log order.
+            last_physical_offset: of the last message of the batch, with or without keys.
+            last_timestamp_ms: its store timestamp.
+
+        Raises:
+            OSError: the disk is full. Pass the whole batch again: the keys that were appended are skipped.
+        """
+        from rmq_formats.kernels.dispatch import (  # noqa: PLC0415 # numba, see ``kernel_loading``
+            KEY_PHYSICAL_OFFSET,
+            KEY_STORE_TIMESTAMP,
+        )
+
+        at = self._appended
+        while at < len(keys):
+            room = self.files[-1].room if self.files else 0
+            if not room:
+                self._roll(int(keys[at, KEY_STORE_TIMESTAMP]))
+                continue
+            step = min(room, len(keys) - at)
+            self.files[-1].append(keys[at : at + step])
+            self.note_dirty(self.files[-1])
+            at += step
+            self._appended = at
+        last_key = int(keys[-1, KEY_PHYSICAL_OFFSET]) if len(keys) else -1
+        if not self.files or (not self.files[-1].room and last_physical_offset > last_key):
+            self._roll(last_timestamp_ms)
+        self._appended = 0
+
+    def target(self) -> MappedIndexFile | None:
+        """The newest file, for who appends to it by kernel; None after a batch that failed."""
+        return self.files[-1] if self.files and not self._appended else None
+
+    def note_appended(self) -> None:
+        """Mark the newest file as dirty: a kernel has appended to it."""
+        self.note_dirty(self.files[-1])
+
+    def note_dirty(self, file: MappedIndexFile) -> None:
+        """Have a file forced that has just been written. After the write: the other thread clears the flag first."""
+        if not file.is_dirty:
+            file.is_dirty = True
+            self.dirty.append(file)
+
+    def _roll(self, timestamp_ms: int) -> None:
+        """Create the next file."""
+        end = (0, 0)
+        name = _name_of(timestamp_ms)
+        if self.files:
+            header = self.files[-1].header
+            end = (header.end_timestamp_ms, header.end_physical_offset)
+            name = max(name, self.files[-1].name + 1)
+        self.new_directories.extend(self._disk.make_directory(self._directory))
+        path = f"{self._directory}/{name:0{INDEX_NAME_DIGITS}d}"
+        self.files.append(MappedIndexFile.create(path, name, self._slots, self._entries, self._disk, end))
+        self.new_directories.append(self._directory)
+        self.note_dirty(self.files[-1])
+        self._full_before = end[0]
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets under the hash of a key, newest first; other keys may share that hash.
+
+        Source: ``IndexService#queryOffset``.
+        """
+        key_hash = index_key_hash(topic, key)
+        for file in reversed(self.files):
+            header = file.header
+            if header.overlaps(begin_ms, end_ms):
+                yield from file.find(key_hash, begin_ms, end_ms)
+            if header.begin_timestamp_ms < begin_ms:
+                return
+
+    def last_update(self) -> tuple[int, int]:
+        """Store timestamp (ms) and physical offset of the newest message with a key."""
+        if not self.files:
+            return 0, 0
+        header = self.files[-1].header
+        return header.end_timestamp_ms, header.end_physical_offset
+
+    def remove_from(self, number: int) -> None:
+        """Remove the files from the ``number``-th on."""
+        for file in self.files[number:]:
+            self._disk.remove(file.path)
+        del self.files[number:]
+        self._note_full()
+
+    def restore(self, name: int, file_count: int, header: bytes) -> bool:
+        """Cut the Index back to the state in which the newest file had that name and header.
+
+        Returns:
+            False if files are missing; nothing has changed then.
+        """
+        if len(self.files) < file_count or (file_count and self.files[file_count - 1].name != name):
+            return False
+        self.remove_from(file_count)
+        if file_count:
+            self.files[-1].keep(IndexHeader.decode(header))
+            self.note_dirty(self.files[-1])
+        self._note_full()
+        return True
+
+    def cut(self, physical_offset: int, store_timestamp_ms: Callable[[int], int | None]) -> None:
+        """Remove the entries of records at or behind a physical offset.
+
+        Args:
+            physical_offset: where the log ends now.
+            store_timestamp_ms: gives the store timestamp of a record, by its physical offset.
+        """
+        while self.files:
+            file = self.files[-1]
+            header = file.header
+            count = file.count_below(physical_offset)
+            if header.index_count <= 1 and header.begin_physical_offset < physical_offset:
+                return
+            if count > 1:
+                break
+            self.remove_from(len(self.files) - 1)
+        if not self.files or count == header.index_count:
+            return
+        last = file.entry(count - 1).physical_offset
+        timestamp_ms = store_timestamp_ms(last)
+        file.keep(
+            IndexHeader(
+                header.begin_timestamp_ms, header.end_timestamp_ms if timestamp_ms is None else timestamp_ms,
+                header.begin_physical_offset, last, 0, count,
+            )
+        )  # fmt: skip
+        self.note_dirty(file)
+        self._note_full()
+
+    def resume(self) -> tuple[int, int]:
+        """Where dispatch resumes: physical offset of the newest indexed record, and how many of its keys are in.
+
+        The record may have keys in two files, and more that are in none.
+        """
+        end, count = -1, 0
+        for file in reversed(self.files):
+            for number in range(file.index_count - 1, 0, -1):
+                physical_offset = file.entry(number).physical_offset
+                if end not in (-1, physical_offset):
+                    return end, count
+                end, count = physical_offset, count + 1
+        return max(end, 0), count
+
+    def remove_expired(self, log_min: int) -> list[MappedIndexFile]:
+        """Forget the files whose messages are all gone from the log, but not the last; the caller removes them.
+
+        Source: ``IndexService#deleteExpiredFile``.
+        """
+        expired = []
+        while len(self.files) > 1 and self.files[0].header.end_physical_offset < log_min:
+            expired.append(self.files.pop(0))
+        return expired
+
+
+def _name_of(timestamp_ms: int) -> int:
+    """Name of a file created at a time: local time to the millisecond, as the original writes it."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    except (ValueError, OSError, OverflowError):  # a damaged header's time, beyond the calendar
+        return 0
+    return int(f"{moment:%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}")

@@ -1,0 +1,1 @@
+"""Background work of a broker's store: allocates files ahead, flushes them, and deletes expired ones."""

@@ -1,0 +1,261 @@
+"""The store's background thread: creates the next log file, flushes ConsumeQueues and Index, deletes old files.
+
+It shares little with the thread that appends: the queues of files to flush, and the mark that dispatch
+leaves after each batch.
+"""
+
+import errno
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.dispatch.dispatch import Mark
+from rmq_core.store.files.watermark import Watermark
+from rmq_core.store.parts import StoreParts
+from rmq_formats.codecs.checkpoint import Checkpoint
+
+_LOGGER = logging.getLogger(__name__)
+_JOIN_SECONDS: Final = 60.0
+_FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
+_MUCH_BYTES: Final = 256 << 20  # of log since the last watermark: bounds what a recovery dispatches again
+_LACKS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}  # lack of resources: the next try may succeed
+
+
+class Background:
+    """The background thread of a store: makes log files ahead, forces queues and Index, removes files.
+
+    Attributes:
+        watermark: the one written last.
+    """
+
+    def __init__(self, parts: StoreParts) -> None:
+        self.watermark = Watermark()
+        self._config = parts.config
+        self._disk = parts.disk
+        self._log = parts.log
+        self._open_files = parts.queues.open_files
+        self._index = parts.index
+        self._dispatch = parts.dispatch
+        self._flusher = parts.flusher
+        self._marks = parts.marks
+        self._woken = threading.Event()
+        self._stopping = False
+        self._making = threading.Lock()  # held while a log file is made
+        self._wanted_start: int | None = None
+        self._prepared: LogFile | None = None
+        self._to_remove: deque[Callable[[], object]] = deque()
+        self._forcing = threading.Lock()  # held while queues, Index and marks are forced
+        self._thorough_at = 0.0
+        self._index_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="rmq-store-background", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thorough_at = self._index_at = time.monotonic()
+        self._thread.start()
+
+    def prepare(self, start: int) -> None:
+        """Request the CommitLog file that begins at a physical offset to be created ahead; does not wait."""
+        self._wanted_start = start
+        self._woken.set()
+
+    def take(self, start: int) -> LogFile:
+        """The CommitLog file that begins at a physical offset: the one created ahead, or one created now.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        with self._making:
+            self._wanted_start = None
+            file, self._prepared = self._prepared, None
+            if file is not None and file.start == start:
+                return file
+            return self._log.create(start)
+
+    def remove_later(self, removal: Callable[[], object]) -> None:
+        """Queue the removal of a file for the thread, as removing a large file takes its time."""
+        self._to_remove.append(removal)
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Stop the thread, and remove a file that was created ahead and not used."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+        if self._prepared is not None:
+            self._disk.remove(self._prepared.path)
+            self._disk.sync_directory(self._log.directory)
+            self._prepared = None
+
+    def _run(self) -> None:
+        interval = self._config.flush_consumequeue_interval_ms / 1000
+        due = time.monotonic() + interval
+        while not self._stopping:
+            self._woken.wait(max(due - time.monotonic(), 0))
+            self._woken.clear()
+            self._make_next()
+            self._remove()
+            if time.monotonic() >= due:
+                self.force_due()
+                due = time.monotonic() + interval
+        self._remove()
+
+    def _make_next(self) -> None:
+        with self._making:
+            if self._wanted_start is None:
+                return
+            try:
+                self._prepared = self._log.create(self._wanted_start)
+            except OSError:
+                return  # ``take`` will meet the same error, and raise it
+            finally:
+                self._wanted_start = None
+
+    def _remove(self) -> None:
+        while self._to_remove:
+            try:
+                self._to_remove.popleft()()
+            except OSError as error:  # the file stays, and takes space
+                _LOGGER.error(
+                    "%(store)s: an old file cannot be removed: %(error)s", {"store": self._config.root, "error": error}
+                )
+
+    def force_due(self) -> None:
+        """Flush what is due: queues and Index whose interval is over, or of which much was dispatched."""
+        now = time.monotonic()
+        config = self._config
+        mark = self._dispatch.mark
+        thorough = (
+            len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
+            or mark.offset - self.watermark.dispatched > _MUCH_BYTES
+            or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
+        )
+        with_index = (
+            now - self._index_at >= config.flush_index_interval_ms / 1000
+            or mark.offset - self.watermark.index_dispatched > _MUCH_BYTES
+        )
+        if thorough or with_index:
+            self.force(units=thorough, keys=with_index)
+
+    def force(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
+        """Flush the log, and units and keys as far as they are dispatched; then write watermark and checkpoint.
+
+        Args:
+            units: flush the ConsumeQueues.
+            keys: flush the Index.
+            clean: mark the store as shut down in order: nothing is left to dispatch.
+
+        Returns:
+            Whether all of it succeeded.
+        """
+        with self._forcing:
+            mark, before = self._dispatch.mark, self.watermark
+            units = units and (mark.offset, mark.unit_total) != (before.dispatched, before.unit_total)
+            keys = keys and self._index is not None and mark.offset != before.index_dispatched
+            if not self._flusher.flush():
+                return False
+            if not (units or keys or clean or self._flusher.flushed_offset > before.log_flushed):
+                return True
+            try:
+                done = not units or self._force_queues()
+                done = done and (not keys or self._force_index())
+                if done:
+                    has_index = self._index is not None
+                    self._write(mark, units=units or clean, keys=has_index and (keys or clean), clean=clean)
+            except OSError as error:
+                if error.errno in _LACKS:
+                    return False
+                self._flusher.fail(error)
+                return False
+            now = time.monotonic()
+            self._thorough_at = now if units else self._thorough_at
+            self._index_at = now if keys else self._index_at
+            return done
+
+    def _force_queues(self) -> bool:
+        files = self._open_files
+        for file in self._dispatch.writer.take_dirty():
+            files.note_dirty(file)
+        for _ in range(len(files.dirty)):
+            file = files.dirty.popleft()
+            file.is_dirty = False
+            try:
+                self._force_path(file.path)
+            except OSError as error:
+                if error.errno not in _LACKS:
+                    raise
+                file.is_dirty = True
+                files.dirty.append(file)
+                return False
+        self._force_names(files.new_directories)
+        return True
+
+    def _force_names(self, directories: deque[str]) -> None:
+        changed = sorted({directories.popleft() for _ in range(len(directories))})
+        for number, directory in enumerate(changed):
+            try:
+                self._disk.sync_directory(directory)
+            except FileNotFoundError:  # removed with its topic
+                continue
+            except OSError:
+                directories.extend(changed[number:])
+                raise
+
+    def _force_path(self, path: str) -> None:
+        try:
+            descriptor = self._disk.open(path)
+        except FileNotFoundError:  # removed with its topic, or with the oldest messages
+            return
+        try:
+            self._disk.sync(descriptor)
+        except OSError as error:  # for lack of space, too: a second try would find the pages clean, and force nothing
+            self._flusher.fail(error)
+            raise
+        finally:
+            self._disk.close(descriptor)
+
+    def _force_index(self) -> bool:
+        index = self._index
+        assert index is not None
+        for _ in range(len(index.dirty)):
+            file = index.dirty.popleft()
+            try:
+                file.force()
+            except OSError as error:  # likewise
+                self._flusher.fail(error)
+                raise
+        self._force_names(index.new_directories)
+        return True
+
+    def _write(self, mark: Mark, *, units: bool, keys: bool, clean: bool) -> None:
+        """Write watermark and checkpoint: what was flushed now is on the disk up to ``mark``."""
+        before, flushed = self.watermark, self._flusher.flushed_offset
+        old = self._marks.checkpoint
+        self.watermark = Watermark(
+            clean=clean,
+            log_flushed=flushed,
+            dispatched=mark.offset if units else before.dispatched,
+            unit_total=mark.unit_total if units else before.unit_total,
+            index_dispatched=mark.offset if keys else before.index_dispatched,
+            index_name=mark.index_name if keys else before.index_name,
+            index_files=mark.index_files if keys else before.index_files,
+            index_header=mark.index_header if keys else before.index_header,
+        )
+        timestamp_ms = mark.timestamp_ms if units else old.logics_msg_timestamp_ms
+        index_timestamp_ms = mark.index_full_ms if keys else old.index_msg_timestamp_ms
+        if self._index is not None and not clean:
+            # After a crash the original throws away the IndexFiles that were not full, and reads the log again
+            # from the first two times on: later ones would cost it those keys (apache/rocketmq #3868, #8007).
+            timestamp_ms = min(timestamp_ms, index_timestamp_ms)
+        checkpoint = Checkpoint(
+            physic_msg_timestamp_ms=timestamp_ms,
+            logics_msg_timestamp_ms=timestamp_ms,
+            index_msg_timestamp_ms=index_timestamp_ms,
+            master_flushed_offset=old.master_flushed_offset,
+        )
+        self._marks.write(self.watermark, checkpoint)

@@ -1,0 +1,149 @@
+"""Deletes expired CommitLog, ConsumeQueue and Index files of an open store.
+
+Source: ``CleanCommitLogService``, ``CleanConsumeQueueService``.
+"""
+
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.config import StoreConfig, delete_hours
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.maintenance.background import Background
+from rmq_core.store.parts import StoreParts
+
+_HOUR_MS: Final = 3_600_000
+# Bounds that the original puts on its two ratios.
+_WARNING_BOUNDS: Final = (0.35, 0.90)
+_FORCIBLY_BOUNDS: Final = (0.30, 0.85)
+
+
+class Pressure(IntEnum):
+    """Level of disk usage."""
+
+    NONE = 0
+    RECLAIM = 1  # above ``diskMaxUsedSpaceRatio``: delete what is old enough at any hour
+    FORCE = 2  # above ``diskSpaceCleanForciblyRatio``: delete the oldest files, whatever their age
+    FULL = 3  # above ``diskSpaceWarningLevelRatio``: take no more messages
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """Result of one round of cleaning.
+
+    Attributes:
+        pressure: of the disk.
+        log_files: CommitLog files removed.
+        queue_files: ConsumeQueue files removed.
+        index_files: IndexFiles removed.
+    """
+
+    pressure: Pressure
+    log_files: int = 0
+    queue_files: int = 0
+    index_files: int = 0
+
+
+class Retention:
+    """Says which files of one store are expired, and how full its disk is."""
+
+    def __init__(self, config: StoreConfig, disk: Disk) -> None:
+        self._config = config
+        self._disk = disk
+        self._hours = delete_hours(config.delete_when)
+        self._warning = _bounded(config.disk_warning_ratio, _WARNING_BOUNDS)
+        self._forcibly = _bounded(config.disk_clean_forcibly_ratio, _FORCIBLY_BOUNDS)
+
+    def pressure(self) -> Pressure:
+        """Disk usage of log and queues; the fuller disk counts."""
+        used = max(self._disk.used_ratio(self._config.commitlog_path), self._disk.used_ratio(self._config.root))
+        if used > self._warning:
+            return Pressure.FULL
+        if used > self._forcibly:
+            return Pressure.FORCE
+        return Pressure.RECLAIM if used > self._config.disk_max_used_ratio / 100 else Pressure.NONE
+
+    def expired(self, paths: list[str], now_ms: int, pressure: Pressure, *, manually: bool = False) -> int:
+        """How many of the log's files, from the oldest on, are to be deleted now.
+
+        Args:
+            paths: of the files that may be removed, in order.
+            now_ms: the time.
+            pressure: of the disk.
+            manually: an operator asks for it, whatever the hour.
+        """
+        in_time = time.localtime(now_ms // 1000).tm_hour in self._hours
+        if not (in_time or manually or pressure >= Pressure.RECLAIM):
+            return 0
+        at_once = pressure >= Pressure.FORCE and self._config.clean_forcibly
+        count = 0
+        for path in paths[: self._config.delete_batch]:
+            written_ms = Path(path).stat().st_mtime_ns // 1_000_000
+            if not at_once and now_ms < written_ms + self._config.file_reserved_hours * _HOUR_MS:
+                break
+            count += 1
+        return count
+
+
+def _bounded(percent: int, bounds: tuple[float, float]) -> float:
+    return min(max(percent / 100, bounds[0]), bounds[1])
+
+
+class Cleaner:
+    """Removes expired files of log, queues and Index, as ``Retention`` says."""
+
+    def __init__(self, parts: StoreParts, background: Background) -> None:
+        """Clean a store; its ``background`` removes the files."""
+        self._disk = parts.disk
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._dispatch = parts.dispatch
+        self._background = background
+        self._flusher = parts.flusher
+        self._refusals = parts.refusals
+        self._retention = Retention(parts.config, parts.disk)
+
+    def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
+        """Delete expired files, or the oldest if the disk is too full; call it every ten seconds.
+
+        Args:
+            now_ms: the time.
+            manually: an operator asks for it, whatever the hour.
+        """
+        pressure = self._retention.pressure()
+        if pressure is Pressure.FULL:
+            self._refusals.add("disk", "the disk is nearly full")
+        else:
+            self._refusals.remove("disk")
+        log = self._log
+        done = min(self._dispatch.offset, self._flusher.flushed_offset)
+        # The last one stays, even where it is full: it has the place of the next record.
+        ended = [file.path for file in log.files[:-1] if file.start + file.size <= done]
+        count = self._retention.expired(ended, now_ms, pressure, manually=manually)
+        for _ in range(count):
+            self._background.remove_later(partial(self._remove_file, log.remove_first().path))
+        queue_files, index_files = self._drop_expired() if count else (0, 0)
+        return CleanReport(pressure, count, queue_files, index_files)
+
+    def _remove_file(self, path: str) -> None:
+        self._disk.remove(path)
+        self._disk.sync_directory(str(Path(path).parent))
+
+    def _drop_expired(self) -> tuple[int, int]:
+        """Remove queue and Index files below the log's new beginning. Source: ``CleanConsumeQueueService``."""
+        log_min = self._log.min_offset
+        queue_files = 0
+        for queue in self._queues:
+            queue_files += queue.remove_expired(log_min)
+            queue.correct_min(log_min)
+        expired = [] if self._index is None else self._index.remove_expired(log_min)
+        self._dispatch.note()
+        if expired:  # no watermark may name a file that is gone
+            self._background.remove_later(self._background.force)
+        for file in expired:
+            self._background.remove_later(partial(self._disk.remove, file.path))
+        return queue_files, len(expired)

@@ -1,0 +1,77 @@
+"""Dispatch in an open store: after each batch of appends, and again while the disk is full.
+
+Source: ``DefaultMessageStore.ReputMessageService``.
+"""
+
+import logging
+from collections.abc import Callable
+
+from rmq_core.store.config import FlushDiskType
+from rmq_core.store.maintenance.background import Background
+from rmq_core.store.parts import StoreParts
+from rmq_core.store.results import Arrival
+from rmq_formats.storage import store_variants
+
+_LOGGER = logging.getLogger(__name__)
+ArrivalListener = Callable[[list[Arrival]], None]
+
+
+class LiveDispatch:
+    """Dispatches appended messages, and tells listeners which queues have new ones."""
+
+    def __init__(self, parts: StoreParts, background: Background) -> None:
+        """Dispatch in a store; its ``background`` makes the next log file ahead."""
+        self._config = parts.config
+        self._log = parts.log
+        self._dispatch = parts.dispatch
+        self._flusher = parts.flusher
+        self._background = background
+        self._refusals = parts.refusals
+        self._is_sync = parts.config.flush_disk_type is FlushDiskType.SYNC
+        self._on_arrival: list[ArrivalListener] = []
+        self._has_told_light = False
+
+    def on_dispatched(self, listener: ArrivalListener) -> None:
+        """Register a callback for the queues that have new readable messages."""
+        self._on_arrival.append(listener)
+
+    def run(self) -> bool:
+        """Dispatch what has been appended, so that it is readable; call it once for each batch of appends.
+
+        With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
+        it again when ``MessageStore.on_flushed`` tells of more.
+
+        Returns:
+            False if the disk did not take it: it is tried again at the next call, and until then no message is
+            taken.
+        """
+        log = self._log
+        if log.position >= log.preallocate_at and self._config.preallocate:
+            log.preallocate_at = log.file_bytes + 1
+            self._background.prepare(log.start + log.file_bytes)
+        if self._is_sync:
+            self._flusher.request()
+        limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
+        if self._dispatch.offset >= limit:
+            return True
+        rows: dict[int, list[int]] | None = {} if self._on_arrival else None
+        try:
+            self._dispatch.run(limit, rows)
+        except OSError as error:  # tried again at the next call: a full disk may get room
+            self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
+            return False
+        self._refusals.remove("dispatch")
+        no_dispatch = store_variants.no_dispatch(self._config.commitlog_path, self._dispatch.inner_batch_topics)
+        if no_dispatch is not None:  # of a slave's master: no client can send them
+            self._refusals.add("layout", no_dispatch)
+        if self._dispatch.has_light_records and not self._has_told_light:
+            self._has_told_light = True
+            _LOGGER.warning(
+                "%(log)s: messages with places in light queues (LMQ), which this broker does not write",
+                {"log": self._config.commitlog_path},
+            )
+        if rows:
+            arrivals = self._dispatch.arrivals_of(rows)
+            for listener in self._on_arrival:
+                listener(arrivals)
+        return True

@@ -1,0 +1,42 @@
+"""What an open store is made of."""
+
+from dataclasses import dataclass
+
+from rmq_core.store.commitlog.flush import LogFlusher
+from rmq_core.store.commitlog.log import CommitLog
+from rmq_core.store.config import StoreConfig
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.dispatch.dispatch import Dispatch
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.watermark import Marks
+from rmq_core.store.index.index import Index
+from rmq_core.store.refusals import Refusals
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """The parts of one store; recovery, dispatch, cleaning and the background thread work on them.
+
+    Attributes:
+        config: its settings.
+        disk: the file system.
+        log: the CommitLog.
+        queues: the ConsumeQueues.
+        index: the IndexFiles; None without.
+        dispatch: writes units and keys of the log's records.
+        flusher: forces the log.
+        marks: the watermark and the checkpoint.
+        refusals: why no messages are taken.
+        dropped_topics: topics that were deleted; see ``UnitWriter``.
+    """
+
+    config: StoreConfig
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueueTable
+    index: Index | None
+    dispatch: Dispatch
+    flusher: LogFlusher
+    marks: Marks
+    refusals: Refusals
+    dropped_topics: dict[str, int]

@@ -1,0 +1,181 @@
+"""Plans a recovery: from where it reads the log, and from where it writes ConsumeQueues and Index.
+
+From the watermark, if that can be trusted; else from the checkpoint, by the original's rules.
+
+Source: ``DefaultMessageStore#recover``, ``CommitLog#recoverNormally``, ``#recoverAbnormally``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
+from rmq_core.store.consumequeue.find_end import scan_all
+from rmq_core.store.consumequeue.units import StoredUnit
+from rmq_core.store.dispatch.dispatch import Resume
+from rmq_core.store.files.watermark import Watermark
+from rmq_core.store.index.index import Index
+from rmq_core.store.parts import StoreParts
+from rmq_formats.codecs.checkpoint import SAFETY_MS
+from rmq_formats.codecs.layout import RECORD_VERSIONS
+from rmq_formats.codecs.record_frame import FrameShape, frame_shape
+from rmq_formats.codecs.record_layout import RECORD_MAGIC_AT
+
+VERIFIED_TAIL_BYTES: Final = 16 << 20  # of the flushed log, which every start verifies
+_QUEUES_ASKED: Final = 64  # how many queues are asked for a record to begin at
+_HEAD_BYTES: Final = 100  # of a record, beyond its store timestamp
+
+
+@dataclass(slots=True)
+class RecoveryPlan:
+    """From where to read, and from where to write.
+
+    Attributes:
+        start: physical offset where reading begins.
+        flushed_until: physical offset below which all was on the disk.
+        unproven_from: physical offset from which on the log may be in memory alone: an fsync may have failed.
+        resume: which units and keys are there already.
+    """
+
+    start: int
+    flushed_until: int
+    unproven_from: int
+    resume: Resume
+
+
+class RecoveryPlanner:
+    """Plans one recovery; it opens ConsumeQueues and Index on the way."""
+
+    def __init__(self, parts: StoreParts, files: Sequence[LogFile]) -> None:
+        """Prepare.
+
+        Args:
+            parts: of the store; its queues and Index are to be opened.
+            files: of the log, in order; at least one.
+        """
+        self._config = parts.config
+        self._disk = parts.disk
+        self._files = files
+        self._queues = parts.queues
+        self._index = parts.index
+        self._marks = parts.marks
+
+    def by_watermark(self, watermark: Watermark, is_clean: bool) -> RecoveryPlan | None:
+        """What is left to do after the watermark; None where it cannot be this store's.
+
+        Args:
+            watermark: one that can be trusted.
+            is_clean: the store was shut down in order.
+
+        Raises:
+            StoreSizeError: files of queues of another size than the settings say.
+            OSError: the disk is full or broken.
+        """
+        first, end = self._files[0].start, self._files[-1].start + self._files[-1].size
+        if watermark.log_flushed > end:
+            return None
+        self._queues.load(None if watermark.rebuild else watermark.dispatched)
+        resume = Resume(units_from=watermark.dispatched, keys_from=watermark.index_dispatched)
+        if self._index is not None:
+            self._index.load()
+        if watermark.rebuild or not self._queues.is_whole or self._queues.unit_total != watermark.unit_total:
+            resume = self._rebuild()
+        elif self._index is not None and not self._restore_index(self._index, watermark, is_clean):
+            self._index.remove_from(0)
+            resume.keys_from = 0
+        start = max(min(resume.units_from, resume.keys_from, watermark.log_flushed), first)
+        start = min(start, self._verified_from(watermark))
+        return RecoveryPlan(start, watermark.log_flushed, watermark.log_flushed, resume)
+
+    def _verified_from(self, watermark: Watermark) -> int:
+        """Where reading begins, so that the end of the flushed log is verified: at a file's start, or at a record.
+
+        The record is one that a unit names. A search for one in the log could be led astray: by a body that
+        holds the bytes of a record with the very offset at which they stand.
+        """
+        wanted = watermark.log_flushed - VERIFIED_TAIL_BYTES
+        flushed = [file for file in self._files if file.start <= watermark.log_flushed]
+        for file in flushed:
+            if file.start >= wanted:
+                return file.start
+        file = flushed[-1] if flushed else self._files[0]
+        found = watermark.log_flushed
+        for queue in islice(self._queues, _QUEUES_ASKED):
+            unit = queue.next_unit(queue.find_physical(wanted, queue.first_stored))
+            if unit is not None and unit.physical_offset < found and self._is_record(unit):
+                found = unit.physical_offset
+        return file.start if found == watermark.log_flushed else found
+
+    def _is_record(self, unit: StoredUnit) -> bool:
+        for file in self._files:
+            position = unit.physical_offset - file.start
+            if 0 <= position <= file.size - unit.size:
+                record = memoryview(self._disk.read(file.descriptor, unit.size, position))
+                shape = frame_shape(record, 0, unit.physical_offset)
+                return isinstance(shape, FrameShape) and shape.size == unit.size
+        return False
+
+    @staticmethod
+    def _restore_index(index: Index, watermark: Watermark, is_clean: bool) -> bool:
+        is_same = len(index.files) == watermark.index_files and index.header_bytes == watermark.index_header
+        if is_clean and is_same:
+            return True
+        return index.restore(watermark.index_name, watermark.index_files, watermark.index_header)
+
+    def _rebuild(self) -> Resume:
+        """Prepare to rebuild all ConsumeQueues and the Index; a note has it begun again, should it be interrupted."""
+        self._marks.write(Watermark(rebuild=True), self._marks.checkpoint)
+        for queue in self._queues:
+            scan_all(queue)
+        self._queues.count_units()
+        if self._index is not None:
+            self._index.remove_from(0)
+        return Resume(restart=True)
+
+    def by_checkpoint(self, crashed: bool) -> RecoveryPlan:
+        """What the original would do.
+
+        Args:
+            crashed: the file ``abort`` was there.
+
+        Raises:
+            StoreSizeError: files of queues of another size than the settings say.
+            OSError: the disk is full or broken.
+        """
+        if not len(self._queues):
+            self._queues.load(None)
+            if self._index is not None:
+                self._index.load()
+        checkpoint = self._marks.checkpoint
+        forced_ms = checkpoint.physic_msg_timestamp_ms - SAFETY_MS
+        unproven_from = self._first_after(forced_ms) if crashed else self._files[-1].start + self._files[-1].size
+        if not self._queues.is_whole:
+            return RecoveryPlan(self._files[0].start, 0, unproven_from, self._rebuild())
+        last_end = self._queues.last_end()
+        if crashed:
+            start = self._first_after(checkpoint.min_timestamp_ms)
+            resume = Resume(units_from=start)
+            for queue in self._queues:  # what was written last may be half a unit
+                queue.trim(queue.find_physical(start, queue.first_stored))
+            self._queues.count_units()
+            if self._index is not None:
+                kept = [file.header.end_timestamp_ms <= checkpoint.index_msg_timestamp_ms for file in self._index.files]
+                self._index.remove_from(kept.index(False) if False in kept else len(kept))
+        else:
+            start = max((file.start for file in self._files if file.start <= last_end), default=self._files[0].start)
+            resume = Resume(units_from=max(last_end, 0))
+        if self._index is not None:
+            resume.keys_from, resume.keys_there = self._index.resume()
+            file_bytes = self._config.commitlog_file_bytes
+            start = min(start, max(resume.keys_from - resume.keys_from % file_bytes, self._files[0].start))
+        return RecoveryPlan(start, 0, unproven_from, resume)
+
+    def _first_after(self, timestamp_ms: int) -> int:
+        """Start of the newest file whose first record was stored by a time. Source: ``isMappedFileMatchedRecover``."""
+        for file in reversed(self._files):
+            head = memoryview(self._disk.read(file.descriptor, _HEAD_BYTES, 0))
+            magic = int.from_bytes(head[RECORD_MAGIC_AT : RECORD_MAGIC_AT + 4], "big", signed=True)
+            if magic in RECORD_VERSIONS and 0 != store_timestamp_ms(head) <= timestamp_ms:
+                return file.start
+        return self._files[0].start

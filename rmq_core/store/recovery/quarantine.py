@@ -1,0 +1,104 @@
+"""Quarantine of damaged CommitLog stretches: copied aside, then overwritten by records that every reader skips.
+
+The original cuts the log at the first bad byte and drops all that follows; a slave of it stumbles there.
+Here the bytes are copied to ``<root>/quarantine``, and their place is taken by tombstones: records of
+rolled back transactions, which every RocketMQ walks over and none delivers.
+"""
+
+import json
+from typing import Final
+
+from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.files.disk import Disk
+from rmq_formats.codecs.damage import Damage
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_ROLLBACK, MAGIC_BLANK
+from rmq_formats.codecs.paths import SEGMENT_NAME_DIGITS
+from rmq_formats.codecs.record import MessageToStore, encode_record
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
+
+TOMBSTONE_TOPIC: Final = "rmq_sys_QUARANTINE"
+_MOST_TOMBSTONE_BYTES: Final = 4 << 20
+_LEAST_TOMBSTONE_BYTES: Final = RECORD_FIXED_BYTES_V1 + 1  # a topic of one letter; no record is smaller
+_COPIED_AT_ONCE: Final = 4 << 20
+_NO_HOST: Final = Host(bytes(4), 0)
+
+
+class Quarantine:
+    """Copies damaged stretches to the quarantine directory, and overwrites them in the log."""
+
+    def __init__(self, root: str, disk: Disk) -> None:
+        self.directory = f"{root.rstrip('/')}/quarantine"
+        self._disk = disk
+
+    def keep(self, file: LogFile, damage: Damage, now_ms: int) -> str:
+        """Copy a damaged stretch and a note of it to the quarantine. Once it returns, both are on the disk.
+
+        Returns:
+            Path of the copy.
+
+        Raises:
+            OSError: the copy cannot be made; the log must stay as it is then.
+        """
+        self._disk.make_forced_directory(self.directory)
+        name = f"{damage.physical_offset:0{SEGMENT_NAME_DIGITS}d}"
+        path = f"{self.directory}/{name}.{now_ms}.bin"
+        note = {
+            "physical_offset": damage.physical_offset, "size": damage.size, "code": damage.code.name,
+            "reason": damage.code.text, "found_timestamp": now_ms, "log_file": file.path,
+        }  # fmt: skip
+        self._disk.remove(path)
+        descriptor = self._disk.create(path, damage.size, allocate=False)
+        try:
+            position = damage.physical_offset - file.start
+            for at in range(0, damage.size, _COPIED_AT_ONCE):
+                data = self._disk.read(file.descriptor, min(_COPIED_AT_ONCE, damage.size - at), position + at)
+                self._disk.write(descriptor, data, at)
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+        self._disk.replace(f"{self.directory}/{name}.{now_ms}.json", json.dumps(note).encode())
+        return path
+
+    def bury(self, file: LogFile, damage: Damage, timestamp_ms: int) -> bool:
+        """Overwrite a damaged stretch with tombstones, or with a BLANK where it goes up to the end of its file.
+
+        Args:
+            file: that holds it.
+            damage: the stretch; sound records follow, in this file or in the next.
+            timestamp_ms: store time of the tombstones, that of a record nearby.
+
+        Returns:
+            False if it is too small for a record; it stays as it is then.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        position, left = damage.physical_offset - file.start, damage.size
+        if position + left == file.size:
+            if left >= BLANK_BYTES:
+                self._disk.write(file.descriptor, SIZE_AND_MAGIC.pack(left, MAGIC_BLANK), position)
+            return left >= BLANK_BYTES
+        if left < _LEAST_TOMBSTONE_BYTES:
+            return False
+        while left:
+            size = left
+            if size > _MOST_TOMBSTONE_BYTES:  # and leave room for another behind it
+                size = min(_MOST_TOMBSTONE_BYTES, left - _LEAST_TOMBSTONE_BYTES)
+            self._disk.write(file.descriptor, tombstone(size, file.start + position, timestamp_ms), position)
+            position += size
+            left -= size
+        return True
+
+
+def tombstone(size: int, physical_offset: int, timestamp_ms: int) -> bytes:
+    """A record of exactly ``size`` bytes that no consumer gets: one of a rolled back transaction."""
+    topic = TOMBSTONE_TOPIC[: size - RECORD_FIXED_BYTES_V1]
+    message = MessageToStore(
+        topic=topic, queue_id=0, body=bytes(size - RECORD_FIXED_BYTES_V1 - len(topic)),
+        sys_flag=FLAG_TRANSACTION_ROLLBACK, born_timestamp_ms=timestamp_ms, born_host=_NO_HOST, store_host=_NO_HOST,
+    )  # fmt: skip
+    return encode_record(
+        message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=timestamp_ms,
+        max_body_bytes=_MOST_TOMBSTONE_BYTES,
+    )  # fmt: skip

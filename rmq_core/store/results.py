@@ -1,0 +1,136 @@
+"""Results of the store: statuses by the original's names, and results that are cheap to make."""
+
+from enum import Enum
+from typing import NamedTuple
+
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.message_id import encode_message_id
+
+
+class PutStatus(Enum):
+    """Outcome of an append. Source: ``PutMessageStatus``; those that other parts of a broker give are not here."""
+
+    PUT_OK = "PUT_OK"
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the same message would be refused again."""
+        return self in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED)
+
+
+class GetStatus(Enum):
+    """Outcome of a read of a queue; the text is also the remark of a pull's answer. Source: ``GetMessageStatus``."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class Boundary(Enum):
+    """Which of two queue offsets a search by store time returns. Source: ``BoundaryType``."""
+
+    LOWER = "lower"
+    UPPER = "upper"
+
+
+class PutResult(NamedTuple):
+    """Result of an append. A tuple: making a dataclass costs a third of an append.
+
+    Attributes:
+        status: PUT_OK, or why nothing was stored.
+        physical_offset: of the record, or of a batch's first; -1 if nothing was stored.
+        size: bytes appended, of all records.
+        queue_offset: of the message, or of a batch's first.
+        message_count: messages stored.
+        physical_offsets: of each message of a batch; empty for a single one.
+        store_host: address and port as in the record.
+    """
+
+    status: PutStatus
+    physical_offset: int = -1
+    size: int = 0
+    queue_offset: int = -1
+    message_count: int = 0
+    physical_offsets: tuple[int, ...] = ()
+    store_host: bytes = b""
+
+    @property
+    def end_offset(self) -> int:
+        """Physical offset behind the records; they are stored for good once ``flushed_offset`` has reached it."""
+        return self.physical_offset + self.size
+
+    @property
+    def msg_id(self) -> str:
+        """Offset message id; of a batch all ids, separated by commas."""
+        host = Host.from_bytes(self.store_host, 0, len(self.store_host) != _HOST_V4_BYTES)
+        offsets = self.physical_offsets or (self.physical_offset,)
+        return ",".join(encode_message_id(host, offset) for offset in offsets)
+
+
+_HOST_V4_BYTES = 8
+
+
+class GetResult(NamedTuple):
+    """Result of a read from a queue.
+
+    Attributes:
+        status: FOUND, or why there is nothing.
+        next_offset: queue offset to go on with.
+        min_offset: first queue offset that is readable.
+        max_offset: queue offset of the next message to come.
+        slices: stored records back to back, as slices of the mapped log; records that are neighbours there
+            share one.
+        message_count: records in them.
+        size: their bytes.
+        is_far: the last of them is so far from the log's end that it is likely not in memory any more.
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    slices: list[memoryview]
+    message_count: int
+    size: int
+    is_far: bool = False
+
+
+class Arrival(NamedTuple):
+    """Messages that became readable in one queue.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        max_offset: queue offset one past the newest.
+        tags_codes: of the new ones, in order.
+    """
+
+    topic: str
+    queue_id: int
+    max_offset: int
+    tags_codes: list[int]
+
+
+class QueryResult(NamedTuple):
+    """Messages found by key.
+
+    Attributes:
+        records: stored records, the newest first, as slices of the mapped log.
+        last_update_timestamp_ms: store timestamp of the newest message with a key in the Index.
+        last_update_physical_offset: its physical offset.
+    """
+
+    records: list[memoryview]
+    last_update_timestamp_ms: int
+    last_update_physical_offset: int

@@ -1,0 +1,1 @@
+"""Storage of timer messages: ``timerwheel``, ``timerlog``, and their recovery."""

@@ -1,0 +1,267 @@
+"""The ``timerlog`` files: units of timer messages, in the order in which they were enqueued.
+
+Appends go to the page cache by one write for many; files are sparse and read in blocks, so that a million of
+waiting messages take no memory.
+
+Source: ``TimerLog``.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.files.disk import Disk
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import MAGIC_BLANK
+from rmq_formats.codecs.timer import BLANK, TIMER_UNIT_BYTES, TimerUnit, encode_blank
+from rmq_formats.errors import FormatError, StoreSizeError
+
+_BLOCK_BYTES: Final = 16 << 10
+_MANY_BYTES: Final = (1 << 20) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+_NO_FILE: Final = -1
+
+
+class TimerLog:
+    """``timerlog``: units of timer messages, linked by slot of the wheel.
+
+    Attributes:
+        directory: where the files are.
+        file_bytes: size of each.
+        end: position of the next unit, bytes.
+    """
+
+    def __init__(self, directory: str, file_bytes: int, disk: Disk) -> None:
+        """Open the existing files; ``truncate`` says where the log ends.
+
+        Raises:
+            StoreSizeError: a file of another size.
+            OSError: the directory or a file cannot be read.
+        """
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self._disk = disk
+        self._open: dict[int, int] = {}  # descriptors by start
+        self._starts = self._list()
+        self.end = self._starts[-1] + file_bytes if self._starts else 0
+        self._tail = bytearray()  # units that are not in the file yet
+        self._unsynced: set[int] = set()
+        self._has_new_name = False
+        self._block = b""
+        self._block_at = 0
+
+    def _list(self) -> list[int]:
+        found = []
+        directory = Path(self.directory)
+        files = [path for path in sorted(directory.iterdir()) if path.is_file()] if directory.is_dir() else []
+        files = [path for path in files if paths.parse_segment_name(path.name) is not None]
+        if files and not files[-1].stat().st_size:  # ``MappedFileQueue#doLoad``
+            self._disk.remove(str(files.pop()))
+        for path in files:
+            start, size = int(path.name), path.stat().st_size
+            if size != self.file_bytes:
+                raise StoreSizeError(
+                    f"{path}: has {size} bytes, but mappedFileSizeTimerLog is {self.file_bytes}; use the old setting"
+                )
+            found.append(start)
+        return found
+
+    @property
+    def begin(self) -> int:
+        """Position of the first unit."""
+        return self._starts[0] if self._starts else 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all appended units are written to the files."""
+        return not self._tail
+
+    # --- writing ------------------------------------------------------------------------
+    def append(self, unit: TimerUnit) -> int:
+        """Append a unit to a buffer, which ``write`` writes to the file.
+
+        Returns:
+            Its position.
+
+        Raises:
+            OSError: there is no room for a new file; nothing has changed.
+        """
+        if not self._starts or self.end >= self._starts[-1] + self.file_bytes:
+            self._roll(self.end - self.end % self.file_bytes)
+        elif TIMER_UNIT_BYTES + BLANK.size > self._left:
+            self.write()
+            last = self._starts[-1]
+            self._disk.write(self._descriptor(last), encode_blank(self._left), self.end - last)
+            self._roll(last + self.file_bytes)
+        position = self.end
+        self._tail += unit.encode()
+        self.end = position + TIMER_UNIT_BYTES
+        return position
+
+    @property
+    def _left(self) -> int:
+        return self._starts[-1] + self.file_bytes - self.end
+
+    def _roll(self, start: int) -> None:
+        self.write()
+        self._disk.make_directory(self.directory)
+        self._open[start] = self._disk.create(self._path(start), self.file_bytes, allocate=False)
+        self._has_new_name = True
+        self._starts.append(start)
+        self.end = start
+
+    def write(self) -> None:
+        """Write the appended units to the file.
+
+        Raises:
+            OSError: the disk is full or broken; all is kept, to be tried again.
+        """
+        if self._tail:
+            last = self._starts[-1]
+            self._disk.write(self._descriptor(last), self._tail, self._tail_at - last)
+            self._unsynced.add(last)
+            self._tail = bytearray()
+            self._block = b""  # it may end where the tail began
+
+    @property
+    def _tail_at(self) -> int:
+        return self.end - len(self._tail)
+
+    def truncate(self, end: int) -> None:
+        """Cut the log at a position: what is behind it becomes zeros, files behind it are removed.
+
+        Raises:
+            OSError: the disk does not do it.
+        """
+        while self._starts and self._starts[-1] >= max(end, 1) and len(self._starts) > 1:
+            self._remove(self._starts.pop())
+        if self._starts:
+            last = self._starts[-1]
+            self._disk.zero(self._descriptor(last), max(end - last, 0), self.file_bytes)
+            self._unsynced.add(last)
+        self.end = end
+        self._block = b""
+
+    def remove_before(self, physical_offset: int) -> int:
+        """Remove files whose messages are all gone from the CommitLog, never the last one.
+
+        Args:
+            physical_offset: where the CommitLog begins.
+
+        Returns:
+            How many.
+
+        Source: ``MappedFileQueue#deleteExpiredFileByOffsetForTimerLog``.
+        """
+        removed = 0
+        while len(self._starts) > 1:
+            room = self.file_bytes - BLANK.size
+            unit = self.read(self._starts[0] + (room // TIMER_UNIT_BYTES - 1) * TIMER_UNIT_BYTES)
+            if unit is None or unit.physical_offset >= physical_offset:
+                break
+            self._remove(self._starts.pop(0))
+            removed += 1
+        return removed
+
+    def _remove(self, start: int) -> None:
+        descriptor = self._open.pop(start, _NO_FILE)
+        if descriptor != _NO_FILE:
+            self._disk.close(descriptor)
+        self._unsynced.discard(start)
+        self._disk.remove(self._path(start))
+
+    # --- the disk -----------------------------------------------------------------------
+    def take_unsynced(self) -> tuple[list[str], bool]:
+        """Files to flush, and whether their directory is to be flushed, too; they count as flushed from now on."""
+        files, named = [self._path(start) for start in sorted(self._unsynced)], self._has_new_name
+        self._unsynced.clear()
+        self._has_new_name = False
+        return files, named
+
+    def touch(self) -> None:
+        """Mark the last files as not flushed, after a flush that failed."""
+        self._unsynced.update(self._starts[-2:])
+        self._has_new_name = True
+
+    def _path(self, start: int) -> str:
+        return f"{self.directory}/{paths.segment_name(start)}"
+
+    def _descriptor(self, start: int) -> int:
+        descriptor = self._open.get(start)
+        if descriptor is None:
+            descriptor = self._open[start] = self._disk.open(self._path(start))
+        return descriptor
+
+    # --- reading ------------------------------------------------------------------------
+    def read(self, position: int) -> TimerUnit | None:
+        """The unit at a position; None where there is none."""
+        if not self.begin <= position <= self.end - TIMER_UNIT_BYTES:
+            return None
+        at = position - self._block_at
+        if not (self._block and 0 <= at <= len(self._block) - TIMER_UNIT_BYTES):
+            if self._tail and position >= self._tail_at:
+                return TimerUnit.decode(self._tail, position - self._tail_at)
+            start = position - position % self.file_bytes
+            # Chains are read backwards: the units before this one are wanted next.
+            begin = max(start, position + TIMER_UNIT_BYTES - _BLOCK_BYTES)
+            self._block = self._read(start, begin - start, position + TIMER_UNIT_BYTES - begin)
+            self._block_at = begin
+            at = position - begin
+        try:
+            return TimerUnit.decode(self._block, at)
+        except FormatError:
+            return None
+
+    def _read(self, start: int, offset: int, size: int) -> bytes:
+        return self._disk.read(self._descriptor(start), size, offset) if start in self._starts else b""
+
+    def positions(self, begin: int, end: int) -> Iterator[int]:
+        """Positions of the units from ``begin`` on and before ``end``."""
+        room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+        for start in self._starts:
+            first = max(begin - start, 0) + start
+            yield from range(first, min(start + room, end), TIMER_UNIT_BYTES)
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """All units, by blocks of some thousands: the position of the first unit, and the block's bytes.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        self.write()
+        room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+        for start in self._starts:
+            end = min(start + room, self.end)
+            for position in range(start, end, _MANY_BYTES):
+                yield position, self._read(start, position - start, min(_MANY_BYTES, end - position))
+
+    def sound_end(self, begin: int) -> int:
+        """Where the consecutive sound units end that begin at a position."""
+        position = max(begin, self.begin)
+        for start in [start for start in self._starts if start + self.file_bytes > position]:
+            position = max(position, start)
+            sound, is_full = self._sound_in(start, position - start)
+            position = start + sound
+            if not is_full:
+                return position
+        return position
+
+    def _sound_in(self, start: int, offset: int) -> tuple[int, bool]:
+        """Offset in a file at which its sound units end, and whether a BLANK follows."""
+        step = _BLOCK_BYTES // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+        while offset < self.file_bytes:
+            block = self._read(start, offset, min(step, self.file_bytes - offset))
+            for at in range(0, len(block), TIMER_UNIT_BYTES):
+                if len(block) - at >= BLANK.size and BLANK.unpack_from(block, at)[2] == MAGIC_BLANK:
+                    return offset + at, True
+                try:
+                    TimerUnit.decode(block, at)
+                except FormatError:
+                    return offset + at, False
+            offset += step
+        return self.file_bytes, True
+
+    def close(self) -> None:
+        """Close all files."""
+        for descriptor in self._open.values():
+            self._disk.close(descriptor)
+        self._open.clear()

@@ -1,0 +1,177 @@
+"""Opens the timer files ``timerlog``, ``timerwheel`` and ``timercheck``, and repairs them after a crash.
+
+Source: ``TimerMessageStore#recover``, ``#recoverAndRevise``, ``#reviseQueueOffset``.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+from rmq_core.store.commitlog.mapped_file import MappedFile
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.results import GetStatus
+from rmq_core.store.store import MessageStore
+from rmq_core.store.timer.log import TimerLog
+from rmq_core.store.timer.store import TimerConfig, TimerProgress, TimerStore
+from rmq_core.store.timer.wheel import TimerWheel
+from rmq_formats.codecs.record_layout import head_struct
+from rmq_formats.codecs.timer import (
+    FLAG_DELETE,
+    NO_POSITION,
+    TIMER_UNIT_BYTES,
+    WHEEL_FILE_BYTES,
+    TimerCheckpoint,
+    decode_done_offset,
+)
+from rmq_formats.codecs.topics import TIMER_TOPIC
+from rmq_formats.errors import FormatError, StoreSizeError
+
+_LOGGER = logging.getLogger(__name__)
+_PHYSICAL_OFFSET: Final = head_struct("physical_offset")
+
+
+def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerStore:
+    """Open the timer files of a store; missing ones are created when the first timer message comes.
+
+    Args:
+        config: settings of the files.
+        store: where the messages are.
+        now_ms: the time.
+
+    Raises:
+        StoreSizeError: a file of another size than the settings say.
+        OSError: a file cannot be read.
+    """
+    disk = store.disk
+    checkpoint, done_offset = _read_checkpoint(config, disk)
+    wheel, is_wheel_there = _read_wheel(config, disk)
+    log = TimerLog(config.log_path, config.file_bytes, disk)
+    read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
+    now_ms -= now_ms % config.precision_ms
+    wheel.clear_before(read_time_ms)
+    flushed, again_before, log_end = checkpoint.last_timer_log_flush_position, 0, store.max_physical_offset
+    if flushed > log.end:
+        flushed, again_before = 0, checkpoint.last_timer_queue_offset
+        done_offset = _forget(wheel, log, store)
+    if done_offset is None:
+        done_offset = _first_offset(store) if checkpoint == TimerCheckpoint() else log_end
+    last_end = _mend(wheel, log, flushed if is_wheel_there else 0, log_end, read_time_ms)
+    queue_offset = _queue_offset(store, log, last_end, 0 if again_before else checkpoint.last_timer_queue_offset)
+    progress = TimerProgress(
+        log_end,
+        min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
+        queue_offset,
+        min(done_offset, log_end),
+        log.end,
+    )
+    return TimerStore(config, disk, wheel, log, checkpoint, progress, again_before)
+
+
+def _forget(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
+    """Discard wheel and ``timerlog`` to enqueue all messages again, as units that were flushed are missing.
+
+    Returns:
+        Physical offset from which on there may be messages that were delivered already.
+    """
+    _LOGGER.warning(
+        "%(directory)s ends before its checkpoint: all timer messages are enqueued again",
+        {"directory": log.directory},
+    )
+    wheel.clear_beyond(0)
+    log.truncate(log.begin)
+    return _first_offset(store)
+
+
+def _first_offset(store: MessageStore) -> int:
+    """Physical offset of the first timer message, as none was delivered before it; without one, the log's end."""
+    found = store.get(TIMER_TOPIC, 0, store.min_offset(TIMER_TOPIC, 0), 1)
+    if found.status is not GetStatus.FOUND:
+        return store.max_physical_offset
+    return int(_PHYSICAL_OFFSET.unpack_from(found.slices[0])[0])
+
+
+def _first_due_ms(wheel: TimerWheel, log: TimerLog, now_ms: int) -> int:
+    """Begin of the first slot to deliver, ms, if no checkpoint was written yet."""
+    first_ms = wheel.next_time_ms(0, now_ms) if log.end else None
+    return now_ms if first_ms is None else first_ms
+
+
+def _read_checkpoint(config: TimerConfig, disk: Disk) -> tuple[TimerCheckpoint, int | None]:
+    try:
+        data = disk.read_file(config.checkpoint_path)
+        return TimerCheckpoint.decode(data), decode_done_offset(data)
+    except (FileNotFoundError, FormatError):
+        return TimerCheckpoint(), None
+
+
+def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
+    """Read the wheel; also tells whether its file exists."""
+    wheel = TimerWheel(config.precision_ms)
+    path = Path(config.wheel_path)
+    size = path.stat().st_size if path.exists() else 0
+    if size not in (0, WHEEL_FILE_BYTES):
+        raise StoreSizeError(f"{path}: has {size} bytes, but a timer wheel has {WHEEL_FILE_BYTES}")
+    if size:
+        file = MappedFile(str(path), size, disk)
+        wheel.load(file.array)
+        file.release()
+    return wheel, size > 0
+
+
+def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, log_end: int, read_time_ms: int) -> int:
+    """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
+
+    Units behind the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
+    message that the CommitLog has lost.
+
+    Returns:
+        Position of the last unit; -1 without one.
+    """
+    begin = min(max(flushed, log.begin), log.end)
+    if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
+        begin -= begin % log.file_bytes  # behind a BLANK, or damaged: the whole file again
+    last, end = NO_POSITION, begin
+    for position in log.positions(begin, log.sound_end(begin)):
+        if _is_lost(log, position, log_end):
+            break
+        last, end = position, position + TIMER_UNIT_BYTES
+    while last == NO_POSITION and end > log.begin:
+        if _is_lost(log, end - TIMER_UNIT_BYTES, log_end):
+            end -= TIMER_UNIT_BYTES
+        else:
+            last = end - TIMER_UNIT_BYTES
+    _relink(wheel, log, end)
+    for position in log.positions(begin, end):
+        unit = log.read(position)
+        if unit is not None and unit.due_ms >= read_time_ms and position > wheel.last_position(unit.due_ms):
+            wheel.add(unit.due_ms, position, -1 if unit.flags & FLAG_DELETE else 1)
+    if log.end:
+        log.truncate(end)
+    return last
+
+
+def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:
+    """Whether a unit cannot be read, or its message is not in the CommitLog."""
+    unit = log.read(position)
+    return unit is None or unit.physical_offset + unit.size > log_end
+
+
+def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
+    """Link chains whose head is behind the log's end to their units before it; a chain without any is removed."""
+    for due_ms, position in wheel.clear_beyond(end):
+        chain = []
+        while position >= 0 and (unit := log.read(position)) is not None and unit.previous < position:
+            if position < end:
+                chain.append((position, -1 if unit.flags & FLAG_DELETE else 1))
+            position = unit.previous  # noqa: PLW2901 # the chain's place
+        for place, change in reversed(chain):
+            wheel.add(due_ms, place, change)
+
+
+def _queue_offset(store: MessageStore, log: TimerLog, last: int, noted: int) -> int:
+    """Queue offset of the next message to enqueue: behind the last unit's, and not before the noted one."""
+    unit = log.read(last) if last != NO_POSITION else None
+    message = None if unit is None else store.message(unit.physical_offset)
+    if message is not None and message.topic == TIMER_TOPIC:
+        noted = max(noted, message.queue_offset + 1)
+    return max(min(noted, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0))

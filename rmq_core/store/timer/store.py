@@ -1,0 +1,351 @@
+"""Stored timer messages: enqueued into the wheel, found when due, with the progress kept crash-safe in a checkpoint.
+
+What has been delivered counts as done only when the CommitLog has it on the disk, and the checkpoint follows
+``timerlog`` and the wheel: after a crash or a loss of power each message that waits is found again.
+
+Source: ``TimerMessageStore``.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.timer.log import TimerLog
+from rmq_core.store.timer.wheel import TimerWheel
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.codecs.paths import config_dir
+from rmq_formats.codecs.timer import (
+    BLANK_SLOTS,
+    FLAG_DELETE,
+    FLAG_NORMAL,
+    FLAG_ROLL,
+    NO_POSITION,
+    TIMER_LOG_FILE_BYTES,
+    WHEEL_FILE_BYTES,
+    WHEEL_SLOTS,
+    TimerCheckpoint,
+    TimerUnit,
+    encode_done_offset,
+)
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_ROLL_SLOTS: Final = WHEEL_SLOTS // 2 - BLANK_SLOTS
+_NOTE_BYTES: Final = 16 << 20  # growth of the CommitLog after which a checkpoint is due without other changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerConfig:
+    """Settings of the timer wheel and its files.
+
+    Attributes:
+        root: directory of the store.
+        file_bytes: size of a file of ``timerlog`` (``mappedFileSizeTimerLog``).
+        precision_ms: length of an interval (``timerPrecisionMs``).
+        roll_window_slots: slots ahead from which on a message rolls: it is stored again on the way
+            (``timerRollWindowSlot``).
+    """
+
+    root: str
+    file_bytes: int = TIMER_LOG_FILE_BYTES
+    precision_ms: int = 1000
+    roll_window_slots: int = 2 * 86_400
+
+    @property
+    def roll_slots(self) -> int:
+        """The effective roll window, slots: one that the wheel cannot hold is as long as the wheel allows."""
+        return self.roll_window_slots if 2 <= self.roll_window_slots <= _MAX_ROLL_SLOTS else _MAX_ROLL_SLOTS
+
+    @property
+    def wheel_path(self) -> str:
+        """``<root>/timerwheel``."""
+        return f"{self.root}/timerwheel"
+
+    @property
+    def log_path(self) -> str:
+        """``<root>/timerlog``."""
+        return f"{self.root}/timerlog"
+
+    @property
+    def checkpoint_path(self) -> str:
+        """``<root>/config/timercheck``."""
+        return f"{config_dir(self.root)}/timercheck"
+
+
+class TimerProgress(NamedTuple):
+    """How far taking in and delivering timer messages has come.
+
+    Attributes:
+        log_offset: end of the CommitLog at that time: what was delivered until then ends before it.
+        read_time_ms: all messages that are due before it are delivered.
+        queue_offset: all messages of the timer topic before it are enqueued.
+        scan_offset: physical offset behind which are the deliveries that the other two do not cover yet.
+        units_end: position in ``timerlog`` behind the units of what is enqueued.
+    """
+
+    log_offset: int
+    read_time_ms: int
+    queue_offset: int
+    scan_offset: int
+    units_end: int
+
+
+class TimerStore:
+    """Timer messages that wait, in ``timerwheel`` and ``timerlog``.
+
+    Attributes:
+        config: its settings.
+        wheel: its slots.
+        log: its units.
+        read_time_ms: begin of the next interval to be delivered.
+        queue_offset: of the next message of the timer topic to be enqueued.
+        done: the progress whose messages are flushed.
+        again_before: messages of the timer topic before it are enqueued for a second time; 0 if none are.
+        again_since_ms: those of them that were due before this time are delivered already.
+    """
+
+    def __init__(
+        self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
+        progress: TimerProgress, again_before: int = 0,
+    ) -> None:  # fmt: skip
+        """Use ``recovery.open_timers``."""
+        self.again_before = again_before
+        self.again_since_ms = progress.read_time_ms
+        self.config = config
+        self.wheel = wheel
+        self.log = log
+        self.read_time_ms = progress.read_time_ms
+        self.queue_offset = progress.queue_offset
+        self.done = progress
+        self._disk = disk
+        self._saved = checkpoint
+        self._saved_offset = progress.scan_offset
+        self._noted_offset = progress.log_offset
+        self._under_way: deque[TimerProgress] = deque()
+        self._delivered: dict[int, int] = {}  # time of a slot that is not cleared yet, and where its chain began
+        self._is_writing = False
+        self._has_failed = False
+        self._changes: list[tuple[int, bytes]] = []
+
+    # --- taking in ----------------------------------------------------------------------
+    def add(
+        self, due_ms: int, physical_offset: int, size: int, topic_hash: int, now_ms: int, *, recalls: bool
+    ) -> TimerUnit:
+        """Enqueue a message that waits in the CommitLog: append its unit, and link that into its slot's chain.
+
+        Args:
+            due_ms: when it is due; not before the interval of ``now_ms``.
+            physical_offset: of its record.
+            size: of its record, bytes.
+            topic_hash: Java's hash of the topic where it belongs.
+            now_ms: the time.
+            recalls: whether it recalls another message.
+
+        Raises:
+            OSError: the disk has no room for it; nothing has changed.
+
+        Source: ``TimerMessageStore#doEnqueue``.
+        """
+        write_time_ms = self.interval(now_ms)
+        slot_ms, flags = self._slot_of(due_ms, write_time_ms)
+        if recalls:
+            flags |= FLAG_DELETE
+        last = self._delivered.pop(slot_ms, None)
+        if last is not None:
+            self.wheel.clear(slot_ms, last)
+        unit = TimerUnit(
+            self.wheel.last_position(slot_ms), flags, write_time_ms, slot_ms - write_time_ms, physical_offset, size,
+            topic_hash,
+        )  # fmt: skip
+        position = self.log.append(unit)
+        self.wheel.add(slot_ms, position, -1 if recalls else 1)
+        return unit
+
+    def _slot_of(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
+        """Slot time of a message, and its unit's flags; one beyond the roll window rolls on from a nearer slot."""
+        window_ms = self.config.roll_slots * self.config.precision_ms
+        ahead_ms = due_ms - write_time_ms
+        if ahead_ms < window_ms:
+            return due_ms, FLAG_NORMAL
+        slots = self.config.roll_slots
+        if ahead_ms - window_ms < slots // 3 * self.config.precision_ms:
+            slots //= 2  # so that the next roll has time enough
+        return write_time_ms + slots * self.config.precision_ms, FLAG_NORMAL | FLAG_ROLL
+
+    def interval(self, time_ms: int) -> int:
+        """Begin of the interval that contains a time."""
+        return time_ms - time_ms % self.config.precision_ms
+
+    # --- what is due --------------------------------------------------------------------
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """Begin of the next interval that is over and has messages due; None without one.
+
+        Where the clock was set back, reading goes back as well: else what comes in now would be due at once.
+        """
+        now_ms = self.interval(now_ms)
+        self.read_time_ms = min(self.read_time_ms, now_ms)
+        while True:
+            due_ms = self.wheel.next_time_ms(self.read_time_ms, now_ms)
+            if due_ms is None:
+                self.read_time_ms = now_ms
+                return None
+            if self._delivered.get(due_ms) != self.wheel.last_position(due_ms):
+                return due_ms
+            self.read_time_ms = due_ms + self.config.precision_ms
+
+    def units(self, due_ms: int) -> Iterator[TimerUnit]:
+        """The units of a slot, from the newest to the oldest."""
+        position = self.wheel.last_position(due_ms)
+        while position != NO_POSITION:
+            unit = self.log.read(position)
+            if unit is None:
+                if position >= self.log.begin:  # else all of it is gone from the CommitLog
+                    self._tell_broken(due_ms, position)
+                return
+            yield unit
+            if unit.previous >= position:
+                self._tell_broken(due_ms, position)
+                return
+            position = unit.previous
+
+    def _tell_broken(self, due_ms: int, position: int) -> None:
+        _LOGGER.error(
+            "%(directory)s: no sound unit at %(position)d, or behind it; messages that are due at %(due_ms)d are lost",
+            {"directory": self.log.directory, "position": position, "due_ms": due_ms},
+        )
+
+    def delivered(self, due_ms: int) -> None:
+        """Mark an interval as delivered."""
+        self._delivered[due_ms] = self.wheel.last_position(due_ms)
+        self.read_time_ms = due_ms + self.config.precision_ms
+
+    # --- how far it has come ------------------------------------------------------------
+    def note(self, log_offset: int, scan_offset: int) -> None:
+        """Note the progress of now, which counts as done once the CommitLog is flushed up to ``log_offset``.
+
+        Args:
+            log_offset: where the CommitLog ends now.
+            scan_offset: physical offset before the deliveries of an unfinished interval; else ``log_offset``.
+        """
+        progress = TimerProgress(log_offset, self.read_time_ms, self.queue_offset, scan_offset, self.log.end)
+        self._under_way.append(progress)
+        self._noted_offset = log_offset
+
+    def is_noted(self, log_offset: int) -> bool:
+        """Whether a start from the progress noted last would read little of the CommitLog."""
+        return log_offset - self._noted_offset < _NOTE_BYTES
+
+    def settle(self, flushed_offset: int) -> None:
+        """Count as done all progress whose messages are flushed.
+
+        Args:
+            flushed_offset: physical offset up to which the CommitLog is.
+        """
+        under_way = self._under_way
+        while under_way and under_way[0].log_offset <= flushed_offset:
+            self.done = under_way.popleft()
+        done_ms = self.done.read_time_ms
+        for due_ms in [due_ms for due_ms in self._delivered if due_ms < done_ms]:
+            self.wheel.clear(due_ms, self._delivered.pop(due_ms))
+
+    def checkpoint(self, now_ms: int, state_version: int = 0) -> TimerCheckpoint:
+        """The next checkpoint to be written."""
+        saved, done = self._saved, self.done
+        changed = (saved.last_read_time_ms, saved.last_timer_queue_offset) != (done.read_time_ms, done.queue_offset)
+        return TimerCheckpoint(
+            done.read_time_ms,
+            done.units_end,
+            done.queue_offset,
+            done.queue_offset,
+            state_version,
+            now_ms if changed else saved.timestamp_ms,
+            saved.counter + changed,
+        )
+
+    def save(self, now_ms: int, flushed_offset: int, run: Callable[[Callable[[], None]], object]) -> None:
+        """Write a checkpoint if the progress has changed, unless one is being written.
+
+        Args:
+            now_ms: the time.
+            flushed_offset: physical offset up to which the CommitLog is on the disk.
+            run: runs the writing, on another thread perhaps; what it raises is kept, and all is tried again.
+
+        Raises:
+            OSError: units cannot be put into their file.
+        """
+        self.log.write()
+        self.settle(flushed_offset)
+        if self._is_writing:
+            return
+        if self._has_failed:
+            self._has_failed = False
+            self.wheel.touch([position for position, _ in self._changes])
+            self.log.touch()
+        checkpoint = self.checkpoint(now_ms)
+        if not self._is_due(checkpoint):
+            return
+        self._changes = self.wheel.take_changes()
+        files, named = self.log.take_unsynced()
+        self._saved, self._saved_offset = checkpoint, self.done.scan_offset
+        data = checkpoint.encode_file()
+        data = encode_done_offset(data, self.done.scan_offset)
+        self._is_writing = True
+
+        def write() -> None:
+            try:
+                self._write(files, named, data)
+            except OSError:
+                self._has_failed = True
+                raise
+            finally:
+                self._is_writing = False
+
+        run(write)
+
+    def _is_due(self, checkpoint: TimerCheckpoint) -> bool:
+        if self.log.end == 0 and self.done.queue_offset == 0 and self._saved == TimerCheckpoint():
+            return False  # no timer message ever: no file either
+        return (
+            self._has_failed
+            or checkpoint.counter != self._saved.counter
+            or checkpoint.last_timer_log_flush_position != self._saved.last_timer_log_flush_position
+            or self.done.scan_offset - self._saved_offset >= _NOTE_BYTES
+        )
+
+    def _write(self, files: list[str], named: bool, checkpoint: bytes) -> None:
+        """Force units, then the wheel, then the checkpoint."""
+        disk = self._disk
+        for path in files:
+            self._force(path, [])
+        if named:
+            disk.sync_directory(self.log.directory)
+        if self._changes:
+            self._ensure(self.config.wheel_path, WHEEL_FILE_BYTES)
+            self._force(self.config.wheel_path, self._changes)
+        disk.make_directory(config_dir(self.config.root))
+        self._ensure(self.config.checkpoint_path, CHECKPOINT_FILE_BYTES)
+        self._force(self.config.checkpoint_path, [(0, checkpoint)])
+
+    def _ensure(self, path: str, size: int) -> None:
+        disk = self._disk
+        if not os.path.exists(path):  # noqa: PTH110 # paths are strings here, as errors name them
+            disk.close(disk.create(path, size, allocate=False))
+            disk.sync_directory(os.path.dirname(path))  # noqa: PTH120
+        elif os.path.getsize(path) < size:  # noqa: PTH202 # as ``Disk.create`` may leave it
+            self._force(path, [(size - 1, b"\0")])
+
+    def _force(self, path: str, changes: list[tuple[int, bytes]]) -> None:
+        descriptor = self._disk.open(path)
+        try:
+            for position, data in changes:
+                self._disk.write(descriptor, data, position)
+            self._disk.sync(descriptor)
+        finally:
+            self._disk.close(descriptor)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.log.close()

@@ -1,0 +1,156 @@
+"""The timer wheel in memory: for each interval of time a slot, with the newest unit of its chain in ``timerlog``.
+
+The file is only written when a checkpoint is, page by page, so that it never points beyond what of
+``timerlog`` is on the disk. Pages that were never used take no memory.
+
+Source: ``TimerWheel``.
+"""
+
+import mmap
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.timer import NO_POSITION, SLOT, SLOT_BYTES, WHEEL_FILE_BYTES, WHEEL_SLOTS, TimerSlot
+
+PAGE_BYTES: Final = 4096
+_SLOTS_A_PAGE: Final = PAGE_BYTES // SLOT_BYTES
+_EMPTY: Final = bytes(SLOT_BYTES)
+_STRIDE: Final = 1 << 12  # slots that a search looks at at once
+_DTYPE: Final = np.dtype([("time_index", ">i8"), ("first", ">i8"), ("last", ">i8"), ("count", ">i4"), ("magic", ">i4")])
+assert _DTYPE.itemsize == SLOT_BYTES
+
+
+class TimerWheel:
+    """``timerwheel``: one slot for each unit of time.
+
+    Attributes:
+        precision_ms: length of an interval.
+    """
+
+    def __init__(self, precision_ms: int) -> None:
+        self.precision_ms = precision_ms
+        # Private: in a shared map, the default, pages that are only read would take memory, too.
+        self._memory = mmap.mmap(-1, WHEEL_FILE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._slots = np.frombuffer(self._memory, dtype=_DTYPE)
+        self._dirty: set[int] = set()
+
+    def load(self, image: NDArray[np.uint8]) -> None:
+        """Load a file's content; pages of zeros are skipped."""
+        pages = image.reshape(-1, PAGE_BYTES)
+        for page in np.flatnonzero(pages.any(axis=1)).tolist():
+            self._memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = pages[page].tobytes()
+
+    def slot(self, time_ms: int) -> TimerSlot | None:
+        """The slot of a time; None if nothing is due then."""
+        time_index = time_ms // self.precision_ms
+        found = TimerSlot(*SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES))
+        return found if found.time_index == time_index else None
+
+    def last_position(self, time_ms: int) -> int:
+        """Position of the newest unit that is due at a time; -1 without one."""
+        time_index = time_ms // self.precision_ms
+        found, _, last, _, _ = SLOT.unpack_from(self._memory, time_index % WHEEL_SLOTS * SLOT_BYTES)
+        return int(last) if found == time_index else NO_POSITION
+
+    def add(self, time_ms: int, position: int, change: int) -> None:
+        """Make a new unit the head of a slot's chain.
+
+        Args:
+            time_ms: when it is due.
+            position: of the unit.
+            change: of the slot's count: 1, or -1 for a recall.
+        """
+        time_index = time_ms // self.precision_ms
+        place = time_index % WHEEL_SLOTS
+        found, first, _last, count, magic = SLOT.unpack_from(self._memory, place * SLOT_BYTES)
+        if found != time_index:
+            first, count, magic = position, 0, 0
+        SLOT.pack_into(self._memory, place * SLOT_BYTES, time_index, first, position, count + change, magic)
+        self._dirty.add(place // _SLOTS_A_PAGE)
+
+    def clear(self, time_ms: int, last: int) -> None:
+        """Empty a slot, if the head of its chain is still the given unit."""
+        if self.last_position(time_ms) == last:
+            place = time_ms // self.precision_ms % WHEEL_SLOTS
+            self._memory[place * SLOT_BYTES : (place + 1) * SLOT_BYTES] = _EMPTY
+            self._dirty.add(place // _SLOTS_A_PAGE)
+
+    def clear_before(self, time_ms: int) -> None:
+        """Empty all slots before a time: their messages have been delivered."""
+        times = self._slots["time_index"]
+        self._clear_all(np.flatnonzero((times != 0) & (times < time_ms // self.precision_ms)))
+
+    def clear_beyond(self, position: int) -> list[tuple[int, int]]:
+        """Empty the slots whose chain's head is at or behind a position of ``timerlog``.
+
+        Returns:
+            The time of each, ms, and the position of its chain's head.
+        """
+        slots = self._slots
+        places = np.flatnonzero((slots["time_index"] != 0) & (slots["last"] >= position))
+        found = [
+            (int(slots["time_index"][place]) * self.precision_ms, int(slots["last"][place]))
+            for place in places.tolist()
+        ]
+        self._clear_all(places)
+        return found
+
+    def _clear_all(self, places: NDArray[np.int64]) -> None:
+        for place in places.tolist():
+            self._memory[place * SLOT_BYTES : (place + 1) * SLOT_BYTES] = _EMPTY
+        self._dirty.update(np.unique(places // _SLOTS_A_PAGE).tolist())
+
+    def next_time_ms(self, begin_ms: int, end_ms: int) -> int | None:
+        """The earliest time from ``begin_ms`` on and before ``end_ms`` at which something is due; None without one."""
+        begin, end = max(begin_ms // self.precision_ms, 1), end_ms // self.precision_ms  # 0 is a slot without use
+        if end - begin > WHEEL_SLOTS:
+            times = self._slots["time_index"]
+            due = times[(times >= begin) & (times < end)]
+            return int(due.min()) * self.precision_ms if len(due) else None
+        while begin < end:
+            place = begin % WHEEL_SLOTS
+            width = min(_STRIDE, end - begin, WHEEL_SLOTS - place)
+            times = self._slots["time_index"][place : place + width]
+            hits = np.flatnonzero(times == np.arange(begin, begin + width))
+            if len(hits):
+                return (begin + int(hits[0])) * self.precision_ms
+            begin += width
+        return None
+
+    def count(self, time_ms: int) -> int:
+        """Messages that are due at a time, less recalls."""
+        slot = self.slot(time_ms)
+        return 0 if slot is None else slot.count
+
+    def count_from(self, begin_ms: int) -> int:
+        """Messages that are due at a time or later, less recalls. Source: ``TimerWheel#getAllNum``."""
+        slots = self._slots
+        return int(slots["count"][slots["time_index"] >= max(begin_ms // self.precision_ms, 1)].sum(dtype=np.int64))
+
+    def are_linked(self, times_ms: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Mask of the units that stand in their slot's chain.
+
+        Args:
+            times_ms: when each is due.
+            positions: of each in ``timerlog``.
+        """
+        indices = times_ms // self.precision_ms
+        slots = self._slots[indices % WHEEL_SLOTS]
+        is_there: NDArray[np.bool_] = (indices > 0) & (slots["time_index"] == indices)
+        is_there &= (slots["first"] <= positions) & (positions <= slots["last"])
+        return is_there
+
+    def take_changes(self) -> list[tuple[int, bytes]]:
+        """Take the pages that have changed since the last call: position in the file and content of each."""
+        changed = [
+            (page * PAGE_BYTES, self._memory[page * PAGE_BYTES : (page + 1) * PAGE_BYTES])
+            for page in sorted(self._dirty)
+        ]
+        self._dirty.clear()
+        return changed
+
+    def touch(self, positions: list[int]) -> None:
+        """Mark pages as changed again, as they could not be written."""
+        self._dirty.update(position // PAGE_BYTES for position in positions)

@@ -1,0 +1,295 @@
+"""Builds Arrow record batches from frame rows, column buffer by column buffer.
+
+Windows fit a processor's cache, batches are as large as suits Spark: kernels append to each column's
+buffer window by window. A column is computed only if it is in the schema.
+"""
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.arrow.rows import FrameRows
+from rmq_formats.arrow.schema import TIMESTAMP
+from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.layout import RECORD_VERSIONS
+from rmq_formats.codecs.record_layout import (
+    RECORD_BODY_CRC_AT,
+    RECORD_BORN_TIMESTAMP_AT,
+    RECORD_FLAG_AT,
+    RECORD_HEAD_BYTES,
+    RECORD_MAGIC_AT,
+    RECORD_PHYSICAL_OFFSET_AT,
+    RECORD_PREPARED_OFFSET_AT,
+    RECORD_QUEUE_ID_AT,
+    RECORD_QUEUE_OFFSET_AT,
+    RECORD_RECONSUME_TIMES_AT,
+    RECORD_SIZE_AT,
+    RECORD_SYS_FLAG_AT,
+)
+from rmq_formats.kernels import scan
+from rmq_formats.kernels.columns import gather as kernel
+from rmq_formats.kernels.columns import hosts as host_kernel
+from rmq_formats.kernels.columns import text as text_kernel
+
+MAX_ROWS: Final = 1 << 16
+_FIRST_BYTES: Final = 1 << 16
+
+# Anchor and distance, in bytes, of each integer in a record; those behind the hosts are counted from the body.
+_NARROW: Final = {
+    "queue_id": (kernel.ANCHOR_RECORD, RECORD_QUEUE_ID_AT),
+    "size": (kernel.ANCHOR_RECORD, RECORD_SIZE_AT),
+    "flag": (kernel.ANCHOR_RECORD, RECORD_FLAG_AT),
+    "sys_flag": (kernel.ANCHOR_RECORD, RECORD_SYS_FLAG_AT),
+    "reconsume_times": (kernel.ANCHOR_BODY, RECORD_RECONSUME_TIMES_AT - RECORD_HEAD_BYTES),
+    "body_crc": (kernel.ANCHOR_RECORD, RECORD_BODY_CRC_AT),
+    "version": (kernel.ANCHOR_RECORD, RECORD_MAGIC_AT),
+}
+_WIDE: Final = {
+    "queue_offset": (kernel.ANCHOR_RECORD, RECORD_QUEUE_OFFSET_AT),
+    "physical_offset": (kernel.ANCHOR_RECORD, RECORD_PHYSICAL_OFFSET_AT),
+    "store_timestamp": (kernel.ANCHOR_STORE_TIMESTAMP, 0),
+    "born_timestamp": (kernel.ANCHOR_RECORD, RECORD_BORN_TIMESTAMP_AT),
+    "prepared_transaction_offset": (kernel.ANCHOR_BODY, RECORD_PREPARED_OFFSET_AT - RECORD_HEAD_BYTES),
+}
+_PROPERTY_COLUMNS: Final = frozenset({"tags", "keys", "uniq_key", "properties"})
+
+
+def _pooled(byte_count: int) -> pa.Buffer:
+    """Allocate from Arrow's memory pool, which reuses memory; numpy's would come fresh from the system each time."""
+    return pa.allocate_buffer(byte_count)
+
+
+class _Strings:
+    """A growing string or binary array."""
+
+    def __init__(self, rows: int, first_bytes: int, *, nullable: bool = False) -> None:
+        self._offsets_buffer = _pooled(4 * (rows + 1))
+        self.offsets = np.frombuffer(self._offsets_buffer, dtype=np.int32)
+        self.offsets[0] = 0
+        self._buffer = _pooled(first_bytes)
+        self.out = np.frombuffer(self._buffer, dtype=np.uint8)
+        self.valid = np.empty(rows if nullable else 0, dtype=np.bool_)
+        self.used = 0
+
+    def reserve(self, byte_count: int) -> None:
+        """Grow the value buffer so that it takes that many bytes more."""
+        needed = self.used + byte_count + kernel.SLACK_BYTES
+        if needed > len(self.out):
+            buffer = _pooled(max(needed, 2 * len(self.out)))
+            out = np.frombuffer(buffer, dtype=np.uint8)
+            out[: self.used] = self.out[: self.used]
+            self._buffer, self.out = buffer, out
+
+    def reserve_rows(self, rows: int) -> None:
+        """Grow the offsets and validity so that they take that many rows in all."""
+        if rows >= len(self.offsets):
+            buffer = _pooled(8 * (rows + 1))
+            offsets = np.frombuffer(buffer, dtype=np.int32)
+            offsets[: len(self.offsets)] = self.offsets
+            self._offsets_buffer, self.offsets = buffer, offsets
+
+    def append(self, data: NDArray[np.uint8], table: NDArray[np.int64], column: int, at: int) -> None:
+        """Append the byte strings that a table of spans points to; ``at`` is how many rows there are."""
+        self.reserve(int(kernel.total_bytes(table, column)))
+        self.used = kernel.append_spans(data, table, column, at, self.offsets, self.out, self.used)
+        if len(self.valid):
+            kernel.append_valid(table, column, at, self.valid)
+
+    def array(self, rows: int, kind: pa.DataType) -> pa.Array:
+        """Return the first ``rows`` values as an Arrow array."""
+        validity = bitmap(self.valid[:rows]) if len(self.valid) else None
+        return pa.Array.from_buffers(kind, rows, [validity, self._offsets_buffer, self._buffer])
+
+
+class _Lists:
+    """Offsets buffer of a growing list or map column, and the item count of all rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.offsets = np.zeros(rows + 1, dtype=np.int32)
+        self.count = 0
+
+    def array(self, rows: int) -> pa.Array:
+        return pa.array(self.offsets[: rows + 1])
+
+
+def bitmap(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+    """Return Arrow's validity bitmap; None where all are valid."""
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def timestamps_array(timestamps_ms: NDArray[np.int64]) -> pa.Array:
+    """Convert milliseconds to Spark's TIMESTAMP; null outside of its years, 1 to 9999."""
+    out = np.empty(len(timestamps_ms), dtype=np.int64)
+    valid = np.empty(len(timestamps_ms), dtype=np.bool_)
+    kernel.to_microseconds(timestamps_ms, out, valid)
+    return pa.Array.from_buffers(TIMESTAMP, len(out), [bitmap(valid), pa.py_buffer(out)])
+
+
+class BatchBuilder:
+    """Accumulates frame rows into column buffers and gives them out as record batches."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Create an empty builder.
+
+        Args:
+            schema: of the wanted columns, a part of ``rmq_formats.arrow.schema.COMMITLOG``.
+        """
+        self._schema = schema
+        self._names = frozenset(schema.names)
+        self._narrow_names = [name for name in schema.names if name in _NARROW]
+        self._wide_names = [name for name in schema.names if name in _WIDE]
+        self._narrow = np.array([_NARROW[name] for name in self._narrow_names], dtype=np.int64).reshape(-1, 2)
+        self._wide = np.array([_WIDE[name] for name in self._wide_names], dtype=np.int64).reshape(-1, 2)
+        self._separators = np.empty(text_kernel.MAX_BLOCK_BYTES, dtype=np.int32)
+        self._slots = np.empty(text_kernel.NAME_SLOTS, dtype=np.int32)
+        self._first_bytes: dict[str, int] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.count = 0
+        self.byte_count = 0
+        self._strings: dict[str, _Strings] = {}
+        self._lists: dict[str, _Lists] = {}
+        self._errors: dict[int, str] = {}
+
+    def _allocate(self) -> None:
+        """Allocate buffers for a new batch; those of the last one belong to that batch."""
+        rows = MAX_ROWS
+        self._narrow_buffer = _pooled(4 * rows * len(self._narrow) + 8)
+        self._wide_buffer = _pooled(8 * rows * len(self._wide) + 8)
+        narrow = np.frombuffer(self._narrow_buffer, dtype=np.int32, count=rows * len(self._narrow))
+        wide = np.frombuffer(self._wide_buffer, dtype=np.int64, count=rows * len(self._wide))
+        self._out_narrow = narrow.reshape(len(self._narrow), rows)
+        self._out_wide = wide.reshape(len(self._wide), rows)
+        for name in self._names & {"topic", "msg_id", "body", "born_host", "store_host"}:
+            self._strings[name] = self._new_strings(name)
+        for name in self._names & {"tags", "uniq_key"}:
+            self._strings[name] = self._new_strings(name, nullable=True)
+        for name in self._names & {"keys", "properties"}:
+            self._lists[name] = _Lists(rows)
+            self._strings[name] = self._new_strings(name)
+        if "properties" in self._names:
+            self._strings["properties.value"] = self._new_strings("properties.value")
+
+    def _new_strings(self, name: str, *, nullable: bool = False) -> _Strings:
+        return _Strings(MAX_ROWS, self._first_bytes.get(name, _FIRST_BYTES), nullable=nullable)
+
+    def room_for(self, rows: FrameRows) -> bool:
+        """Return whether the rows, at most MAX_ROWS, still fit into this batch."""
+        return self.count + len(rows) <= MAX_ROWS
+
+    def append(self, rows: FrameRows) -> None:
+        """Append rows, for which there must be room."""
+        if not self.count:
+            self._allocate()
+        at = self.count
+        if "topic" in self._names:
+            rows.repair(scan.TOPIC_AT)
+        if not self._names.isdisjoint(_PROPERTY_COLUMNS):
+            self._append_properties(rows, at)
+        if len(self._narrow) or len(self._wide):
+            kernel.append_fixed(rows.data, rows.frames, self._narrow, self._wide, at, self._out_narrow, self._out_wide)
+        if "topic" in self._names:
+            self._strings["topic"].append(rows.data, rows.frames, scan.TOPIC_AT, at)
+        if "body" in self._names:
+            self._strings["body"].append(rows.data, *rows.bodies, at)
+        self._append_hosts(rows, at)
+        failed = rows.frames[:, scan.CODE]
+        if failed.any():
+            for row in np.flatnonzero(failed).tolist():
+                self._errors[at + row] = DamageCode(int(failed[row])).text
+        for row, reason in rows.errors.items():
+            self._errors.setdefault(at + row, reason)
+        self.count += len(rows)
+        self.byte_count = sum(strings.used for strings in self._strings.values())
+
+    def _append_hosts(self, rows: FrameRows, at: int) -> None:
+        store_hosts = rows.hosts(born=False) if self._names & {"msg_id", "store_host"} else None
+        if "msg_id" in self._names:
+            ids = self._strings["msg_id"]
+            ids.reserve(len(rows) * host_kernel.MAX_MESSAGE_ID_BYTES)
+            ids.used = host_kernel.append_message_ids(
+                rows.data, rows.frames, store_hosts, at, ids.offsets, ids.out, ids.used
+            )
+        for name in self._names & {"born_host", "store_host"}:
+            hosts = store_hosts if name == "store_host" else rows.hosts(born=True)
+            texts = self._strings[name]
+            texts.reserve(len(rows) * host_kernel.MAX_HOST_TEXT_BYTES)
+            texts.used = host_kernel.append_hosts(rows.data, hosts, at, texts.offsets, texts.out, texts.used)
+
+    def _append_properties(self, rows: FrameRows, at: int) -> None:
+        found = self._append_map(rows, at) if "properties" in self._names else rows.well_known
+        if "tags" in self._names:
+            self._strings["tags"].append(rows.data, found, text_kernel.TAGS_AT, at)
+        if "uniq_key" in self._names:
+            self._strings["uniq_key"].append(rows.data, found, text_kernel.UNIQ_KEY_AT, at)
+        if "keys" in self._names:
+            lists, strings = self._lists["keys"], self._strings["keys"]
+            capacity = int(kernel.total_bytes(found, text_kernel.KEYS_AT)) // 2 + len(rows)
+            parts = np.empty((capacity, 2), dtype=np.int64)
+            count = text_kernel.split_spaces(
+                rows.data, found, text_kernel.KEYS_AT, at, lists.count, lists.offsets, parts
+            )
+            strings.reserve_rows(lists.count + count)
+            strings.append(rows.data, parts[:count], 0, lists.count)
+            lists.count += count
+
+    def _append_map(self, rows: FrameRows, at: int) -> NDArray[np.int64]:
+        rows.repair(scan.PROPERTIES_AT)
+        lists = self._lists["properties"]
+        block_bytes = int(kernel.total_bytes(rows.frames, scan.PROPERTIES_AT))
+        entries = np.empty(
+            (block_bytes // text_kernel.ENTRY_MIN_BYTES + len(rows), text_kernel.ENTRY_COLUMNS), dtype=np.int64
+        )
+        found = np.empty((len(rows), text_kernel.WELL_KNOWN_COLUMNS), dtype=np.int64)
+        count = text_kernel.parse_properties(
+            rows.data, rows.frames, scan.PROPERTIES_AT, self._separators, self._slots,
+            at, lists.count, lists.offsets, entries, found,
+        )  # fmt: skip
+        columns = (("properties", text_kernel.ENTRY_NAME_AT), ("properties.value", text_kernel.ENTRY_VALUE_AT))
+        for name, column in columns:
+            strings = self._strings[name]
+            strings.reserve_rows(lists.count + count)
+            strings.append(rows.data, entries[:count], column, lists.count)
+        lists.count += count
+        return found
+
+    def finish(self) -> pa.RecordBatch:
+        """Return the rows appended since the last call as a record batch."""
+        arrays = [self._finish_column(field) for field in self._schema]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        for name, strings in self._strings.items():  # first guess of the next batch's buffer size
+            self._first_bytes[name] = strings.used + strings.used // 8 + _FIRST_BYTES
+        self._begin()
+        return batch
+
+    def _finish_column(self, field: pa.Field) -> pa.Array:
+        name = field.name
+        if name in _NARROW:
+            numbers = self._out_narrow[self._narrow_names.index(name), : self.count]
+            return pa.array(_versions(numbers) if name == "version" else numbers)
+        if name in _WIDE:
+            longs = self._out_wide[self._wide_names.index(name), : self.count]
+            return timestamps_array(longs) if field.type == TIMESTAMP else pa.array(longs)
+        if name == "record_error":
+            if not self._errors:
+                return pa.nulls(self.count, pa.string())
+            return pa.array([self._errors.get(row) for row in range(self.count)], pa.string())
+        if name not in self._lists:
+            return self._strings[name].array(self.count, field.type)
+        lists = self._lists[name]
+        offsets, values = lists.array(self.count), self._strings[name].array(lists.count, pa.string())
+        if name == "keys":
+            return pa.ListArray.from_arrays(offsets, values)
+        return pa.MapArray.from_arrays(
+            offsets, values, self._strings["properties.value"].array(lists.count, pa.string())
+        )
+
+
+def _versions(magic: NDArray[np.int32]) -> NDArray[np.int32]:
+    versions = np.zeros(len(magic), dtype=np.int32)
+    for known, version in RECORD_VERSIONS.items():
+        versions[magic == known] = version
+    return versions

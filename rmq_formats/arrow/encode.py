@@ -1,0 +1,262 @@
+"""Encodes rows of ``rmq_commitlog``'s columns as CommitLog records: the reverse of ``rmq_formats.arrow.batches``.
+
+Kernels encode a batch; no Python runs for a record, except for hosts that are not IPv4, once for each
+distinct one. The records have no offsets in the log yet, see ``rmq_formats.kernels.encode.rows``.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_formats.arrow.buffers import NULL_TEXT, Table, fill_texts, list_offsets, no_texts, numbers, texts
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import FLAG_BORN_HOST_V6, FLAG_STORE_HOST_V6
+from rmq_formats.codecs.record_layout import HOST_V4_BYTES, HOST_V6_BYTES
+from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.kernels.encode import hosts as host_kernel
+from rmq_formats.kernels.encode import rows as kernel
+from rmq_formats.scan.dispatch import QueueTable
+
+DEFAULT_BORN_HOST: Final = Host(b"\x7f\0\0\1", 0)
+DEFAULT_STORE_HOST: Final = Host(b"\x7f\0\0\1", 10911)
+
+_FIRST_OUT_BYTES: Final = 2 << 20  # rows encoded at once; more than a core's L2 cache holds only costs time
+_MS: Final = 1000  # microseconds
+_NAME: Final = "[%|a-zA-Z0-9_-]+"  # TopicValidator#validateTopic
+_TOPIC: Final = re.compile(rf"{_NAME}|%RETRY%{_NAME}\+{_NAME}")  # the last is KeyBuilder#buildPopRetryTopicV2
+_NO_ORDER: Final = np.iinfo(np.int64).max  # key of a row without the ordering column, which goes to the end
+_REASONS: Final = {
+    kernel.NO_TOPIC: "it has no topic",
+    kernel.NO_BODY: "it has no body",
+    kernel.TOPIC_TOO_LONG: "its topic is too long",
+    kernel.PROPERTIES_TOO_LONG: "its properties take more than 32767 bytes",
+    kernel.BAD_PROPERTY: "a property holds one of the characters \\u0001 and \\u0002, which separate properties",
+}
+
+
+def check_topic(topic: str) -> None:
+    """Refuse a topic name that no broker would create; longer names are accepted, as version 2 records hold them.
+
+    Raises:
+        StoreError: naming it.
+    """
+    if not paths.is_safe_topic(topic):
+        raise StoreError(f"topic {topic!r} cannot name a directory")
+    if _TOPIC.fullmatch(topic) is None:
+        raise StoreError(f"topic {topic!r} has other characters than %|a-zA-Z0-9_-")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """Options of the encoder: default times, CRC property, and whether offsets are kept.
+
+    Attributes:
+        now_ms: time of rows that have none.
+        crc_way: CRC_AS_GIVEN, CRC_ALWAYS or CRC_NEVER of ``rmq_formats.kernels.encode.rows``.
+        keep_offsets: the rows keep their physical offsets and queue offsets, and so their sizes.
+        max_record_bytes: limit, by the size of CommitLog files.
+    """
+
+    now_ms: int
+    crc_way: int = kernel.CRC_AS_GIVEN
+    keep_offsets: bool = False
+    max_record_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Encoded records of some rows, and the table of their numbers.
+
+    Attributes:
+        records: uint8[n], one behind the other; valid until the next piece is asked for.
+        rows: int64[rows, ENCODED_COLUMNS]; QUEUE is a row of ``RowEncoder.queue_names``.
+    """
+
+    records: NDArray[np.uint8]
+    rows: Table
+
+
+class RowEncoder(QueueTable):
+    """Encodes the record batches of one task into records, one batch after the other."""
+
+    def __init__(self, options: EncodeOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._out = np.empty(_FIRST_OUT_BYTES, dtype=np.uint8)
+        self._result = np.zeros(3, dtype=np.int64)
+        self._rows_before = 0
+        self._checked_queues = 0
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+        """Encode a batch into records, in pieces; rows with a ``record_error`` are no records and are left out.
+
+        Raises:
+            StoreError: a row that no store can hold.
+        """
+        if "record_error" in batch.schema.names and batch.column("record_error").null_count < len(batch):
+            batch = batch.filter(pc.is_null(batch.column("record_error")))
+        columns = _Columns(batch, self._options)
+        encoded = np.empty((len(batch), kernel.ENCODED_COLUMNS), dtype=np.int64)
+        done = 0
+        while done < len(batch):
+            status = kernel.encode_rows(
+                columns.numbers, columns.texts, columns.entries, columns.entry_offsets, columns.parts,
+                columns.part_offsets, done, self._options.crc_way, self._options.max_record_bytes,
+                self._queues, self._slots, self._pool, self._used, self._out, encoded, self._result,
+            )  # fmt: skip
+            begin, (done, byte_count, needed) = done, self._result.tolist()
+            if status == kernel.QUEUES_FULL:
+                self._grow_queues()
+            elif status == kernel.OUT_FULL and not byte_count:
+                self._out = np.empty(needed, dtype=np.uint8)
+            elif status not in {kernel.DONE, kernel.OUT_FULL}:
+                raise self._error(status, columns, done)
+            self._check_queues()
+            if done > begin:
+                yield Encoded(self._out[:byte_count], encoded[begin:done])
+        self._rows_before += len(batch)
+
+    def _error(self, status: int, columns: "_Columns", row: int) -> StoreError:
+        reason = _REASONS.get(status)
+        if status == kernel.RECORD_TOO_LONG:
+            size = int(self._result[2])
+            reason = f"its record takes {size} bytes, a CommitLog file holds {self._options.max_record_bytes}"
+        return StoreError(f"row {self._rows_before + row} of its partition{columns.names(row)}: {reason}")
+
+    def _check_queues(self) -> None:
+        """Refuse queues that cannot be directories, before there is a record of them in any store."""
+        if self._used[0] == self._checked_queues:
+            return
+        for topic, queue_id in self.queue_names()[self._checked_queues :]:
+            check_topic(topic)
+            if queue_id < 0:
+                raise StoreError(f"topic {topic!r}: queue_id {queue_id} is negative")
+        self._checked_queues = int(self._used[0])
+
+
+class _Columns:
+    """Column addresses of one batch, as the encode kernel takes them; keeps alive what the addresses point to."""
+
+    def __init__(self, batch: pa.RecordBatch, options: EncodeOptions) -> None:
+        self._batch = batch
+        self._kept: list[object] = []
+        self._names = frozenset(batch.schema.names)
+        count = len(batch)
+        self.numbers = np.zeros((count, kernel.NUMBER_COLUMNS), dtype=np.int64)
+        for at, name in (
+            (kernel.QUEUE_ID, "queue_id"),
+            (kernel.FLAG, "flag"),
+            (kernel.SYS_FLAG, "sys_flag"),
+            (kernel.RECONSUME_TIMES, "reconsume_times"),
+            (kernel.PREPARED_TRANSACTION_OFFSET, "prepared_transaction_offset"),
+            (kernel.VERSION, "version"),
+        ):
+            self.numbers[:, at] = self._number(name, 0)
+        self.numbers[:, kernel.BORN_TIMESTAMP] = self._number("born_timestamp", options.now_ms * _MS) // _MS
+        self.numbers[:, kernel.STORE_TIMESTAMP] = self._number("store_timestamp", options.now_ms * _MS) // _MS
+        if options.keep_offsets:
+            self._keep_offsets()
+        elif "physical_offset" in self._names:
+            self.numbers[:, kernel.ORDER] = self._number("physical_offset", _NO_ORDER)
+        else:
+            self.numbers[:, kernel.ORDER] = self._number("queue_offset", _NO_ORDER)
+        self.texts = np.empty((count, kernel.TEXT_COLUMNS), dtype=np.int64)
+        for at, name in (
+            (kernel.TOPIC, "topic"),
+            (kernel.BODY, "body"),
+            (kernel.TAGS, "tags"),
+            (kernel.UNIQ_KEY, "uniq_key"),
+        ):
+            if name in self._names:
+                fill_texts(batch.column(name), self.texts[:, at : at + 2])
+            else:
+                self.texts[:, at : at + 2] = NULL_TEXT
+        for at, name, flag, default in (
+            (kernel.BORN_HOST, "born_host", FLAG_BORN_HOST_V6, DEFAULT_BORN_HOST),
+            (kernel.STORE_HOST, "store_host", FLAG_STORE_HOST_V6, DEFAULT_STORE_HOST),
+        ):
+            self.texts[:, at : at + 2] = self._hosts(name, flag, default)
+        self.entries, self.entry_offsets = self._entries()
+        self.parts, self.part_offsets = self._parts()
+
+    def names(self, row: int) -> str:
+        """Describe a row by topic and physical offset, for error texts."""
+        told = []
+        for name in ("topic", "physical_offset"):
+            value = self._batch.column(name)[row].as_py() if name in self._names else None
+            if value is not None:
+                told.append(f"{name} {value!r}"[:80])
+        return f" ({', '.join(told)})" if told else ""
+
+    def _number(self, name: str, default: int) -> Table | int:
+        return numbers(self._batch.column(name), default) if name in self._names else default
+
+    def _keep_offsets(self) -> None:
+        for name in ("physical_offset", "queue_offset"):
+            if self._batch.column(name).null_count:
+                raise StoreError(f"{name} is null in a row: offsets that are not there cannot be kept")
+        self.numbers[:, kernel.ORDER] = self._number("physical_offset", 0)
+        self.numbers[:, kernel.QUEUE_OFFSET] = self._number("queue_offset", 0)
+        self.numbers[:, kernel.WANTED_BYTES] = self._number("size", 0)
+
+    def _entries(self) -> tuple[Table, Table]:
+        count = len(self._batch)
+        if "properties" not in self._names:
+            return np.zeros((0, 4), dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+        column = self._batch.column("properties")
+        names, values = column.keys, column.items
+        self._kept += [names, values]
+        entries = np.empty((len(names), 4), dtype=np.int64)
+        fill_texts(names, entries[:, :2])
+        fill_texts(values, entries[:, 2:])
+        return entries, list_offsets(column)
+
+    def _parts(self) -> tuple[Table, Table]:
+        count = len(self._batch)
+        if "keys" not in self._names:
+            return np.zeros((0, 2), dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+        column = self._batch.column("keys")
+        return texts(column.values), list_offsets(column)
+
+    def _hosts(self, name: str, flag: int, default: Host) -> Table:
+        """Encode a column of hosts; an IPv4 host whose row's sys_flag says IPv6 is encoded as IPv6, as it came."""
+        count = len(self._batch)
+        given = texts(self._batch.column(name)) if name in self._names else no_texts(count)
+        fallback = np.frombuffer(default.to_bytes(), dtype=np.uint8)
+        out = np.empty(count * HOST_V4_BYTES + host_kernel.TEXT_ROOM, dtype=np.uint8)
+        hosts = np.empty((count, 2), dtype=np.int64)
+        self._kept += [fallback, out]
+        if host_kernel.parse_v4_hosts(given, fallback.ctypes.data, len(fallback), out, hosts):
+            self._other_hosts(name, hosts)
+        mapped = (self.numbers[:, kernel.SYS_FLAG] & flag != 0) & (given[:, 1] >= 0) & (hosts[:, 1] == HOST_V4_BYTES)
+        rows = np.flatnonzero(mapped)
+        if len(rows):
+            wide = np.zeros((len(rows), HOST_V6_BYTES), dtype=np.uint8)
+            wide[:, 10:12] = 0xFF
+            wide[:, 12:] = out[: count * HOST_V4_BYTES].reshape(-1, HOST_V4_BYTES)[rows]
+            self._kept.append(wide)
+            hosts[rows, 0] = wide.ctypes.data + np.arange(len(rows)) * HOST_V6_BYTES
+            hosts[rows, 1] = HOST_V6_BYTES
+        return hosts
+
+    def _other_hosts(self, name: str, hosts: Table) -> None:
+        rows = np.flatnonzero(hosts[:, 1] < 0)
+        distinct = self._batch.column(name).take(pa.array(rows)).dictionary_encode()
+        try:
+            parsed = [Host.parse(text).to_bytes() for text in distinct.dictionary.to_pylist()]
+        except DecodeError as error:
+            raise StoreError(f"column {name}: {error}") from error
+        wide = np.zeros((len(parsed), HOST_V6_BYTES), dtype=np.uint8)
+        for number, host in enumerate(parsed):
+            wide[number, : len(host)] = np.frombuffer(host, dtype=np.uint8)
+        self._kept.append(wide)
+        codes = distinct.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        hosts[rows, 0] = wide.ctypes.data + codes * HOST_V6_BYTES
+        hosts[rows, 1] = np.array([len(host) for host in parsed])[codes]

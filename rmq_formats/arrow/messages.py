@@ -1,0 +1,143 @@
+"""Encodes Arrow columns as the messages of a batch send request, vectorised: no Python object for a message.
+
+::
+
+    0      4       8     12     16          20     20+b               22+b
+    +------+-------+-----+------+-----------+------+------------------+------------+
+    | size | magic | CRC | flag | body size | body | properties' size | properties |
+    +------+-------+-----+------+-----------+------+------------------+------------+
+    magic and CRC are 0; big-endian
+
+Source: ``MessageDecoder#encodeMessage``, ``#messageProperties2String``.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.layout import PROPERTY_CRC
+from rmq_formats.codecs.record_layout import BATCH_FIELDS, HEAD
+
+_HEAD: Final = np.dtype([(name, f">i{HEAD[name].width}") for name in BATCH_FIELDS])
+_SHORT: Final = np.dtype(">i2")
+_NAME_END: Final = b"\x01"
+_VALUE_END: Final = b"\x02"
+MAX_BATCH_MESSAGES: Final = 16_384  # a property block's length is a short
+# Properties that the storing broker adds; they would stand there twice.
+SET_BY_BROKERS: Final = ("MSG_REGION", "TRACE_ON", "CLUSTER", PROPERTY_CRC)
+
+
+def encode_messages(bodies: pa.BinaryArray, properties: pa.BinaryArray, flags: NDArray[np.int32]) -> pa.BinaryArray:
+    """Encode messages as they stand in the body of a batch send request.
+
+    Args:
+        bodies: without nulls.
+        properties: their encoded properties, without nulls, of at most MAX_PROPERTIES_BYTES each.
+        flags: int32[rows], the users' own.
+    """
+    body_bytes = lengths(bodies)
+    property_bytes = lengths(properties)
+    heads = np.zeros(len(bodies), dtype=_HEAD)
+    heads["size"] = _HEAD.itemsize + body_bytes + _SHORT.itemsize + property_bytes
+    heads["flag"] = flags
+    heads["body_bytes"] = body_bytes
+    return pc.binary_join_element_wise(
+        fixed_width(heads), bodies, fixed_width(property_bytes.astype(_SHORT)), properties, b""
+    )
+
+
+def encode_property_maps(maps: pa.MapArray, dropped: Sequence[str] = SET_BY_BROKERS) -> pa.BinaryArray:
+    """Encode maps of properties; a null map has none, a null value is left out.
+
+    Args:
+        maps: map<string, string>.
+        dropped: names that are left out.
+    """
+    names, values, offsets = map_entries(maps)
+    keep = ~np.asarray(pc.is_in(names, value_set=pa.array(dropped, names.type)), dtype=np.bool_)
+    keep &= np.asarray(values.is_valid(), dtype=np.bool_)
+    if maps.null_count:
+        keep &= np.repeat(np.asarray(maps.is_valid(), dtype=np.bool_), np.diff(offsets))
+    kept = pa.array(keep)
+    entries = property_entries(names.filter(kept), values.filter(kept))
+    new_offsets = np.concatenate([[0], np.cumsum(keep)])[offsets].astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(new_offsets), entries), b"")
+
+
+def property_entries(names: pa.Array | str, values: pa.Array) -> pa.BinaryArray:
+    """Encode one property a row; null where the value is."""
+    name = pa.scalar(names.encode(), pa.binary()) if isinstance(names, str) else names.cast(pa.binary())
+    return pc.binary_join_element_wise(name, _NAME_END, values.cast(pa.binary()), _VALUE_END, b"")
+
+
+def join(*parts: pa.Array) -> pa.BinaryArray:
+    """Concatenate byte strings of several columns row by row; a null adds nothing."""
+    return pc.binary_join_element_wise(*parts, b"", null_handling="skip")
+
+
+def map_entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, NDArray[np.int64]]:
+    """Return names, values, and int64[rows + 1] with where each row's begin; a slice may be given."""
+    offsets = np.asarray(maps.offsets, dtype=np.int64)
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    return maps.keys.slice(first, count), maps.items.slice(first, count), offsets - first
+
+
+def rows_with(maps: pa.MapArray, name: str) -> NDArray[np.bool_]:
+    """Return bool[rows]: whether each row's map has a name."""
+    names, _, offsets = map_entries(maps)
+    found = np.flatnonzero(np.asarray(pc.equal(names, name), dtype=np.bool_))
+    has = np.zeros(len(maps), dtype=np.bool_)
+    has[np.searchsorted(offsets, found, side="right") - 1] = True
+    return has
+
+
+def lengths(values: pa.Array) -> NDArray[np.int64]:
+    """Return int64[rows], the bytes of each value; 0 for null."""
+    found: NDArray[np.int64] = np.asarray(pc.fill_null(pc.binary_length(values), 0), dtype=np.int64)
+    return found
+
+
+def fixed_width(values: NDArray[np.generic]) -> pa.BinaryArray:
+    """Return the fixed-width bytes of each row of an array as a byte string."""
+    width = values.nbytes // max(len(values), 1)
+    offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(width)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def chunks_by_lane(
+    messages: pa.BinaryArray, lanes: NDArray[np.int64], max_bytes: int, kinds: NDArray[np.int32] | None = None
+) -> Iterator[tuple[int, memoryview, int]]:
+    """Cut messages into chunks of one lane each, in order within a lane.
+
+    Args:
+        messages: encoded.
+        lanes: int64[rows]; rows of the same number stay in order.
+        max_bytes: of a piece, unless a single message has more.
+        kinds: int32[rows]; a piece has messages of one kind; None is all one.
+
+    Yields:
+        A row of the piece, its bytes, and how many messages they are.
+    """
+    if not len(messages):
+        return
+    order = np.argsort(lanes, kind="stable")
+    ordered = messages if (order[:-1] < order[1:]).all() else messages.take(pa.array(order))
+    changes = np.diff(lanes[order]) != 0
+    if kinds is not None:
+        changes |= np.diff(kinds[order]) != 0
+    run_ends = [*(np.flatnonzero(changes) + 1).tolist(), len(ordered)]
+    _, offsets_buffer, data = ordered.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[ordered.offset : ordered.offset + len(ordered) + 1]
+    view = memoryview(data)
+    begin = 0
+    for run_end in run_ends:
+        while begin < run_end:
+            fits = int(np.searchsorted(offsets, int(offsets[begin]) + max_bytes, side="right")) - 1
+            end = min(run_end, max(fits, begin + 1), begin + MAX_BATCH_MESSAGES)
+            yield int(order[begin]), view[int(offsets[begin]) : int(offsets[end])], end - begin
+            begin = end

@@ -1,0 +1,58 @@
+"""Codec of the ``checkpoint`` file: the times up to which CommitLog, ConsumeQueue and Index are flushed."""
+
+from dataclasses import astuple, dataclass
+from struct import Struct
+from typing import Final
+
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, pack_fields
+from rmq_formats.errors import TruncatedError
+
+_FIELDS = Struct(">5q")
+assert _FIELDS.size == CHECKPOINT_USED_BYTES
+
+SAFETY_MS: Final = 3000  # recovery begins this much earlier than the checkpoint says
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The five numbers of the checkpoint file; a missing file counts as zeros.
+
+    Attributes:
+        physic_msg_timestamp_ms: store timestamp of the last message whose record is flushed.
+        logics_msg_timestamp_ms: of the last message whose ConsumeQueue unit is flushed.
+        index_msg_timestamp_ms: of the last message in the last full IndexFile.
+        master_flushed_offset: physical offset, in bytes; 0 without a controller.
+        confirm_physical_offset: physical offset, in bytes, up to which the log is confirmed.
+    """
+
+    physic_msg_timestamp_ms: int = 0
+    logics_msg_timestamp_ms: int = 0
+    index_msg_timestamp_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+
+    def encode(self) -> bytes:
+        """Encode the 4096 bytes of the file.
+
+        Raises:
+            LengthError: a number does not fit into 64 bits.
+        """
+        return pack_fields(_FIELDS, *astuple(self)).ljust(CHECKPOINT_FILE_BYTES, b"\0")
+
+    @classmethod
+    def decode(cls, buffer: bytes | bytearray | memoryview) -> "Checkpoint":
+        """Decode a checkpoint.
+
+        Raises:
+            TruncatedError: fewer than the 40 bytes in use.
+
+        Source: ``StoreCheckpoint``.
+        """
+        if len(buffer) < CHECKPOINT_USED_BYTES:
+            raise TruncatedError("the bytes end within a checkpoint", actual=len(buffer))
+        return cls(*_FIELDS.unpack_from(buffer))
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Store time in ms before which records and units are on disk. Source: ``StoreCheckpoint#getMinTimestamp``."""
+        return max(min(self.physic_msg_timestamp_ms, self.logics_msg_timestamp_ms) - SAFETY_MS, 0)

@@ -1,0 +1,213 @@
+"""Parser of config files as fastjson 1.2.83 writes them, in two places not strict JSON.
+
+Keys of a map may be bare integers (``{0:5}``), and they may be objects
+(``{{"brokerName":"b","queueId":0,"topic":"T"}:1}``). Java reads standard JSON just as well, so
+writing needs nothing special.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Final, TypeVar
+
+from rmq_formats.errors import DecodeError
+
+MAX_DEPTH: Final = 64  # RocketMQ's own files nest five deep
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![0-9])")
+_BARE_KEY = re.compile(r"-?[0-9]+")
+_STRINGS = json.JSONDecoder(strict=False)  # fastjson takes control characters as they are
+_WORDS: Final = {"true": True, "false": False, "null": None}
+_WORD = re.compile("|".join(_WORDS))
+_T = TypeVar("_T", int, str, bool)
+
+
+def loads(text: str) -> object:
+    """Parse one JSON value.
+
+    Bare integer keys become strings; an object as a key becomes its canonical JSON: members sorted, no
+    spaces, as fastjson would write it. Of a repeated key the last counts.
+
+    Args:
+        text: the file.
+
+    Raises:
+        DecodeError: not such JSON, or nested more than 64 deep; its offset counts characters.
+    """
+    parser = _JsonParser(text)
+    value, at = parser.value(parser.skip(0), MAX_DEPTH)
+    if parser.skip(at) != len(text):
+        raise parser.error("more text after the value", at)
+    return value
+
+
+class _JsonParser:
+    """Recursive descent over one text; each method takes a position and returns one after what it read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def error(self, reason: str, at: int) -> DecodeError:
+        found = self.text[at : at + 16]
+        return DecodeError(f"bad JSON: {reason}", physical_offset=at, actual=repr(found) if found else "the end")
+
+    def skip(self, at: int) -> int:
+        match = _SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def starts(self, token: str, at: int) -> bool:
+        return self.text.startswith(token, at)
+
+    def value(self, at: int, depth: int) -> tuple[object, int]:
+        if self.starts("{", at):
+            return self.members(at, depth)
+        if self.starts("[", at):
+            return self.elements(at, depth)
+        if self.starts('"', at):
+            return self.string(at)
+        word = _WORD.match(self.text, at)
+        return (_WORDS[word[0]], word.end()) if word else self.number(at)
+
+    def string(self, at: int) -> tuple[str, int]:
+        try:
+            text, at = _STRINGS.raw_decode(self.text, at)
+        except json.JSONDecodeError as error:
+            raise self.error(error.msg, error.pos) from error
+        return str(text), at
+
+    def number(self, at: int) -> tuple[int | float, int]:
+        match = _NUMBER.match(self.text, at)
+        if match is None:
+            raise self.error("no value", at)
+        if match[1] is None and match[2] is None:
+            return int(match[0]), match.end()
+        number = float(match[0])
+        if not isfinite(number):
+            raise self.error("number out of range", at)
+        return number, match.end()
+
+    def elements(self, at: int, depth: int) -> tuple[list[object], int]:
+        if depth == 0:
+            raise self.error("nested too deep", at)
+        elements: list[object] = []
+        at = self.skip(at + 1)
+        if self.starts("]", at):
+            return elements, at + 1
+        while True:
+            element, at = self.value(at, depth - 1)
+            elements.append(element)
+            at, more = self.separator(at, "]")
+            if not more:
+                return elements, at
+
+    def members(self, at: int, depth: int) -> tuple[dict[str, object], int]:
+        if depth == 0:
+            raise self.error("nested too deep", at)
+        members: dict[str, object] = {}
+        at = self.skip(at + 1)
+        if self.starts("}", at):
+            return members, at + 1
+        while True:
+            key, at = self.key(at, depth)
+            at = self.skip(at)
+            if not self.starts(":", at):
+                raise self.error("no ':' after a key", at)
+            members[key], at = self.value(self.skip(at + 1), depth - 1)
+            at, more = self.separator(at, "}")
+            if not more:
+                return members, at
+
+    def key(self, at: int, depth: int) -> tuple[str, int]:
+        if self.starts('"', at):
+            return self.string(at)
+        if self.starts("{", at):
+            members, at = self.members(at, depth - 1)
+            return json.dumps(members, ensure_ascii=False, sort_keys=True, separators=(",", ":")), at
+        bare = _BARE_KEY.match(self.text, at)
+        if bare is None:
+            raise self.error("no key", at)
+        return bare[0], bare.end()
+
+    def separator(self, at: int, end: str) -> tuple[int, bool]:
+        """Read what follows an element: the position after the comma or the end, and whether it was a comma."""
+        at = self.skip(at)
+        if self.starts(end, at):
+            return at + 1, False
+        if not self.starts(",", at):
+            raise self.error(f"neither ',' nor '{end}'", at)
+        return self.skip(at + 1), True
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopicConfig:
+    """Config of one topic of ``topics.json``. Defaults are Java's, for members that the file leaves out.
+
+    Attributes:
+        topic_name: the topic.
+        read_queue_nums: queues that consumers see.
+        write_queue_nums: queues that producers see.
+        perm: 4 read, 2 write, 1 inherit, 8 priority.
+        topic_filter_type: SINGLE_TAG or MULTI_TAG.
+        topic_sys_flag: 1 unit, 2 unit-sub.
+        order: whether it is an ordered topic.
+        attributes: such as ``message.type`` or ``queue.type``.
+    """
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def topic_configs(text: str) -> dict[str, StoredTopicConfig]:
+    """Parse a ``topics.json`` to topic configs by name, in the file's order.
+
+    Raises:
+        DecodeError: not JSON, or a member of another type than it should be.
+
+    Source: ``TopicConfigSerializeWrapper``, ``TopicConfig``.
+    """
+    table = _mapping(_mapping(loads(text), "topics.json").get("topicConfigTable"), "topicConfigTable")
+    return {name: _topic_config(name, _mapping(config, f"topic {name}")) for name, config in table.items()}
+
+
+def topic_names(text: str) -> list[str]:
+    """Parse the topic names of a ``topics.json``, in the file's order; Raises as ``topic_configs``."""
+    return list(topic_configs(text))
+
+
+def _topic_config(name: str, config: Mapping[str, object]) -> StoredTopicConfig:
+    attributes = _mapping(config.get("attributes"), "attributes")
+    return StoredTopicConfig(
+        topic_name=_member(config, "topicName", name),
+        read_queue_nums=_member(config, "readQueueNums", 16),
+        write_queue_nums=_member(config, "writeQueueNums", 16),
+        perm=_member(config, "perm", 6),
+        topic_filter_type=_member(config, "topicFilterType", "SINGLE_TAG"),
+        topic_sys_flag=_member(config, "topicSysFlag", 0),
+        order=_member(config, "order", False),
+        attributes={key: _member(attributes, key, "") for key in attributes},
+    )
+
+
+def _mapping(value: object, what: str) -> Mapping[str, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DecodeError(f"{what} is not a JSON object")
+    return value
+
+
+def _member(members: Mapping[str, object], name: str, default: _T) -> _T:
+    value = members.get(name)
+    if value is None:
+        return default
+    if type(value) is not type(default):
+        raise DecodeError(f"{name} has a bad value", expected=type(default).__name__, actual=value)
+    return value

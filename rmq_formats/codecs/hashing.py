@@ -1,0 +1,41 @@
+"""Java's string hash, and the two codes that RocketMQ derives from it."""
+
+import struct
+
+_MASK_32 = 0xFFFFFFFF
+_MIN_INT_32 = -(1 << 31)
+
+
+def java_string_hash(text: str) -> int:
+    """Compute the hash of a text as Java's ``String#hashCode`` does, signed 32 bits.
+
+    The sum runs over UTF-16 code units, so a character outside the BMP counts as its two surrogates,
+    and a lone surrogate as itself.
+
+    Source: ``java.lang.String#hashCode``.
+    """
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):
+        code = (31 * code + unit) & _MASK_32
+    return code - (1 << 32) if code >> 31 else code
+
+
+def tags_code(tags: str | None) -> int:
+    """Compute the tags code of a message's TAGS in its ConsumeQueue unit: the hash with its sign; 0 without tags.
+
+    The whole text is one tag, whatever the topic's filter type says.
+
+    Source: ``MessageExtBrokerInner#tagsString2tagsCode``.
+    """
+    return java_string_hash(tags) if tags else 0
+
+
+def index_key_hash(topic: str, key: str) -> int:
+    """Compute the hash under which an IndexFile keeps a key of a topic, 0 to 2^31 - 1.
+
+    Source: ``IndexService#buildKey``, ``IndexFile#indexKeyHashMethod``.
+    """
+    code = java_string_hash(f"{topic}#{key}")
+    # Java's Math.abs returns the smallest int unchanged, which has no positive counterpart.
+    return 0 if code == _MIN_INT_32 else abs(code)

@@ -1,0 +1,1 @@
+"""numba kernels that fill Arrow columns out of framed records."""

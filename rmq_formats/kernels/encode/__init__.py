@@ -1,0 +1,1 @@
+"""numba kernels that encode CommitLog records out of columns."""

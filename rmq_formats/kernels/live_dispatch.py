@@ -1,0 +1,237 @@
+"""The dispatch kernel: writes units and keys of a batch of records, without a step of Python for each record.
+
+Units go straight to their places in mapped ConsumeQueue files, keys into the mapped IndexFile. What does
+not go straight (a new queue, a full file, a gap) stops the kernel, and Python sees to it.
+"""
+# mypy: disable-error-code="arg-type,assignment,call-arg,no-any-return,no-untyped-call,untyped-decorator,unused-ignore"
+# numba's scalars are checked when it compiles a kernel, against the signature in its decorator
+
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.layout import (
+    INDEX_COUNT_AT,
+    UNIT_BYTES,
+    UNIT_PHYSICAL_OFFSET_AT,
+    UNIT_SIZE_AT,
+    UNIT_TAGS_CODE_AT,
+)
+from rmq_formats.kernels.bytes import read_i32
+from rmq_formats.kernels.dispatch import (
+    DONE,
+    KEY_COUNT,
+    KEY_PHYSICAL_OFFSET,
+    UNIT_COUNT,
+    UNIT_PHYSICAL_OFFSET,
+    UNIT_QUEUE,
+    UNIT_QUEUE_OFFSET,
+    UNIT_SIZE,
+    UNIT_STORE_TIMESTAMP,
+    UNIT_TAGS_CODE,
+    dispatch_frames,
+)
+from rmq_formats.kernels.index import append_in_place
+from rmq_formats.kernels.live_dispatch_tables import (
+    RUN_DATA_BYTES,
+    RUN_FILE_BYTES,
+    RUN_FILE_OFFSET,
+    RUN_INDEX_ENTRIES,
+    RUN_INDEX_LIMIT,
+    RUN_INDEX_SLOTS,
+    RUN_INDEXED,
+    RUN_KEYS,
+    RUN_LAST_OFFSET,
+    RUN_PLACED,
+    RUN_POSITION,
+    RUN_TIMESTAMP,
+    RUN_UNITS,
+    RUN_WALK_STATUS,
+    RUN_WRITTEN,
+    TARGET_ADDRESS,
+    TARGET_BOUND,
+    TARGET_DIRTY,
+    TARGET_NEXT,
+    TARGET_ROOM,
+)
+from rmq_formats.kernels.scan import (
+    CODE,
+    POSITION,
+    PROPERTIES_AT,
+    PROPERTIES_BYTES,
+    SIZE,
+    TOPIC_AT,
+    TOPIC_BYTES,
+    walk_frames,
+)
+
+SECTOR_BYTES: Final = 512  # what a disk writes whole, or not at all
+_UNIT_OFFSETS: Final = (UNIT_PHYSICAL_OFFSET_AT, UNIT_SIZE_AT, UNIT_TAGS_CODE_AT)
+_TORN: Final = int(DamageCode.PROPERTIES_CRC)
+
+
+@intrinsic
+def _store_unit(typing_context: Any, address: Any, physical_offset: Any, size: Any, tags_code: Any) -> Any:
+    """Write a unit's 20 bytes, big-endian, at a memory address."""
+    signature = types.void(types.int64, types.int64, types.int64, types.int64)
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        base, *values = arguments
+        for offset, bits, value in zip(_UNIT_OFFSETS, (64, 32, 64), values, strict=True):
+            word = ir.IntType(bits)
+            target = builder.inttoptr(builder.add(base, ir.IntType(64)(offset)), word.as_pointer())
+            narrowed = value if bits == 64 else builder.trunc(value, word)
+            builder.store(builder.bswap(narrowed), target, align=1)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@njit("int64(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])", cache=True)
+def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) -> int:
+    """Write units to the mapped places of their queues.
+
+    Args:
+        units: int64[n, UNIT_COLUMNS]; rows ``begin`` to ``end``.
+        begin: first row.
+        end: one past the last.
+        targets: int64[queues, TARGET_COLUMNS], by UNIT_QUEUE; updated. A row with ROOM has an ADDRESS at
+            which as many units may be written.
+        numbers: int64[RUN_NUMBERS]; RUN_WRITTEN is added to.
+
+    Returns:
+        The first row that could not be placed, or ``end``. Units that their queue has already are passed over, but
+        not one with queue offset 0: a slave's queue may have been made anew at its master.
+    """
+    for row in range(begin, end):
+        queue = units[row, UNIT_QUEUE]
+        if queue >= len(targets):
+            return row
+        ahead = units[row, UNIT_QUEUE_OFFSET] - targets[queue, TARGET_NEXT]
+        if ahead < 0 and targets[queue, TARGET_BOUND] == 1 and units[row, UNIT_QUEUE_OFFSET] != 0:
+            continue
+        if ahead != 0 or targets[queue, TARGET_ROOM] == 0:
+            return row
+        address = targets[queue, TARGET_ADDRESS]
+        _store_unit(address, units[row, UNIT_PHYSICAL_OFFSET], units[row, UNIT_SIZE], units[row, UNIT_TAGS_CODE])
+        targets[queue, TARGET_ADDRESS] = address + UNIT_BYTES
+        targets[queue, TARGET_NEXT] += 1
+        targets[queue, TARGET_ROOM] -= 1
+        targets[queue, TARGET_DIRTY] = 1
+        numbers[RUN_WRITTEN] += 1
+    return end
+
+
+@njit(
+    "int64(uint8[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int32[::1], uint8[::1], int64[::1],"
+    " int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], uint8[::1])",
+    cache=True,
+)
+def dispatch_log(
+    data: Any, numbers: Any, frames: Any, delay_levels_ms: Any, queues: Any, slots: Any, pool: Any, used: Any,
+    units: Any, keys: Any, result: Any, targets: Any, image: Any,
+) -> int:  # fmt: skip
+    """Dispatch the records of a log file from a position on.
+
+    Holds the interpreter's lock, so that other threads see each batch whole.
+
+    Args:
+        data: uint8[n], the mapped file.
+        numbers: int64[RUN_NUMBERS].
+        frames: int64[capacity, FRAME_COLUMNS], scratch; at most so many records are taken.
+        delay_levels_ms: see ``dispatch_frames``, as are the next seven.
+        queues: of the queue table.
+        slots: of the queue table.
+        pool: of the queue table.
+        used: of the queue table.
+        units: the units found.
+        keys: the keys found.
+        result: int64[RESULT_COLUMNS], scratch.
+        targets: see ``place_units``.
+        image: uint8[m], the newest IndexFile, mapped; not touched where RUN_INDEX_LIMIT is -1.
+
+    Returns:
+        DONE, or what ``dispatch_frames`` lacks: nothing is written then, and RUN_POSITION not moved.
+    """
+    file_offset = numbers[RUN_FILE_OFFSET]
+    start = numbers[RUN_POSITION]
+    status = walk_frames(
+        data, numbers[RUN_DATA_BYTES], 0, file_offset, numbers[RUN_FILE_BYTES], start, numbers[RUN_DATA_BYTES], False,
+        frames, result,
+    )  # fmt: skip
+    count, end = result[0], result[1]
+    numbers[RUN_LAST_OFFSET] = -1
+    if count > 0:
+        numbers[RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
+    result[:] = 0
+    lacking = dispatch_frames(
+        data, file_offset, frames[:count], 0, delay_levels_ms, queues, slots, pool, used, units, keys, result
+    )
+    if lacking != DONE:
+        return lacking
+    unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]
+    numbers[RUN_POSITION], numbers[RUN_WALK_STATUS] = end, status
+    numbers[RUN_UNITS], numbers[RUN_KEYS] = unit_count, key_count
+    if unit_count > 0:
+        numbers[RUN_TIMESTAMP] = units[unit_count - 1, UNIT_STORE_TIMESTAMP]
+    numbers[RUN_WRITTEN] = numbers[RUN_INDEXED] = 0
+    placed = place_units(units, 0, unit_count, targets, numbers)
+    numbers[RUN_PLACED] = placed
+    if placed == unit_count and numbers[RUN_INDEX_LIMIT] >= 0:
+        index_count = max(read_i32(image, INDEX_COUNT_AT), 1)
+        after = index_count + key_count
+        last_key = keys[key_count - 1, KEY_PHYSICAL_OFFSET] if key_count > 0 else -1
+        # A message without a key behind the one that fills the file has a new one made, which is not done here.
+        fits = after < numbers[RUN_INDEX_ENTRIES] or last_key == numbers[RUN_LAST_OFFSET]
+        if index_count < numbers[RUN_INDEX_ENTRIES] and after <= numbers[RUN_INDEX_LIMIT] and fits:
+            append_in_place(image, numbers[RUN_INDEX_SLOTS], keys[:key_count])
+            numbers[RUN_INDEXED] = 1
+    return DONE
+
+
+@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+def _is_zero(data: Any, begin: int, end: int) -> bool:
+    for at in range(begin, end):
+        if data[at] != 0:
+            return False
+    return True
+
+
+@njit("void(uint8[::1], int64, int64[:, ::1], int64)", cache=True, nogil=True)
+def mark_torn(data: Any, window_at: int, frames: Any, first: int) -> None:
+    """Set the CODE of frames with a sector in which all of topic and properties is zeros.
+
+    What a lost sector takes of the head or the body shows in the lengths or in the body's sum. Topic and
+    properties have no sum, but they are text: no sector's share of them is zeros alone.
+
+    Args:
+        data: uint8[n], the window.
+        window_at: where the window starts in its file.
+        frames: int64[n, FRAME_COLUMNS]; CODE is updated.
+        first: first row to look at.
+    """
+    for row in range(first, len(frames)):
+        if frames[row, CODE] != 0:
+            continue
+        end = frames[row, POSITION] + frames[row, SIZE]
+        topic_at, properties_at = frames[row, TOPIC_AT], frames[row, PROPERTIES_AT]
+        topic_end = topic_at + frames[row, TOPIC_BYTES]
+        properties_end = properties_at + frames[row, PROPERTIES_BYTES]
+        sector = (topic_at + window_at) // SECTOR_BYTES * SECTOR_BYTES - window_at
+        while sector < end:
+            stop = sector + SECTOR_BYTES
+            topic_begin, topic_stop = max(sector, topic_at), min(stop, topic_end)
+            text_begin, text_stop = max(sector, properties_at), min(stop, properties_end)
+            if (topic_begin < topic_stop or text_begin < text_stop) and (
+                _is_zero(data, topic_begin, topic_stop) and _is_zero(data, text_begin, text_stop)
+            ):
+                frames[row, CODE] = _TORN
+                break
+            sector = stop
+
+
+assert np.dtype(np.int64).itemsize == 8

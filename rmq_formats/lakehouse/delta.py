@@ -1,0 +1,282 @@
+"""Transaction log of a Delta table through Delta's Scala API: versions, properties and atomic appends.
+
+Delta's writer can skip a transaction that was committed already, but cannot make a commit depend on what else was
+committed since rows were chosen. Its own transactions can, but only in Scala: this module calls those.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from rmq_formats.lakehouse.standing import Commit
+from rmq_formats.tasks.publish import sync_file_system
+
+_PLAIN_VERSIONS = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
+_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
+# Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
+_ASKED = ('"nullable":false', "__CHAR_VARCHAR_TYPE_STRING", "delta.invariants", "delta.generationExpression")
+_AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
+
+CONFLICTS = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Counts of what a transaction has added.
+
+    Attributes:
+        rows: of the table.
+        files: of the table.
+        committed: False if there was nothing to do.
+    """
+
+    rows: int = 0
+    files: int = 0
+    committed: bool = False
+
+
+class DeltaTableLog:
+    """Transaction log of one table; each call sees its newest version."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._path = path
+        self._jvm: Any = spark._jvm
+
+    def exists(self) -> bool:
+        """Return whether a Delta table exists at the path."""
+        return bool(self._snapshot().version() >= 0)
+
+    def snapshot(self) -> "TableSnapshot":
+        """Return the newest version."""
+        return TableSnapshot(self._snapshot())
+
+    def commit(self, version: int) -> Commit | None:
+        """Read a commit of the log; None if it was cleaned up."""
+        log = self._log()
+        path = getattr(getattr(self._jvm.org.apache.spark.sql.delta.util, "FileNames$"), "MODULE$").unsafeDeltaFile(
+            log.logPath(), version
+        )
+        files = path.getFileSystem(log.newDeltaHadoopConf())
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            lines = bytes(stream.readAllBytes()).splitlines()
+        finally:
+            stream.close()
+        told = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
+        info: dict[str, Any] = next((action["commitInfo"] for action in told if "commitInfo" in action), {})
+        versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in told if "txn" in action}
+        operation = str(info.get("operation"))
+        restored = self._restored(info.get("operationParameters", {})) if operation == "RESTORE" else None
+        return Commit(operation, restored, versions, info.get("userMetadata"))
+
+    def _restored(self, parameters: Mapping[str, Any]) -> int | None:
+        """Find the table version that a RESTORE went back to, which may have been given as a time."""
+        if parameters.get("version") is not None:
+            return int(parameters["version"])
+        asked = F.lit(parameters.get("timestamp")).cast("timestamp")
+        jvm = self._jvm
+        try:
+            ((asked_ms,),) = self._spark.range(1).select(F.unix_millis(asked)).collect()
+            if asked_ms is None:
+                return None
+            at = jvm.java.sql.Timestamp(asked_ms)
+            return int(
+                self._log().history().getActiveCommitAtTime(at, jvm.scala.Option.empty(), True, False, False).version()
+            )
+        except (PySparkException, Py4JJavaError):  # it was cleaned up
+            return None
+
+    def configuration(self) -> dict[str, str]:
+        """Return the table's properties."""
+        return _text_map(self._snapshot().metadata().configuration())
+
+    def schema(self) -> StructType:
+        """Return the table's schema."""
+        return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
+
+    def partition_columns(self) -> list[str]:
+        """Return the names of the columns that the table is partitioned by."""
+        names = self._snapshot().metadata().partitionColumns()
+        return [str(names.apply(at)) for at in range(names.size())]
+
+    def is_plain(self) -> bool:
+        """Return whether the table asks no more of a writer than Parquet files: no constraints or column mapping."""
+        snapshot = self._snapshot()
+        protocol = json.loads(snapshot.protocol().json())["protocol"]
+        features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))
+        versions = protocol["minReaderVersion"], protocol["minWriterVersion"]
+        known = versions in _PLAIN_VERSIONS and features <= _PLAIN_FEATURES
+        columns = str(snapshot.metadata().schemaString())
+        return known and not any(mark in columns for mark in _ASKED) and not self._is_compacted()
+
+    def _is_compacted(self) -> bool:
+        """Return whether Delta's own writer would compact many small files after its commits."""
+        asked = [value for name, value in self.configuration().items() if name.startswith("delta.autoOptimize")]
+        return any(value != "false" for value in [*asked, self._spark.conf.get(_AUTO_COMPACT, "false")])
+
+    def local_path(self) -> str | None:
+        """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
+        log = self._log()
+        path = log.dataPath()
+        files = path.getFileSystem(log.newDeltaHadoopConf())
+        return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
+
+    def begin_append(self) -> "AppendTransaction":
+        """Begin a transaction on the newest version; commit it, or drop it."""
+        sessions = self._jvm.org.apache.spark.sql.SparkSession
+        sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
+        self._snapshot()
+        return AppendTransaction(self._jvm, self._log().startTransaction(), self.force)
+
+    def force(self) -> None:
+        """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
+        path = self.local_path()
+        if path is not None and Path(path).is_dir():
+            sync_file_system(Path(path))
+
+    def _log(self) -> Any:
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
+
+    def _snapshot(self) -> Any:
+        # Delta has no Python call for transaction identifiers; its log is the only place that has them.
+        nothing = self._jvm.scala.Option.empty()
+        return self._log().update(False, nothing, nothing)
+
+
+class TableSnapshot:
+    """One version of a table."""
+
+    def __init__(self, snapshot: Any) -> None:
+        self._snapshot = snapshot
+
+    @property
+    def version(self) -> int:
+        """Version of the table; -1 if there is none."""
+        return int(self._snapshot.version())
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the last ``txnVersion`` that was committed for ``app_id``; -1 if none was, or it has expired."""
+        found = self._snapshot.transactions().get(app_id)
+        return int(found.get()) if found.isDefined() else -1
+
+    def app_ids(self) -> list[str]:
+        """List all application ids that have a transaction version."""
+        keys = self._snapshot.transactions().keysIterator()
+        found = []
+        while keys.hasNext():
+            found.append(str(keys.next()))
+        return found
+
+    def drops_transactions(self) -> bool:
+        """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
+        return bool(self._snapshot.minSetTransactionRetentionTimestamp().isDefined())
+
+
+class AppendTransaction:
+    """Delta transaction that watches transaction versions, appends rows and sets versions, atomically.
+
+    The commit fails if another writer has set one of the versions watched.
+    """
+
+    def __init__(self, jvm: Any, transaction: Any, force: Callable[[], None]) -> None:
+        self._jvm = jvm
+        self._transaction = transaction
+        self._force = force
+
+    @property
+    def snapshot(self) -> TableSnapshot:
+        """Version of the table that the transaction reads."""
+        return TableSnapshot(self._transaction.snapshot())
+
+    def watch(self, app_id: str) -> None:
+        """Let the commit fail if the version of ``app_id`` changes meanwhile."""
+        self._transaction.txnVersion(app_id)
+
+    def append(self, frame: DataFrame, versions: Mapping[str, int], note: str | None) -> Appended:
+        """Write the rows and commit them with ``versions``, by application id, and ``note`` as user metadata.
+
+        Raises:
+            one of CONFLICTS: another writer has committed meanwhile; the files written belong to no version.
+        """
+        actions = self._transaction.writeFiles(frame._jdf)
+        added = [actions.apply(at) for at in range(actions.size())]
+        self.commit(actions, versions, note)
+        return Appended(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)
+
+    def append_files(
+        self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int], note: str | None
+    ) -> None:
+        """Commit files that were written already.
+
+        Args:
+            files: ``add`` actions of the table's log, as JSON.
+            told: metrics for the table's history, by Delta's names.
+            versions: by application id.
+            note: user metadata.
+
+        Raises:
+            one of CONFLICTS: see ``append``.
+        """
+        from_json = getattr(getattr(self._jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
+        actions = self._jvm.java.util.ArrayList()
+        for file in files:
+            actions.append(from_json(file))
+        session = self._transaction.spark()
+        metrics = self._jvm.java.util.HashMap()
+        for name, value in told.items():
+            metric = self._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
+                session.sparkContext(), name
+            )
+            metric.set(value)
+            metrics[name] = metric
+        self._transaction.registerSQLMetrics(session, self._jvm.PythonUtils.toScalaMap(metrics))
+        self.commit(self._jvm.PythonUtils.toSeq(actions), versions, note)
+
+    def commit(self, actions: Any, versions: Mapping[str, int], note: str | None) -> None:
+        """Commit actions, a Scala sequence, with ``versions`` and ``note``; raises as ``append``."""
+        delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
+        nothing = scala.Option.empty()
+        now_ms = scala.Some(time.time_ns() // 1_000_000)  # without it a version is the first that a retention drops
+        for app_id, version in versions.items():
+            actions = actions.appended(delta.actions.SetTransaction(app_id, version, now_ms))
+        append = self._jvm.org.apache.spark.sql.SaveMode.Append
+        write = getattr(delta, "DeltaOperations$Write")
+        told = nothing if note is None else scala.Some(note)
+        self._force()  # a commit must not name files that a power cut takes
+        self._transaction.commit(actions, write(append, nothing, nothing, told, *[nothing] * 5))
+        self._force()
+
+
+def _text_map(entries: Any) -> dict[str, str]:
+    pairs = entries.toSeq()
+    return {str(pairs.apply(at)._1()): str(pairs.apply(at)._2()) for at in range(pairs.size())}

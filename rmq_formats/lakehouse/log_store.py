@@ -1,0 +1,119 @@
+"""Keeps two exporters from one table where Delta's log store is safe for one driver only: on S3, by a lease.
+
+A commit creates the file of its version if nobody else has. Delta 4.4 has no log store that lets S3 decide that:
+``S3SingleDriverLogStore``, its default there, looks first and puts then, and of two drivers that look at the same time
+one overwrites the other's commit. Nor does S3A: ``create`` without overwriting is a look and a put, too.
+
+Source: ``io.delta.storage.S3SingleDriverLogStore``, ``S3AFileSystem#innerCreateFile`` of Hadoop 3.5.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import StoreError
+from rmq_formats.tasks.object_lease import lease
+
+_SUFFIX: Final = ".rmq-leases"  # beside the table: Delta makes none where there is something else
+_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
+_SINGLE_DRIVER: Final = frozenset(
+    {
+        "io.delta.storage.S3SingleDriverLogStore",
+        "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore",
+        # These leave it to the file system, which does not do it on S3.
+        "io.delta.storage.GCSLogStore",
+        "io.delta.storage.HDFSLogStore",
+        "io.delta.storage.AzureLogStore",
+    }
+)
+
+_log = logging.getLogger("rmq_formats.lakehouse")
+
+
+@contextmanager
+def alone(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], None]]:
+    """Hold the leases of those tables that have room for one driver; gives a function that raises if one is lost.
+
+    Args:
+        spark: the session.
+        tables: paths of the tables.
+
+    Raises:
+        StoreLockedError: another export writes into one of them.
+        StoreError: the object store cannot be read or written.
+    """
+    with ExitStack() as stack:
+        checks = []
+        for table in sorted(set(tables)):
+            if _has_room_for_one(spark, table):
+                _log.warning(
+                    "%s: its log store is safe for one driver at a time: no program but this may write there now", table
+                )
+                checks.append(stack.enter_context(lease(_Leases(spark, table), table, "export")))
+
+        def still_alone() -> None:
+            for check in checks:
+                check()
+
+        yield still_alone
+
+
+def _has_room_for_one(spark: SparkSession, table: str) -> bool:
+    jvm: Any = spark._jvm
+    scheme = str(jvm.org.apache.hadoop.fs.Path(table).toUri().getScheme())
+    chosen = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None) or spark.conf.get(
+        "spark.delta.logStore.class", None
+    )
+    return scheme in _SCHEMES and (chosen is None or chosen in _SINGLE_DRIVER)
+
+
+class _Leases:
+    """Lease objects of one table, by Hadoop's file system; the ``Notes`` of ``object_lease``."""
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        jvm: Any = spark._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._root = self._path(f"{table.rstrip('/')}{_SUFFIX}")
+        with self._told():
+            self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Py4JJavaError as error:
+            said = str(error.java_exception.getMessage()).partition("\n")[0]
+            raise StoreError(f"{self._root.toString()}: {said}") from error
+
+    def names(self) -> list[str]:
+        with self._told():
+            if not self._files.exists(self._root):
+                return []
+            return [str(status.getPath().getName()) for status in self._files.listStatus(self._root)]
+
+    def read(self, name: str) -> str | None:
+        path = self._path(self._root, name)
+        with self._told():
+            if not self._files.exists(path):
+                return None
+            stream = self._files.open(path)
+            try:
+                return bytes(stream.readAllBytes()).decode("utf-8", "replace")
+            finally:
+                stream.close()
+
+    def put(self, name: str, text: str) -> None:
+        with self._told():
+            stream = self._files.create(self._path(self._root, name), True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
+
+    def delete(self, name: str) -> None:
+        with self._told():
+            self._files.delete(self._path(self._root, name), False)

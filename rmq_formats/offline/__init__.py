@@ -1,1 +1,0 @@
-"""Work on a store at rest, cut into tasks that a process pool or Spark runs alike."""

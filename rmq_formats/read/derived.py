@@ -1,0 +1,158 @@
+"""Reads ConsumeQueue units and IndexFile entries as they are stored, split into tasks, for their data sources."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
+from rmq_formats.arrow.units import index_batch, unit_batch
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.errors import FormatError, StoreNotFoundError
+from rmq_formats.read.index_keys import index_paths
+from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.read.query import Query
+from rmq_formats.read.queues import message_units, read_units
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRange:
+    """Range ``[low, high)`` of units in one file of a queue."""
+
+    topic: str
+    queue_id: int
+    segment: Segment
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """Range ``[low, high)`` of entries in one IndexFile."""
+
+    path: str
+    low: int
+    high: int
+
+
+def plan_units(
+    storage: Storage, root: str, query: Query, split_bytes: int, min_tasks: int
+) -> list[tuple[UnitRange, ...]]:
+    """Plan tasks that read the units of a query's queues, each some ranges.
+
+    Raises:
+        StoreNotFoundError: no such store.
+        StoreLayoutError: queues that are wanted are of another layout.
+    """
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    found = store_variants.recognise(storage, root)
+    wanted = frozenset(filter(query.wants_topic, found.batch_topics))
+    store_variants.refuse(store_variants.no_queue_read(found, wanted))
+    directory = paths.consumequeue_dir(root)
+    topics = [topic for topic in queue_topics(storage, directory) if query.wants_topic(topic)]
+    ranges = [
+        unit_range
+        for topic in topics
+        for queue in topic_queues(storage, directory, topic)
+        for unit_range in _unit_ranges(storage, queue, query)
+    ]
+    total = sum(unit_range.high - unit_range.low for unit_range in ranges)
+    step = max(1, min(split_bytes // UNIT_BYTES, -(-total // min_tasks)))
+    return _group(ranges, step)
+
+
+def _unit_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[UnitRange]:
+    bounds = query.queue_bounds(queue.topic, queue.queue_id)
+    for segment in queue.segments:
+        base = segment.start_offset // UNIT_BYTES
+        with opened(storage, segment.path) as file:
+            written = -(-min(file.data_end(), segment.size_bytes) // UNIT_BYTES)
+        low, high = max(0, bounds.first_offset - base), min(written, bounds.end_offset - base)
+        if low < high:
+            yield UnitRange(queue.topic, queue.queue_id, segment, low, high)
+
+
+def _group(ranges: list[UnitRange], step: int) -> list[tuple[UnitRange, ...]]:
+    """Group ranges into tasks of about ``step`` units: large ranges are cut, small ones combined."""
+    tasks: list[tuple[UnitRange, ...]] = []
+    task: list[UnitRange] = []
+    free = step
+    for whole in ranges:
+        low = whole.low
+        while low < whole.high:
+            high = min(whole.high, low + free)
+            task.append(UnitRange(whole.topic, whole.queue_id, whole.segment, low, high))
+            free -= high - low
+            low = high
+            if not free:
+                tasks.append(tuple(task))
+                task, free = [], step
+    return [*tasks, tuple(task)] if task else tasks
+
+
+def read_unit_ranges(
+    root: str, ranges: tuple[UnitRange, ...], columns: tuple[str, ...], mode: Mode
+) -> Iterator[pa.RecordBatch]:
+    """Read units as they are stored, without pre-blanks and places that nothing was written to.
+
+    A unit that no dispatch writes (a negative offset, a size of 0 or less) is a row in PERMISSIVE.
+
+    Raises:
+        FormatError: in FAILFAST, at the first such unit.
+    """
+    storage, _ = open_storage(root)
+    schema = schema_of(columns, CONSUMEQUEUE)
+    for own in ranges:
+        base = own.segment.start_offset // UNIT_BYTES
+        with opened(storage, own.segment.path) as file:
+            for first, units in read_units(file, base, own.low, own.high):
+                sound = message_units(units)
+                pre_blank = (units["physical_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
+                unwritten = (units["physical_offset"] == 0) & (units["size"] == 0) & (units["tags_code"] == 0)
+                damaged = ~(sound | pre_blank | unwritten)
+                if mode is Mode.FAILFAST and damaged.any():
+                    at = (first - base + int(np.flatnonzero(damaged)[0])) * UNIT_BYTES
+                    raise FormatError("not a ConsumeQueue unit", at, own.segment.path)
+                keep = sound | damaged if mode is Mode.PERMISSIVE else sound
+                if keep.any():
+                    offsets = first + np.flatnonzero(keep).astype(np.int64)
+                    yield unit_batch(own.topic, own.queue_id, offsets, units[keep], schema)
+
+
+def plan_entries(storage: Storage, root: str, split_bytes: int, min_tasks: int) -> list[EntryRange]:
+    """Plan tasks that read all entries of all IndexFiles.
+
+    Raises:
+        StoreNotFoundError: no such store.
+    """
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    counts = {}
+    for path in index_paths(storage, root):
+        with opened(storage, path) as file:
+            counts[path] = IndexFile.read(file, path).header.index_count
+    total = sum(counts.values())
+    step = max(1, min(split_bytes // INDEX_ENTRY_BYTES, -(-total // min_tasks)))
+    return [
+        EntryRange(path, low, min(low + step, count)) for path, count in counts.items() for low in range(1, count, step)
+    ]
+
+
+def read_entry_range(root: str, own: EntryRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """Read entries of an IndexFile in order."""
+    storage, _ = open_storage(root)
+    schema = schema_of(columns, INDEX)
+    name = own.path.rsplit("/", 1)[-1]
+    with opened(storage, own.path) as file:
+        index = IndexFile.read(file, own.path)
+        for first, entries in index.chunks(own.low):
+            if first >= own.high:
+                break
+            wanted = entries[: own.high - first]
+            yield index_batch(name, first, index.header.begin_timestamp_ms, index.slots, wanted, schema)

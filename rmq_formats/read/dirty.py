@@ -1,0 +1,56 @@
+"""Decides whether a store's ConsumeQueue and Index can be relied on to hold all that the log holds."""
+
+import fcntl
+import os
+import struct
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.segments import Storage
+
+# struct flock of Linux on 64-bit machines: type, whence, start, length, process.
+_FLOCK: Final = struct.Struct("@hhqqi")
+
+
+def dirty_reason(storage: Storage, root: str) -> str | None:
+    """Return why the derived files may lack something that the log has; None if they do not.
+
+    A broker writes them in log order, record by record, so all that they can lack is what comes after the
+    last record that is in any. That holds while it runs, and once it has shut down; a machine that went
+    down loses pages of single files, and the broker's next start mends them.
+    """
+    if not storage.exists(paths.abort_file(root)):
+        return None
+    if broker_runs(storage, root):
+        return None
+    return "the broker did not shut down (there is a file named abort) and no longer runs"
+
+
+def dirty_queues_reason(storage: Storage, root: str, topics: frozenset[str]) -> str | None:
+    """Why the files below ``consumequeue`` may lack units of topics that the log has; None if they do not."""
+    found = store_variants.recognise(storage, root)
+    if store_variants.Variant.ROCKSDB_QUEUES in found:
+        return "the ConsumeQueue is in RocksDB"
+    batch = found.batch_topics & topics
+    if batch:
+        return f"topic {min(batch)} has batch queues (BatchConsumeQueue)"
+    return dirty_reason(storage, root)
+
+
+def broker_runs(storage: Storage, root: str) -> bool:
+    """Return whether a process of this machine holds the store's lock; it is asked for, not taken."""
+    if not storage.is_local:
+        return False
+    try:
+        descriptor = os.open(paths.lock_file(root), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
+        answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question)[: _FLOCK.size])
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return bool(answer[0] != fcntl.F_UNLCK)

@@ -1,0 +1,46 @@
+"""Forces a CommitLog to the disk, so that no loss of power takes back what is about to be read.
+
+A broker forces its log some time after it has written it, and what is not forced is read like the rest. Forcing a file
+covers all that was written to it, by whatever process, also by Java's through a memory map.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from rmq_formats.errors import StoreError
+from rmq_formats.storage.segments import Segment, Storage
+
+_NOTHING_TO_FORCE: Final = (errno.EROFS, errno.EINVAL)  # file systems that nobody writes to, or that have no disk
+
+
+def force_log(storage: Storage, segments: Iterable[Segment], begin: int, end: int) -> None:
+    """Force the files of a log that have bytes of a range; object stores keep what they have taken.
+
+    Args:
+        storage: where the store is.
+        segments: of its log.
+        begin: physical offset where the range begins.
+        end: physical offset where it ends; look for it before this is called.
+
+    Raises:
+        StoreError: the disk cannot keep a file.
+    """
+    if not storage.is_local:
+        return
+    for segment in segments:
+        if segment.start_offset < end and segment.end_offset > begin:
+            _force(segment.path)
+
+
+def _force(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NOTHING_TO_FORCE:
+            raise StoreError(f"{path}: cannot be forced to the disk: {error.strerror}") from error

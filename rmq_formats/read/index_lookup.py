@@ -1,0 +1,218 @@
+"""Point look-ups with few small reads: keys in IndexFiles, store times in ConsumeQueues.
+
+An IndexFile does not hold its number of slots, a setting of the broker: it is inferred here.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from struct import Struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.index import ENTRY_DTYPE, MAX_LONG, IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.codecs.layout import (
+    INDEX_ENTRIES,
+    INDEX_ENTRY_BYTES,
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+    INDEX_SLOTS,
+    RECORD_VERSIONS,
+    UNIT_BYTES,
+    index_file_bytes,
+)
+from rmq_formats.codecs.record_layout import HOST_FLAGS, head_struct, store_timestamp_at
+from rmq_formats.errors import FormatError
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+
+_SLOT = Struct(">i")
+_INT64 = Struct(">q")
+_INTEGERS_AT_ONCE: Final = 1 << 18
+_ENTRIES_AT_ONCE: Final = 1 << 16
+_INTEGERS_PER_ENTRY: Final = INDEX_ENTRY_BYTES // INDEX_SLOT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """An open IndexFile.
+
+    Attributes:
+        file: its bytes.
+        header: as it was when the file was opened.
+        slots: ``maxHashSlotNum``; 0 where the file has no entry to infer it from.
+        entries: ``maxIndexNum``: the most that fit, entry 0 included.
+    """
+
+    file: OpenRange
+    header: IndexHeader
+    slots: int
+    entries: int
+
+    @classmethod
+    def read(cls, file: OpenRange, path: str) -> "IndexFile":
+        """Read the header of a file, and find the number of slots; ``path`` is for errors.
+
+        Raises:
+            FormatError: no header, or no number of slots fits it.
+        """
+        header = IndexHeader.decode(read_range(file, 0, INDEX_HEADER_BYTES))
+        for slots in chain([INDEX_SLOTS], _candidates(file, header)):
+            entries, rest = divmod(file.size_bytes - index_file_bytes(slots, 0), INDEX_ENTRY_BYTES)
+            found = cls(file, header, slots, entries)
+            if rest == 0 and header.index_count <= entries and found._ends_in_its_slot():
+                return found
+        if header.index_count <= 1:
+            return cls(file, header, 0, 0)
+        raise FormatError("not an IndexFile, or a damaged one: no number of slots fits its entries", path=path)
+
+    @property
+    def entry_count(self) -> int:
+        """Entries in use."""
+        return self.header.index_count - 1
+
+    def _ends_in_its_slot(self) -> bool:
+        """Return whether the last entry is the head of its slot's chain, as it must be."""
+        last = self.header.index_count - 1
+        if last < 1:  # without an entry nothing can be checked: only the default is accepted
+            return self.file.size_bytes == index_file_bytes(INDEX_SLOTS, INDEX_ENTRIES)
+        key_hash = self._entry(last).key_hash
+        newest = self._slot(key_hash) if key_hash >= 0 else 0
+        if newest > last:  # a running broker has added entries since the header was read
+            return newest < IndexHeader.decode(read_range(self.file, 0, INDEX_HEADER_BYTES)).index_count
+        return newest == last
+
+    def _slot(self, key_hash: int) -> int:
+        data = read_range(self.file, slot_position(key_hash, self.slots), INDEX_SLOT_BYTES)
+        return int(_SLOT.unpack(data)[0])
+
+    def _entry(self, number: int) -> IndexEntry:
+        return IndexEntry.decode(read_range(self.file, entry_position(number, self.slots), INDEX_ENTRY_BYTES))
+
+    def find(self, key_hash: int, *, begin_ms: int = 0, end_ms: int = MAX_LONG) -> Iterator[int]:
+        """Find physical offsets of the entries with a hash, newest first, by reads of 20 bytes.
+
+        In a sound chain each entry's number is below that of the one before. The walk ends where that does not
+        hold, so that no damage makes it go round (Java follows any link but one to itself).
+
+        Source: ``IndexFile#selectPhyOffset``.
+        """
+        number = self._slot(key_hash) if self.slots else 0
+        bound = self.header.index_count
+        while 0 < number < bound:
+            entry = self._entry(number)
+            store_ms = self.store_ms(entry.seconds)
+            if entry.seconds < 0:
+                break
+            if entry.key_hash == key_hash and begin_ms <= store_ms <= end_ms:
+                yield entry.physical_offset
+            if store_ms < begin_ms:
+                break
+            bound, number = number, entry.previous
+
+    def store_ms(self, seconds: int) -> int:
+        """Compute an entry's store time in milliseconds, to the second."""
+        return self.header.begin_timestamp_ms + seconds * 1000
+
+    def chunks(self, first: int = 1) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Entries in order, as number of the first and an array of ENTRY_DTYPE."""
+        for number in range(max(1, first), self.header.index_count if self.slots else 0, _ENTRIES_AT_ONCE):
+            count = min(_ENTRIES_AT_ONCE, self.header.index_count - number)
+            data = read_range(self.file, entry_position(number, self.slots), count * INDEX_ENTRY_BYTES)
+            yield number, np.frombuffer(data, dtype=ENTRY_DTYPE)
+
+
+def _candidates(file: OpenRange, header: IndexHeader) -> Iterator[int]:
+    """Find the numbers of slots that the header and the file's data allow.
+
+    Used slots, as many as the header says, are the first integers that are not zero. Entry 0, never used, is five
+    zeros; then comes the hash of entry 1, and if that is 0, one of its next integers.
+    """
+    wanted = max(header.slot_count, 0)
+    for at in range(INDEX_HEADER_BYTES, file.size_bytes, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES):
+        data = read_range(file, at, _INTEGERS_AT_ONCE * INDEX_SLOT_BYTES)
+        used = np.flatnonzero(np.frombuffer(data, dtype=">i4", count=len(data) // INDEX_SLOT_BYTES))
+        if len(used) > wanted:
+            number = (at - INDEX_HEADER_BYTES) // INDEX_SLOT_BYTES + int(used[wanted])
+            first_hash = range(number, number - _INTEGERS_PER_ENTRY, -1)  # the first one may be any integer of entry 1
+            yield from (place - _INTEGERS_PER_ENTRY for place in first_hash if place > _INTEGERS_PER_ENTRY)
+            return
+        wanted -= len(used)
+
+
+class QueueSearch:
+    """Binary search of a store time in one queue, through the records that its units point to."""
+
+    def __init__(self, storage: Storage, log: Sequence[Segment], queue: Sequence[Segment], end_offset: int) -> None:
+        """Create a search of one queue.
+
+        Args:
+            storage: where the store is.
+            log: files of the CommitLog, by offset; at least one.
+            queue: files of the queue, by offset; at least one.
+            end_offset: queue offset one past its last unit.
+        """
+        self._storage = storage
+        self._log = log
+        self._queue = queue
+        self._end_offset = end_offset
+
+    def first_since(self, time_ms: int) -> Unit | None:
+        """Find the first unit whose message was stored at a time or later; None if there is none.
+
+        A binary search, as in ``ConsumeQueue#getOffsetInQueueByTime``. Units of records that have been
+        deleted with the oldest files count as earlier.
+
+        Raises:
+            FormatError: a unit that points to no record: the queue cannot be searched.
+        """
+        first = self._queue[0].start_offset // UNIT_BYTES
+        offsets = range(first, self._end_offset)
+        found = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
+        return self._message_unit(found)
+
+    def _is_since(self, queue_offset: int, time_ms: int) -> bool:
+        unit = self._message_unit(queue_offset)
+        return unit is None or self._store_timestamp_ms(unit) >= time_ms
+
+    def _message_unit(self, queue_offset: int) -> Unit | None:
+        """Read the first unit from an offset on that stands for a message: pre-blanks are passed over."""
+        for offset in range(queue_offset, self._end_offset):
+            segment = _containing(self._queue, offset * UNIT_BYTES)
+            unit = Unit.decode(self._read(segment, offset * UNIT_BYTES, UNIT_BYTES))
+            if not unit.is_pre_blank:
+                return unit
+        return None
+
+    def _store_timestamp_ms(self, unit: Unit) -> int:
+        if unit.physical_offset < self._log[0].start_offset:
+            return -1
+        segment = _containing(self._log, unit.physical_offset)
+        head = self._read(segment, unit.physical_offset, _TIMESTAMP_END)
+        magic, recorded_offset, sys_flag = _PLACE.unpack_from(head)
+        if magic not in RECORD_VERSIONS or recorded_offset != unit.physical_offset:
+            raise FormatError("a unit that points to no record", unit.physical_offset, segment.path)
+        return int(_INT64.unpack_from(head, store_timestamp_at(sys_flag))[0])
+
+    def _read(self, segment: Segment, offset: int, size_bytes: int) -> bytes:
+        with opened(self._storage, segment.path) as file:
+            return read_range(file, offset - segment.start_offset, size_bytes).ljust(size_bytes, b"\0")
+
+
+_PLACE: Final = head_struct("magic", "physical_offset", "sys_flag")
+_TIMESTAMP_END: Final = store_timestamp_at(HOST_FLAGS) + _INT64.size
+
+
+def _containing(segments: Sequence[Segment], offset: int) -> Segment:
+    """Return the segment that contains an offset.
+
+    Raises:
+        FormatError: there is none.
+    """
+    number = bisect_right(segments, offset, key=lambda segment: segment.start_offset) - 1
+    if number < 0 or offset >= segments[number].end_offset:
+        raise FormatError("no file contains this offset", offset)
+    return segments[number]

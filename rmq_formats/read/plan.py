@@ -1,0 +1,338 @@
+"""Plans a query: chooses between scan, ConsumeQueue and Index, and cuts the work into tasks.
+
+Every access path gives the rows that a scan of the log gives: where the derived files may lack
+something, that part of the log is scanned beside them, or all of it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
+from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
+from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
+from rmq_formats.read.query import AccessPath, Query
+from rmq_formats.read.queues import average_record_bytes, last_unit
+from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
+from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues, walk_queues
+from rmq_formats.storage.segments import Segment, Storage, commitlog_segments
+
+POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
+MAX_UNKNOWN_SHARE: Final = 0.25  # bytes of the log that the Index may not cover, for it to be still worth asking
+PLACES_PER_TASK: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScanTask:
+    """Task: scan one split.
+
+    Attributes:
+        split: the split.
+        begin: file position of its first record, or of damage in its place; None searches for a record.
+    """
+
+    split: Split
+    begin: int | None = None
+
+
+def scan_tasks(storage: Storage, segments: Sequence[Segment], splits: Sequence[Split], begin: int) -> list["Task"]:
+    """Make scan tasks of splits.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log.
+        splits: in log order.
+        begin: physical offset where the first begins: where an earlier read ended, so that damage that
+            begins there is still to be reported.
+    """
+    tasks = [ScanTask(split) for split in splits]
+    start = walk_start(storage, segments, begin) if splits and splits[0].start else None
+    if start is not None and start < splits[0].file_offset + splits[0].limit:
+        tasks[0] = ScanTask(splits[0], start - splits[0].file_offset)
+    return list(tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesTask:
+    """Task: read records at physical offsets whose sizes are not known."""
+
+    segments: tuple[Segment, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesTask:
+    """Task: read the records that the units of some topics' queues point to within a stretch of the log.
+
+    The task lists the queues' files itself: a busy store has thousands, and there are many tasks. What
+    is dispatched after planning lies behind the stretch.
+    """
+
+    segments: tuple[Segment, ...]
+    topics: tuple[str, ...]
+    begin: int
+    end: int
+
+
+Task = ScanTask | PlacesTask | QueuesTask
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """Tasks of a query, with the access path that was chosen and why.
+
+    Attributes:
+        access_path: how records are found.
+        reason: why that path, in words.
+        tasks: the tasks; may be empty.
+    """
+
+    access_path: AccessPath
+    reason: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def scanned_bytes(self) -> int:
+        """Bytes of the log that are scanned, rather than read by their offsets."""
+        splits = [task.split for task in self.tasks if isinstance(task, ScanTask)]
+        return sum(min(split.limit, split.data_end) - split.start for split in splits)
+
+    def __str__(self) -> str:
+        scanned = f", {self.scanned_bytes} bytes of the log scanned" if self.scanned_bytes else ""
+        return f"access path {self.access_path}: {self.reason}; {len(self.tasks)} tasks{scanned}"
+
+
+def plan_read(
+    storage: Storage,
+    root: str,
+    query: Query,
+    *,
+    access_path: AccessPath = AccessPath.AUTO,
+    split_bytes: int = DEFAULT_SPLIT_BYTES,
+    min_tasks: int = 1,
+) -> ReadPlan:
+    """Plan the read of a store.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        query: which records.
+        access_path: AUTO chooses; another one is used as asked, whatever its files may lack.
+        split_bytes: bytes of the log that a task reads, about.
+        min_tasks: make tasks smaller until there are about this many.
+
+    Raises:
+        StoreNotFoundError: no such store, or an access path was asked for whose files are not there.
+        OptionError: the query does not fit the access path asked for.
+    """
+    segments = commitlog_segments(storage, root)
+    begin, end = log_bounds(storage, segments)
+    planner = _Planner(storage, root, query, segments, begin, end, split_bytes, min_tasks)
+    return planner.plan(access_path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    storage: Storage
+    root: str
+    query: Query
+    segments: list[Segment]
+    log_begin: int
+    log_end: int
+    split_bytes: int
+    min_tasks: int
+
+    def plan(self, access_path: AccessPath) -> ReadPlan:
+        if access_path is AccessPath.SCAN:
+            return self._scan("asked for")
+        if access_path is AccessPath.CONSUMEQUEUE:
+            return self._asked_for_queues()
+        if access_path is AccessPath.INDEX:
+            return self._asked_for_index()
+        if self.query.msg_id is not None:
+            _, place = self.query.msg_id
+            return self._result(AccessPath.MESSAGE_ID, "a message id names a place", self._places([place]))
+        why_not = []
+        if self.query.reads_index:
+            found = self._index_if_fit()
+            if isinstance(found, ReadPlan):
+                return found
+            why_not.append(f"no index: {found}")
+        if self.query.reads_queues:
+            found = self._queues_if_fit()
+            if isinstance(found, ReadPlan):
+                return found
+            why_not.append(f"no consumequeue: {found}")
+        reason = "; ".join(why_not) or "no condition that an index or a queue answers"
+        return self._scan(reason, by_time=True)
+
+    def _result(self, access_path: AccessPath, reason: str, tasks: Sequence[Task]) -> ReadPlan:
+        return ReadPlan(access_path, reason, tuple(tasks))
+
+    # --- scan ---------------------------------------------------------------------------------------
+
+    def _scan(self, reason: str, *, by_time: bool = False) -> ReadPlan:
+        begin, end = self._wanted_range()
+        if by_time and self.query.has_time:
+            first, last = time_range(self.storage, self.segments, *self.query.time_bounds)
+            begin, end = max(begin, first), min(end, last)
+        return self._result(AccessPath.SCAN, reason, self._scan_tasks([(begin, end)]))
+
+    def _wanted_range(self) -> Range:
+        query = self.query
+        return max(self.log_begin, query.first_physical_offset), min(self.log_end, query.end_physical_offset)
+
+    def _scan_tasks(self, ranges: Sequence[Range]) -> list[Task]:
+        splits = range_splits(self.segments, ranges, self.log_end, self.split_bytes, self.min_tasks)
+        return scan_tasks(self.storage, self.segments, splits, ranges[0][0] if ranges else 0)
+
+    # --- places -------------------------------------------------------------------------------------
+
+    def _places(self, places: Sequence[int]) -> list[Task]:
+        begin, end = self._wanted_range()
+        wanted = [place for place in places if begin <= place < end]
+        cuts = range(0, len(wanted), PLACES_PER_TASK)
+        tasks: list[Task] = []
+        for cut in cuts:
+            own = tuple(wanted[cut : cut + PLACES_PER_TASK])
+            tasks.append(PlacesTask(self._segments_of(own[0], own[-1] + 1), own))
+        return tasks
+
+    def _segments_of(self, begin: int, end: int) -> tuple[Segment, ...]:
+        return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
+
+    def _index_if_fit(self) -> ReadPlan | str:
+        """Plan by the Index, with scans of what it does not cover; or return why the Index cannot be used."""
+        topics = self.query.named_topics
+        if topics is None:
+            return "it has keys by topic, and no topic is named"
+        reason = dirty_reason(self.storage, self.root)
+        if reason is not None:
+            return reason
+        files = index_paths(self.storage, self.root)
+        if not files:
+            return "there are no index files"
+        try:
+            unknown = unknown_ranges(self.storage, files, *self._wanted_range())
+            if sum(last - first for first, last in unknown) > MAX_UNKNOWN_SHARE * (self.log_end - self.log_begin):
+                return "the index files know too little of the log"
+            places = key_places(self.storage, files, topics, self._key())
+        except FormatError as error:
+            return str(error)
+        rest = [place for place in places if not any(first <= place < last for first, last in unknown)]
+        tasks = [*self._places(rest), *self._scan_tasks(unknown)]
+        return self._result(AccessPath.INDEX, f"the key is at {len(rest)} places", tasks)
+
+    def _key(self) -> str:
+        key = self.query.uniq_key if self.query.uniq_key is not None else self.query.key
+        assert key is not None
+        return key
+
+    def _asked_for_index(self) -> ReadPlan:
+        if not self.query.reads_index:
+            raise OptionError("accessPath index needs key or uniqKey")
+        files = index_paths(self.storage, self.root)
+        if not files:
+            raise StoreNotFoundError(f"{paths.index_dir(self.root)}: no index files")
+        if self.query.named_topics is None:
+            store_variants.refuse(store_variants.no_queue_read(self._variants(), frozenset()))
+        places = key_places(self.storage, files, self._wanted_topics(), self._key())
+        return self._result(AccessPath.INDEX, "asked for", self._places(places))
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def _queues_if_fit(self) -> ReadPlan | str:
+        """Plan by the queues' units, with a scan of what is not dispatched yet; or return why they cannot be used."""
+        topics = self.query.named_topics
+        if topics is None:
+            return "no topic is named"
+        if not self.storage.is_local:
+            return "the store is not local; ask for it if the topic is a small part of the log"
+        reason = dirty_queues_reason(self.storage, self.root, topics)
+        if reason is not None:
+            return reason
+        queues = self._wanted_queues(topics)
+        if isinstance(queues, str):
+            return f"topic {queues} has none"
+        dispatched = max(self._dispatched_end(), self.log_begin)
+        begin, end = self._wanted_range()
+        queue_bytes, count = self._cost(queues)
+        cost = queue_bytes + count * POINT_COST_BYTES
+        if cost >= end - begin:
+            return f"{count} records by their places cost more than scanning the log"
+        tasks = self._queue_tasks(queues, min(end, dispatched), queue_bytes)
+        tasks += self._scan_tasks([(max(begin, dispatched), end)])
+        return self._result(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
+
+    def _wanted_topics(self) -> frozenset[str]:
+        """Return the topics that the query names, else those with queues that it selects."""
+        if self.query.named_topics is not None:
+            return self.query.named_topics
+        there = queue_topics(self.storage, paths.consumequeue_dir(self.root))
+        return frozenset(filter(self.query.wants_topic, there))
+
+    def _wanted_queues(self, topics: frozenset[str]) -> list[QueueFiles] | str:
+        """Return the queues of some topics that the query selects; or the first topic that has none at all."""
+        found = []
+        for topic in sorted(topics):
+            own = list(topic_queues(self.storage, paths.consumequeue_dir(self.root), topic))
+            if not own:
+                return topic
+            for queue in own:
+                bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
+                if bounds.first_offset < bounds.end_offset:
+                    found.append(queue)
+        return found
+
+    def _dispatched_end(self) -> int:
+        """Return the physical offset up to which all records are dispatched: the end of the last one in a queue."""
+        end = 0
+        for queue in walk_queues(self.storage, paths.consumequeue_dir(self.root)):
+            last = last_unit(self.storage, queue)
+            if last is not None and not last[1].is_pre_blank:
+                end = max(end, last[1].physical_offset + last[1].size)
+        return end
+
+    def _cost(self, queues: Sequence[QueueFiles]) -> tuple[int, int]:
+        """Estimate the bytes of the records of some queues, and their number."""
+        count = 0
+        for queue in queues:
+            last = last_unit(self.storage, queue)
+            if last is not None:
+                bounds = self.query.queue_bounds(queue.topic, queue.queue_id)
+                first = max(queue.first_offset, bounds.first_offset)
+                count += max(0, min(last[0], bounds.end_offset) - first)
+        return int(count * average_record_bytes(self.storage, queues)), count
+
+    def _queue_tasks(self, queues: Sequence[QueueFiles], end: int, queue_bytes: int) -> list[Task]:
+        """Cut the work into stretches of the log, so that each task reads its part of all queues in log order."""
+        begin, _ = self._wanted_range()
+        if not queues or begin >= end:
+            return []
+        count = max(self.min_tasks, -(-queue_bytes // self.split_bytes), 1)
+        step = max(1, -(-(end - begin) // count))
+        topics = tuple(sorted({queue.topic for queue in queues}))
+        tasks: list[Task] = []
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            tasks.append(QueuesTask(self._segments_of(first, last), topics, first, last))
+        return tasks
+
+    def _variants(self) -> store_variants.StoreVariants:
+        return store_variants.recognise(self.storage, self.root)
+
+    def _asked_for_queues(self) -> ReadPlan:
+        if not self.query.reads_queues:
+            raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
+        found = self._variants()
+        wanted = frozenset(filter(self.query.wants_topic, found.batch_topics))
+        store_variants.refuse(store_variants.no_queue_read(found, wanted))
+        queues = self._wanted_queues(self._wanted_topics())
+        if isinstance(queues, str):
+            raise StoreNotFoundError(f"{paths.consumequeue_dir(self.root)}/{queues}: no queues")
+        queue_bytes, _ = self._cost(queues)
+        tasks = self._queue_tasks(queues, self._wanted_range()[1], queue_bytes)
+        return self._result(AccessPath.CONSUMEQUEUE, "asked for", tasks)

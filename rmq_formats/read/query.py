@@ -1,0 +1,168 @@
+"""Query conditions on CommitLog records, which all hold for each row."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.codecs.hosts import Host
+
+MAX_LONG: Final = (1 << 63) - 1
+MIN_LONG: Final = -(1 << 63)
+
+Queue = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """Range of queue offsets of one queue; ends are exclusive.
+
+    Attributes:
+        first_offset: smallest queue offset.
+        end_offset: one past the largest.
+        first_ms: smallest store timestamp.
+        end_ms: one past the largest.
+    """
+
+    first_offset: int = MIN_LONG
+    end_offset: int = MAX_LONG
+    first_ms: int = MIN_LONG
+    end_ms: int = MAX_LONG
+
+
+EVERYTHING: Final = QueueBounds()
+NOTHING: Final = QueueBounds(first_offset=0, end_offset=0, first_ms=0, end_ms=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Conditions that select records.
+
+    A query by topics selects what RocketMQ dispatches to ConsumeQueues, which leaves out half messages
+    and rollbacks of transactions (sys_flag); no consumer gets these. A query by key selects what
+    RocketMQ's Index holds: all records but rollbacks. A query without either reads the log itself.
+
+    Attributes:
+        topics: the topics; None is any.
+        topic_pattern: a regular expression that the whole topic matches; None is any.
+        queues: the queues of each topic; None is all of them.
+        bounds: ranges of queues; a queue without one is selected whole.
+        first_ms: smallest store timestamp; None is any.
+        end_ms: one past the largest.
+        first_physical_offset: records that begin here or later.
+        end_physical_offset: records that begin before here.
+        tags: any of these; None is any tag or none.
+        key: one of the parts of KEYS.
+        uniq_key: the UNIQ_KEY.
+        msg_id: store host and physical offset of an offset message id.
+        topic_values: topics that Spark's filters ask for; unlike ``topics`` they do not make it a query by topics.
+    """
+
+    topics: frozenset[str] | None = None
+    topic_pattern: str | None = None
+    queues: Mapping[str, frozenset[int]] | None = None
+    bounds: Mapping[Queue, QueueBounds] = field(default_factory=dict)
+    first_ms: int | None = None
+    end_ms: int | None = None
+    first_physical_offset: int = 0
+    end_physical_offset: int = MAX_LONG
+    tags: frozenset[str] | None = None
+    key: str | None = None
+    uniq_key: str | None = None
+    msg_id: tuple[Host, int] | None = None
+    topic_values: frozenset[str] | None = None
+
+    @property
+    def reads_queues(self) -> bool:
+        """Whether only records that are dispatched to ConsumeQueues are selected."""
+        return self.topics is not None or self.topic_pattern is not None or self.queues is not None
+
+    @property
+    def reads_index(self) -> bool:
+        """Whether only records that are dispatched to the Index are selected."""
+        return self.key is not None or self.uniq_key is not None
+
+    @property
+    def named_topics(self) -> frozenset[str] | None:
+        """Topics that the query names one by one; None if it does not."""
+        if self.queues is not None:
+            return frozenset(self.queues)
+        return self.topics
+
+    @property
+    def has_time(self) -> bool:
+        """Whether store timestamps are bounded, on one side or both."""
+        return self.first_ms is not None or self.end_ms is not None
+
+    @property
+    def takes_damage(self) -> bool:
+        """Whether damaged stretches become rows: these have no field that a condition could look at."""
+        return (
+            not (self.reads_queues or self.reads_index or self.has_time or self.bounds)
+            and self.tags is None
+            and self.msg_id is None
+            and self.topic_values is None
+        )
+
+    @property
+    def time_bounds(self) -> tuple[int, int]:
+        """Return the smallest store timestamp and one past the largest, in ms."""
+        first = MIN_LONG if self.first_ms is None else self.first_ms
+        return first, MAX_LONG if self.end_ms is None else self.end_ms
+
+    def wants_topic(self, topic: str) -> bool:
+        """Return whether records of a topic are selected."""
+        if self.topics is not None and topic not in self.topics:
+            return False
+        if self.topic_values is not None and topic not in self.topic_values:
+            return False
+        if self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is None:
+            return False
+        return self.queues is None or topic in self.queues
+
+    def queue_bounds(self, topic: str, queue_id: int) -> QueueBounds:
+        """Return the selected queue offsets of a queue."""
+        if not self.wants_topic(topic) or (self.queues is not None and queue_id not in self.queues[topic]):
+            return NOTHING
+        return self.bounds.get((topic, queue_id), EVERYTHING)
+
+
+class AccessPath(StrEnum):
+    """Access path: how records are found."""
+
+    AUTO = "auto"
+    SCAN = "scan"
+    CONSUMEQUEUE = "consumequeue"
+    INDEX = "index"
+    MESSAGE_ID = "msgId"  # not an option: chosen for message ids, which are offsets
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """Options of reading: columns, damage mode, and what is done to bodies.
+
+    Attributes:
+        columns: names, of ``rmq_formats.arrow.schema.COMMITLOG``.
+        query: which records.
+        mode: what becomes of damaged stretches.
+        verify_crc: check the sums of bodies and records.
+        decompress: inflate bodies that the producer compressed.
+    """
+
+    columns: tuple[str, ...]
+    query: Query = Query()
+    mode: Mode = Mode.PERMISSIVE
+    verify_crc: bool = True
+    decompress: bool = False
+
+
+def parse_tags(expression: str) -> frozenset[str] | None:
+    """Parse a tag expression ``a || b``; None where it stands for all, as ``*`` and an empty one do.
+
+    Source: ``FilterAPI#buildSubscriptionData``.
+    """
+    if expression.strip() in {"", "*"}:
+        return None
+    return frozenset(tag.strip() for tag in expression.split("||") if tag.strip())

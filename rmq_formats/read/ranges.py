@@ -1,0 +1,164 @@
+"""Cuts stretches of a CommitLog into scan splits, and finds record boundaries and time bounds in it."""
+
+import bisect
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from rmq_formats.codecs.damage import DamageCode
+from rmq_formats.codecs.layout import MAX_FRAME_BYTES
+from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.record_frame import frame_shape
+from rmq_formats.errors import FormatError, StoreNotFoundError
+from rmq_formats.kernels.scan import POSITION, SIZE
+from rmq_formats.scan.segment import scan_segment
+from rmq_formats.scan.splits import Split
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
+
+# How far a broker's clock may have gone back between two records, for store times to bound the scan.
+CLOCK_SLACK_MS: Final = 3_600_000
+
+# Bytes before an offset that are searched for the record that ends there: most are small, some huge.
+_LOOKED_AT: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
+_SIZE = Struct(">i")
+
+Range = tuple[int, int]
+
+
+def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
+    """Return the physical offsets of the log's first byte, and of the first one behind its data.
+
+    This is the snapshot that a reader of a growing log freezes: it reads nothing that comes later.
+    """
+    for segment in reversed(segments):
+        with opened(storage, segment.path) as file:
+            data_end = min(file.data_end(), segment.size_bytes)
+        if data_end:
+            return segments[0].start_offset, segment.start_offset + data_end
+    return segments[0].start_offset, segments[0].start_offset
+
+
+def range_splits(
+    segments: Sequence[Segment], ranges: Sequence[Range], log_end: int, split_bytes: int, min_splits: int = 1
+) -> list[Split]:
+    """Cut some stretches of the log into splits, in log order.
+
+    Args:
+        segments: of the log.
+        ranges: physical offsets, ascending and disjoint, each end exclusive: records that begin there.
+        log_end: the log's frozen end.
+        split_bytes: aimed size of a split.
+        min_splits: make splits smaller until there are about this many.
+    """
+    pieces = []
+    for begin, end in ranges:
+        for segment in segments:
+            piece_begin, piece_end = max(begin, segment.start_offset), min(end, segment.end_offset, log_end)
+            if piece_begin < piece_end:
+                pieces.append((segment, piece_begin - segment.start_offset, piece_end - segment.start_offset))
+    total = sum(end - begin for _, begin, end in pieces)
+    split_bytes = max(1, min(split_bytes, -(-total // max(1, min_splits))))
+    splits: list[Split] = []
+    for segment, begin, end in pieces:
+        data_end = min(segment.size_bytes, log_end - segment.start_offset)
+        for start in range(begin, end, split_bytes):
+            limit = min(start + split_bytes, end)
+            # The last split of a file walks on to the BLANK record or the end of what is written.
+            limit = segment.size_bytes if limit >= data_end else limit
+            splits.append(
+                Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, data_end)
+            )
+    return splits
+
+
+def walk_start(storage: Storage, segments: Sequence[Segment], physical_offset: int) -> int | None:
+    """Find where a read that begins at an offset meets its first record, or damage that begins there.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log.
+        physical_offset: where the read begins.
+
+    Returns:
+        The offset itself if a record ends there, or the end of the record that it is in; None if neither: it is
+        at a file's begin, or in damage, which belongs to the reader of what is before it.
+    """
+    for segment in segments:
+        position = physical_offset - segment.start_offset
+        if 0 < position < segment.size_bytes:
+            try:
+                with opened(storage, segment.path) as file:
+                    end = _frame_end(file, segment, position)
+            except StoreNotFoundError:  # deleted since it was listed: the reader of the segment reports it
+                return None
+            return segment.start_offset + end if end >= position else None
+    return None
+
+
+def _frame_end(file: OpenRange, segment: Segment, position: int) -> int:
+    """Find where the last record ends that begins before a position of a file; 0 if there is none."""
+    for looked_at in _LOOKED_AT:
+        end = 0
+        begin = max(0, position - looked_at)
+        for batch in scan_segment(
+            file, segment.start_offset, segment.size_bytes, start=begin, limit=position, verify_crc=False
+        ):
+            if len(batch.frames):
+                last = batch.frames[-1]
+                end = batch.physical_offset - segment.start_offset + int(last[POSITION] + last[SIZE])
+        if end or not begin:
+            return end
+    return 0
+
+
+def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> Range:
+    """Find the stretch of the log that can hold records of a time range, by the segments' first store timestamps.
+
+    Store timestamps go up along the log, but for a clock that was set back: CLOCK_SLACK_MS is allowed for.
+    A segment whose first record cannot be read bounds nothing.
+    """
+    begins: dict[int, int | None] = {}
+
+    def first_timestamp_ms(number: int) -> int | None:
+        if number not in begins:
+            with opened(storage, segments[number].path) as file:
+                begins[number] = segment_timestamp_ms(file, segments[number].start_offset)
+        return begins[number]
+
+    def first_from(bound_ms: int, unknown: bool) -> int:
+        def is_from(number: int) -> bool:
+            timestamp_ms = first_timestamp_ms(number)
+            return unknown if timestamp_ms is None else timestamp_ms >= bound_ms
+
+        return bisect.bisect_left(range(len(segments)), True, key=is_from)
+
+    later = first_from(end_ms + CLOCK_SLACK_MS, unknown=False)
+    sooner = first_from(first_ms - CLOCK_SLACK_MS, unknown=True)
+    begin = segments[max(sooner - 1, 0)].start_offset
+    end = segments[later].start_offset if later < len(segments) else segments[-1].end_offset
+    return begin, max(begin, end)
+
+
+def record_size(file: OpenRange, position: int) -> int | None:
+    """Read the record size at a position of a segment; None if the file ends there."""
+    data = read_range(file, position, _SIZE.size)
+    return int(_SIZE.unpack(data)[0]) if len(data) == _SIZE.size else None
+
+
+def segment_timestamp_ms(file: OpenRange, file_offset: int) -> int | None:
+    """Read the store timestamp of a segment's first record; None if it has none, or none that is sound.
+
+    Args:
+        file: the segment.
+        file_offset: physical offset of its first byte.
+    """
+    size = record_size(file, 0)
+    if size is None or not 0 < size <= file.size_bytes:
+        return None
+    data = read_range(file, 0, size)
+    if isinstance(frame_shape(memoryview(data), 0, file_offset), DamageCode):
+        return None
+    try:
+        return decode_record(data, verify_crc=False).store_timestamp_ms
+    except FormatError:
+        return None

@@ -1,0 +1,119 @@
+"""Executes one task of a plan: reads bytes, yields Arrow batches."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmq_formats.arrow.batches import error_batch, record_batches
+from rmq_formats.arrow.schema import Mode, schema_of
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.hashing import tags_code
+from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
+from rmq_formats.read.plan import PlacesTask, QueuesTask, ScanTask, Task
+from rmq_formats.read.point_reads import Points, read_points
+from rmq_formats.read.query import Query, ReadOptions
+from rmq_formats.read.queues import message_units, units_in_log_range
+from rmq_formats.read.ranges import record_size
+from rmq_formats.read.row_filter import RowFilter
+from rmq_formats.scan.segment import FrameBatch
+from rmq_formats.scan.splits import split_frames
+from rmq_formats.storage.queue_files import topic_queues
+from rmq_formats.storage.segments import Storage, open_storage, opened
+
+_NO_POINTS: Final = Points(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Read the records of one task, in log order.
+
+    Args:
+        root: of the store, a path or URI.
+        task: of a plan.
+        options: columns and damage mode.
+
+    Raises:
+        FormatError: in FAILFAST, at the first damage that the task meets.
+        StoreError: a file that cannot be read.
+    """
+    storage, path = open_storage(root)
+    schema = schema_of(options.columns)
+    if isinstance(task, ScanTask):
+        yield from _batches(_scan(storage, task, options), schema, options, task.split.path)
+        return
+    if isinstance(task, PlacesTask):
+        points = _places(storage, task)
+    else:
+        points = _unit_points(storage, path, task, options.query)
+    for segment in task.segments:
+        frames = read_points(storage, [segment], points, verify_crc=options.verify_crc)
+        yield from _batches((batch for _, batch in frames), schema, options, segment.path)
+
+
+def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Build a row for a stretch of the log whose segment is gone, if damage becomes rows.
+
+    Args:
+        start: physical offset, inclusive.
+        end: physical offset, exclusive.
+        options: columns and damage mode.
+    """
+    if options.mode is Mode.PERMISSIVE and options.query.takes_damage:
+        yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
+
+
+def _batches(
+    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str
+) -> Iterator[pa.RecordBatch]:
+    selector = None if options.query == Query() else RowFilter(options.query)
+    return record_batches(
+        frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path
+    )
+
+
+def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
+    with opened(storage, task.split.path) as file:
+        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verify_crc)
+
+
+def _places(storage: Storage, task: PlacesTask) -> Points:
+    """Read the sizes of the records at a task's places from their own headers."""
+    found: list[tuple[int, int]] = []
+    for segment in task.segments:
+        own = [place for place in task.places if segment.start_offset <= place < segment.end_offset]
+        if not own:
+            continue
+        with opened(storage, segment.path) as file:
+            for place in own:
+                size = record_size(file, place - segment.start_offset)
+                if size is not None:
+                    found.append((place, size))
+    table = np.array(found, dtype=np.int64).reshape(-1, 2)
+    return Points.of(table[:, 0], table[:, 1])
+
+
+def _unit_points(storage: Storage, root: str, task: QueuesTask, query: Query) -> Points:
+    """Collect offsets and sizes that the queues' units name within the task's stretch of the log."""
+    codes = None
+    if query.tags is not None:
+        codes = np.array([tags_code(tag) for tag in sorted(query.tags)], dtype=np.int64)
+    offsets: list[NDArray[np.int64]] = []
+    sizes: list[NDArray[np.int64]] = []
+    for queue in (
+        queue for topic in task.topics for queue in topic_queues(storage, paths.consumequeue_dir(root), topic)
+    ):
+        bounds = query.queue_bounds(queue.topic, queue.queue_id)
+        pieces = units_in_log_range(storage, queue, task.begin, task.end, bounds.first_offset, bounds.end_offset)
+        for _, units in pieces:
+            physical_offsets = units["physical_offset"].astype(np.int64)
+            wanted = message_units(units) & (physical_offsets >= task.begin) & (physical_offsets < task.end)
+            if codes is not None and queue.topic != SCHEDULE_TOPIC:  # tags codes of delayed messages are times
+                unit_codes = units["tags_code"].astype(np.int64)
+                wanted &= np.isin(unit_codes, codes) | (unit_codes <= EXT_MAX_ADDRESS)
+            offsets.append(physical_offsets[wanted])
+            sizes.append(units["size"][wanted].astype(np.int64))
+    if not offsets:
+        return _NO_POINTS
+    return Points.of(np.concatenate(offsets), np.concatenate(sizes))

@@ -1,0 +1,1 @@
+"""Rebuilds ConsumeQueue and Index of a store from its CommitLog."""

@@ -1,0 +1,372 @@
+"""Rebuild of ConsumeQueue and Index of a whole store: plan, two waves of tasks, publish, report."""
+
+import functools
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import (
+    OptionError,
+    StoreLayoutError,
+    StoreNotFoundError,
+    StoreSizeError,
+    told_as_store_errors,
+)
+from rmq_formats.rebuild import tasks
+from rmq_formats.rebuild.report import RebuildReport
+from rmq_formats.rebuild.tasks import IndexTask, RebuildOptions, ScanResult, WriteResult
+from rmq_formats.scan.splits import Split, plan_splits
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.queue_files import walk_queues
+from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, open_storage
+from rmq_formats.tasks import waves
+from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.progress import OnProgress, counted_progress
+from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding
+
+_WRITTEN: Final = "written.json"
+
+
+class _Clock:
+    """Stopwatch of the phases, in seconds; the only reader of the clock here."""
+
+    def __init__(self) -> None:
+        self.begin = self._last = time.perf_counter()
+        self.phases: dict[str, float] = {}
+
+    def mark(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.phases[phase] = round(now - self._last, 3)
+        self._last = now
+
+    def seconds(self) -> float:
+        return round(time.perf_counter() - self.begin, 3)
+
+
+def rebuild_store(
+    store: str,
+    out: str | None,
+    options: RebuildOptions,
+    runner: Runner,
+    on_progress: OnProgress | None = None,
+) -> RebuildReport:
+    """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
+
+    Args:
+        store: root of the store that is read.
+        out: root to publish into; None is the store itself, whose broker must be stopped.
+        options: what to rebuild, with the broker's file sizes.
+        runner: where the tasks run.
+        on_progress: told after each task.
+
+    Raises:
+        StoreNotFoundError: no such store, or no CommitLog in it.
+        StoreLockedError: the store is written into and its broker runs.
+        StoreSizeError: sizes that do not fit the layout, or the store's own files.
+        StoreLayoutError: a layout that a rebuild would get wrong, or unknown files that it would delete.
+        StoreError: the disk is full, or a file is in the way.
+    """
+    clock = _Clock()
+    storage, root = open_storage(store)
+    segments = check_rebuild(store, out, options)
+    found = [*segment_findings(segments), *foreign_findings(storage, paths.commitlog_dir(root))]
+    area = work_area(out if out is not None else store)
+    with ExitStack() as stack:
+        stack.enter_context(told_as_store_errors(area.target))
+        still_alone = stack.enter_context(area.lock(root))
+        area.finish_publishing()
+        stack.enter_context(_removed_if_refused(area))
+        splits = plan_splits(storage, segments, min_splits=runner.parallelism)
+        _prepare(area, [storage.version(segment.path) for segment in segments], splits, options)
+        clock.mark("plan")
+        scans = _scan(splits, options, area, runner, on_progress)
+        _refuse_marked(scans, root, options)
+        clock.mark("scan")
+        written = _write(scans, splits, options, area, runner, on_progress)
+        _note_written(area, written)
+        clock.mark("write")
+        still_alone()
+        area.publish(_directories(options))
+        clock.mark("publish")
+    return _report(store, area.target, found, scans, written, clock)
+
+
+@contextmanager
+def _removed_if_refused(area: WorkArea) -> Iterator[None]:
+    """Leave nothing of a rebuild that is refused; of one that fails, what the next one goes on from."""
+    try:
+        yield
+    except StoreLayoutError:
+        area.remove()
+        raise
+
+
+def _refuse_marked(scans: Sequence[ScanResult], root: str, options: RebuildOptions) -> None:
+    """Refuse records that have units in queues of other layouts, whose directories may be lost."""
+    if options.consumequeue:
+        light = [topic for scan in scans for topic in scan.light_topics]
+        batch = [topic for scan in scans for topic in scan.batch_topics]
+        store_variants.refuse(store_variants.marked_records(root, light, batch))
+
+
+def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[Segment]:
+    """Refuse a rebuild that cannot be run, before anything is started; return the CommitLog's files.
+
+    Raises:
+        RmqError: as ``rebuild_store`` does.
+    """
+    options.sizes.check()
+    storage, root = open_storage(store)
+    _refuse_variants(storage, root, options)
+    segments = commitlog_segments(storage, root)
+    area = work_area(out if out is not None else store)
+    target_storage, target = open_storage(area.target)
+    if not area.is_at(root):
+        _refuse_variants(target_storage, target, options)
+    refuse_unknown(target_storage, target, _directories(options))
+    if area.is_at(root):
+        _check_existing_sizes(storage, root, options)
+    if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
+        with store_lock(area.target):
+            pass
+    return segments
+
+
+def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> None:
+    """Refuse a store whose queues or Index a rebuild would get wrong. Raises StoreLayoutError."""
+    found = store_variants.recognise(storage, root)
+    if options.consumequeue:
+        store_variants.refuse(store_variants.no_queue_rebuild(found))
+    if options.index:
+        store_variants.refuse(store_variants.no_index_rebuild(found))
+
+
+def options_from_arguments(
+    what: str,
+    consumequeue_file_bytes: int,
+    consumequeue_ext_file_bytes: int | None,
+    index_slots: int,
+    index_entries: int,
+    delay_levels_ms: tuple[int, ...],
+    store: str,
+    live_topics_of: str | None,
+) -> RebuildOptions:
+    """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
+
+    Args:
+        what: ``all``, ``consumequeue`` or ``index``.
+        consumequeue_file_bytes: size of a ConsumeQueue file.
+        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file; 0 is none; None is that of the files
+            that the store has, so that a store of a broker with ``enableConsumeQueueExt`` keeps it.
+        index_slots: slots of an IndexFile.
+        index_entries: entries of an IndexFile.
+        delay_levels_ms: delay of each level.
+        store: the store, to look for ConsumeQueueExt.
+        live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+
+    Raises:
+        OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read.
+        StoreLayoutError: there is no ``topics.json``, and the store has its topics in RocksDB.
+    """
+    if what not in {"all", "consumequeue", "index"}:
+        raise OptionError(f"--what {what}: give all, consumequeue or index")
+    live_topics = None
+    if live_topics_of is not None:
+        storage, path = open_storage(live_topics_of)
+        if not storage.exists(path):  # it may be in RocksDB, in the store
+            store_variants.refuse(store_variants.no_topic_configs(store_variants.recognise(*open_storage(store))))
+        try:
+            live_topics = frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+        except StoreNotFoundError as error:
+            raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
+    if consumequeue_ext_file_bytes is None:
+        consumequeue_ext_file_bytes = _existing_ext_file_bytes(*open_storage(store))
+    sizes = StoreSizes(
+        consumequeue_file_bytes=consumequeue_file_bytes, consumequeue_ext_file_bytes=consumequeue_ext_file_bytes,
+        index_slots=index_slots, index_entries=index_entries, delay_levels_ms=delay_levels_ms,
+    )  # fmt: skip
+    return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics)
+
+
+def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
+    """Files of the first queue that has any: all queues of a broker have one size."""
+    queue = next(walk_queues(storage, directory), None)
+    return () if queue is None else queue.segments
+
+
+def _existing_ext_file_bytes(storage: Storage, root: str) -> int:
+    found = _queue_files(storage, paths.consumequeue_ext_dir(root))
+    return Counter(segment.size_bytes for segment in found).most_common(1)[0][0] if found else 0
+
+
+def _check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) -> None:
+    """Files of another size than the broker's setting would keep it from starting."""
+    sizes = options.sizes
+    queue = _queue_files(storage, paths.consumequeue_dir(root))
+    if options.consumequeue and queue:
+        size, _ = Counter(segment.size_bytes for segment in queue).most_common(1)[0]
+        if size != sizes.consumequeue_file_bytes and size > 0 and size % UNIT_BYTES == 0:
+            raise StoreSizeError(
+                f"{queue[0].path}: ConsumeQueue files here have {size} bytes, not "
+                f"{sizes.consumequeue_file_bytes}; give --consumequeue-file-bytes {size}, or --out another directory"
+            )
+    index_files = [entry for entry in storage.entries(paths.index_dir(root)) if paths.is_index_file_name(entry.name)]
+    if options.index and index_files:
+        size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
+        wanted = sizes.index_file_bytes
+        if size not in {0, wanted}:
+            raise StoreSizeError(
+                f"{paths.index_dir(root)}: IndexFiles here have {size} bytes, not the {wanted} of --index-slots "
+                f"{sizes.index_slots} and --index-entries {sizes.index_entries}"
+            )
+
+
+def _boot() -> str:
+    """Return the machine's boot id. After a power loss files that were not flushed may be empty."""
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+
+def _prepare(area: WorkArea, versions: list[int], splits: Sequence[Split], options: RebuildOptions) -> None:
+    """Create the work directory, or keep the one that a killed run of the same rebuild left."""
+    given = asdict(options)
+    given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
+    own = [asdict(split) for split in splits]
+    boot = _boot() if isinstance(area, LocalArea) else ""  # objects survive a power loss
+    notes = [field.name for field in fields(ScanResult)]  # notes of another version of rmq cannot be read
+    plan = json.dumps({"splits": own, "options": given, "versions": versions, "boot": boot, "notes": notes})
+    if area.exists("plan.json") and area.read_text("plan.json") == plan:
+        return
+    area.clear(_directories(options))
+    waves.write_text(area, "plan.json", plan)
+
+
+def _directories(options: RebuildOptions) -> list[str]:
+    names = ["consumequeue"] if options.consumequeue else []
+    if options.consumequeue and options.sizes.consumequeue_ext_file_bytes:
+        names.append("consumequeue_ext")
+    return [*names, "index"] if options.index else names
+
+
+def _scan(
+    splits: Sequence[Split],
+    options: RebuildOptions,
+    area: WorkArea,
+    runner: Runner,
+    on_progress: OnProgress | None,
+) -> list[ScanResult]:
+    total = sum(split.size_bytes for split in splits)
+    sizes = {split.number: split.size_bytes for split in splits}
+    tell = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
+    partitions = waves.partition_count(splits)
+    task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
+    results = runner.map(task, splits, tell)
+    return waves.mend_seams(splits, results, lambda split, begin: task(split, begin=begin))
+
+
+def _write_task(task: int | IndexTask, split_count: int, options: RebuildOptions, area: WorkArea) -> WriteResult:
+    if isinstance(task, IndexTask):
+        return tasks.write_index(task, options, area)
+    return tasks.write_queues(task, split_count, options, area)
+
+
+def _write(
+    scans: Sequence[ScanResult],
+    splits: Sequence[Split],
+    options: RebuildOptions,
+    area: WorkArea,
+    runner: Runner,
+    on_progress: OnProgress | None,
+) -> list[WriteResult]:
+    if area.exists(_WRITTEN):  # an earlier run was killed between its last task and the publication
+        return [WriteResult.from_json(line) for line in area.read_text(_WRITTEN).splitlines()]
+    waiting: list[int | IndexTask] = []
+    if options.index:  # largest tasks first
+        waiting += tasks.index_tasks(scans, options, tasks.spilled_key(area))
+    if options.consumequeue:
+        waiting += range(waves.partition_count(splits))
+    task = functools.partial(_write_task, split_count=len(splits), options=options, area=area)
+    return runner.map(task, waiting, counted_progress(on_progress, "write", len(waiting)))
+
+
+def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:
+    """Delete the intermediate files, once a note says that nothing needs them any more."""
+    if not area.exists(_WRITTEN):
+        waves.write_text(area, _WRITTEN, "\n".join(result.to_json() for result in written))
+    area.drop_spills()
+
+
+def segment_findings(segments: Sequence[Segment]) -> list[Finding]:
+    """Find gaps between CommitLog files, and files of another size than most."""
+    sizes = Counter(segment.size_bytes for segment in segments)
+    usual = max(sizes, key=lambda size: (sizes[size], size))  # of two counts alike the larger: the other was cut
+    found = []
+    for segment, after in zip(segments, [*segments[1:], None], strict=True):
+        if segment.size_bytes != usual:
+            detail = f"{segment.size_bytes} bytes, not {usual} as the others"
+            found.append(
+                Finding(finding_kinds.SEGMENT_SIZE, detail, segment.path, segment.start_offset, segment.size_bytes)
+            )
+        elif after is not None and segment.end_offset != after.start_offset:
+            missing = after.start_offset - segment.end_offset
+            found.append(
+                Finding(finding_kinds.SEGMENT_MISSING, "no file holds this range", None, segment.end_offset, missing)
+            )
+    return found
+
+
+def foreign_findings(storage: Storage, directory: str) -> list[Finding]:
+    """Find files in the CommitLog directory that are no segments, with which a broker does not start."""
+    return [
+        Finding(
+            finding_kinds.SEGMENT_FOREIGN,
+            "no name of a CommitLog file",
+            f"{directory}/{entry.name}",
+            size=entry.size_bytes,
+        )
+        for entry in storage.entries(directory)
+        if not entry.is_directory and paths.parse_segment_name(entry.name, entry.size_bytes) is None
+    ]
+
+
+def _report(
+    store: str,
+    out: str,
+    found: list[Finding],
+    scans: Sequence[ScanResult],
+    written: Sequence[WriteResult],
+    clock: _Clock,
+) -> RebuildReport:
+    counts = Counter(finding.kind.code for finding in found)
+    for scan in scans:
+        found += [finding_kinds.damage_finding(damage) for damage in scan.damage_list()]
+        counts[finding_kinds.LOG_DAMAGED.code] += scan.damage_count
+    for result in written:
+        found += [Finding.from_dict(fields) for fields in result.findings]
+        counts.update(result.finding_counts)
+    return RebuildReport(
+        store,
+        out,
+        messages=sum(scan.message_count for scan in scans),
+        bytes=sum(scan.record_bytes for scan in scans),
+        units=sum(result.unit_count for result in written),
+        index_entries=sum(result.entry_count for result in written),
+        queues=sum(result.queue_count for result in written),
+        files=sum(result.file_count for result in written),
+        seconds=clock.seconds(),
+        phases=clock.phases,
+        findings=tuple(found),
+        finding_counts={code: count for code, count in sorted(counts.items()) if count},
+    )

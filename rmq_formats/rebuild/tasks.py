@@ -1,0 +1,367 @@
+"""Rebuild of ConsumeQueue and Index in two waves of tasks: scan the splits, then write the files.
+
+Wave one scans each split once and spills some fifty bytes of each record. Wave two has a
+task for each partition of queues and one for each IndexFile; none needs more than the spills of wave
+one. A task writes temporary files and renames them, so it can run twice, or die, and a killed rebuild
+resumes from the tasks that are done.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.index import IndexBound, entry_position
+from rmq_formats.kernels import dispatch as dispatch_kernel
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.scan import derived_images
+from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.splits import Split, split_frames
+from rmq_formats.storage.segments import open_storage, opened
+from rmq_formats.tasks import spill
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.waves import MAX_REPORTED, Area, write_text
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """What to rebuild.
+
+    Attributes:
+        consumequeue: rebuild the queues.
+        index: rebuild the Index.
+        sizes: of the broker's files; that of the CommitLog's is not looked at.
+        live_topics: rebuild only these; None is all.
+    """
+
+    consumequeue: bool
+    index: bool
+    sizes: StoreSizes
+    live_topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """Result of scanning one split.
+
+    Attributes:
+        number: of the split.
+        begin_physical_offset: its first frame.
+        end_physical_offset: where its walk ended: the first frame of the next split.
+        message_count: sound records.
+        record_bytes: bytes of these records.
+        last_physical_offset: of the last sound record that is to be dispatched; -1 if none.
+        key_count: keys that they give to the Index.
+        damages: (physical offset, size, code) of each damaged stretch, the first MAX_REPORTED.
+        damage_count: all of them.
+        light_topics: whose messages were put into light queues (LMQ) too.
+        batch_topics: that have inner batches, and so a BatchConsumeQueue.
+    """
+
+    number: int
+    begin_physical_offset: int
+    end_physical_offset: int
+    message_count: int
+    record_bytes: int
+    last_physical_offset: int
+    key_count: int
+    damages: tuple[tuple[int, int, int], ...]
+    damage_count: int
+    light_topics: tuple[str, ...] = ()
+    batch_topics: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Encode as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ScanResult":
+        """Decode from ``to_json``."""
+        return msgspec.convert(json.loads(text), cls)
+
+    def damage_list(self) -> list[Damage]:
+        """Return the damaged stretches."""
+        return [Damage(offset, size, DamageCode(code)) for offset, size, code in self.damages]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """Result of one task of the second wave: what it wrote.
+
+    Attributes:
+        queue_count: queues it wrote.
+        file_count: files it wrote.
+        unit_count: units in them, without fillers.
+        entry_count: Index entries in them.
+        findings: faults, the first MAX_REPORTED, as ``Finding.to_dict``.
+        finding_counts: all of them, by code.
+    """
+
+    queue_count: int
+    file_count: int
+    unit_count: int
+    entry_count: int
+    findings: tuple[dict[str, Any], ...]
+    finding_counts: dict[str, int]
+
+    def to_json(self) -> str:
+        """Encode as one line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "WriteResult":
+        """Decode from ``to_json``."""
+        return msgspec.convert(json.loads(text), cls)
+
+
+class KeyRange(NamedTuple):
+    """Keys of one split: from ``begin`` up to, not including, ``end``."""
+
+    split: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """Task of writing one IndexFile: which keys of the log it holds.
+
+    Attributes:
+        number: place in the order of files.
+        name: of the file, 17 digits.
+        parts: the keys, in log order.
+        previous_end: the last message of the file before.
+    """
+
+    number: int
+    name: str
+    parts: tuple[KeyRange, ...]
+    previous_end: IndexBound | None
+
+
+def scan_split(
+    split: Split, options: RebuildOptions, area: Area, partitions: int, *, begin: int | None = None
+) -> ScanResult:
+    """Task of the first wave: scan one split, spill its units and keys.
+
+    Args:
+        split: the split.
+        options: of the rebuild.
+        area: work area that takes the spills.
+        partitions: of the queues.
+        begin: the file position of the split's first frame, where a search would find another.
+    """
+    done = f"spill/scan-{split.number:06d}.json"
+    if begin is None and area.exists(done):
+        return ScanResult.from_json(area.read_text(done))
+    dispatcher = Dispatcher(options.sizes.delay_levels_ms, split.size_bytes)
+    damages: list[Damage] = []
+    first, end = -1, -1
+    storage, path = open_storage(split.path)
+    with opened(storage, path) as file:
+        for batch in split_frames(file, split, begin=begin):
+            first = batch.begin_physical_offset if first < 0 else first
+            end = batch.next_physical_offset
+            damages += batch.all_damages()
+            dispatcher.dispatch(batch)
+    units, keys = _only_live(*dispatcher.take(), dispatcher, options)
+    names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
+    if options.consumequeue:
+        area.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
+    if options.index:
+        area.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
+    reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
+    result = ScanResult(
+        split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
+        dispatcher.last_physical_offset if options.live_topics is None else -1, len(keys), reported, len(damages),
+        dispatcher.marked_topics(dispatch_kernel.MARK_LIGHT), dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
+    )  # fmt: skip
+    write_text(area, done, result.to_json())
+    return result
+
+
+def _only_live(
+    units: NDArray[np.int64], keys: NDArray[np.int64], dispatcher: Dispatcher, options: RebuildOptions
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if options.live_topics is None:
+        return units, keys
+    live = np.array([topic in options.live_topics for topic, _ in dispatcher.queue_names()], dtype=bool)
+    return units[live[units[:, dispatch_kernel.UNIT_QUEUE]]], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
+
+
+def _queue_findings(topic: str, queue_id: int, placement: derived_images.Placement) -> Iterator[Finding]:
+    for kind, rows in (
+        (finding_kinds.QUEUE_OFFSET_REPEATED, placement.repeated),
+        (finding_kinds.QUEUE_OFFSET_DISPLACED, placement.displaced),
+    ):
+        for row in rows:
+            yield Finding(
+                kind, "unit left out", None, int(row[unit_kernel.PHYSICAL_OFFSET]), int(row[unit_kernel.SIZE]),
+                topic, queue_id, int(row[unit_kernel.QUEUE_OFFSET]),
+            )  # fmt: skip
+    if placement.gap_units:
+        detail = f"{placement.gap_units} places between the first and the last unit have no record"
+        yield Finding(finding_kinds.QUEUE_OFFSET_GAP, detail, topic=topic, queue_id=queue_id)
+
+
+def write_queues(partition: int, split_count: int, options: RebuildOptions, area: Area) -> WriteResult:
+    """Task of the second wave: write the files of all queues of one partition."""
+    done = f"done/queues-{partition:06d}.json"
+    if area.exists(done):
+        return WriteResult.from_json(area.read_text(done))
+    queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
+    for number in range(split_count):
+        for topic, queue_id, rows in spill.read_partition(area.path(f"spill/units-{number:06d}.arrow"), partition):
+            if len(rows):
+                queues.setdefault((topic, queue_id), []).append(rows)
+    found: list[Finding] = []
+    queue_count = file_count = unit_count = 0
+    for (topic, queue_id), parts in sorted(queues.items()):
+        if not paths.is_safe_topic(topic) or "\ufffd" in topic:
+            first = parts[0][0]
+            found.append(
+                Finding(finding_kinds.LOG_TOPIC, "topic is no directory name", None,
+                        int(first[unit_kernel.PHYSICAL_OFFSET]), None, topic, queue_id)
+            )  # fmt: skip
+            continue
+        placement = derived_images.place_units(np.concatenate(parts))
+        found += _queue_findings(topic, queue_id, placement)
+        if len(placement.rows):
+            queue_count += 1
+            file_count += _write_queue(topic, queue_id, placement.rows, options, area)
+            unit_count += len(placement.rows)
+    reported = tuple(finding.to_dict() for finding in found[:MAX_REPORTED])
+    counts = Counter(finding.kind.code for finding in found)
+    result = WriteResult(queue_count, file_count, unit_count, 0, reported, dict(counts))
+    write_text(area, done, result.to_json())
+    return result
+
+
+def _write_queue(topic: str, queue_id: int, rows: derived_images.Rows, options: RebuildOptions, area: Area) -> int:
+    file_count = 0
+    if options.sizes.consumequeue_ext_file_bytes:
+        rows, ext_images = derived_images.ext_images(rows, options.sizes.consumequeue_ext_file_bytes)
+        directory = paths.queue_dir(paths.consumequeue_ext_dir("new"), topic, queue_id)
+        for number, image in enumerate(ext_images):
+            start = number * options.sizes.consumequeue_ext_file_bytes
+            _write_image(area, directory, start, image, options.sizes.consumequeue_ext_file_bytes)
+            file_count += 1
+    directory = paths.queue_dir(paths.consumequeue_dir("new"), topic, queue_id)
+    for start, units in derived_images.consumequeue_images(rows, options.sizes.consumequeue_file_bytes):
+        _write_image(area, directory, start, units.data, options.sizes.consumequeue_file_bytes)
+        file_count += 1
+    return file_count
+
+
+def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> None:
+    """Write a file's used bytes; the rest of it stays a hole."""
+
+    def write(target: Path) -> None:
+        with target.open("wb", buffering=0) as file:
+            file.write(image)
+            file.truncate(file_bytes)
+
+    area.write(f"{directory}/{paths.segment_name(start_offset)}", write)
+
+
+def index_tasks(
+    results: Sequence[ScanResult], options: RebuildOptions, last_keys: Callable[[int, int], IndexBound]
+) -> list[IndexTask]:
+    """Plan the IndexFiles of a log: each holds the next ``index_entries - 1`` keys in log order.
+
+    RocketMQ creates a file when a message comes and the last file is full or there is none, even if
+    that message has no key: so the last file may be empty (``IndexService#buildIndex``).
+
+    Args:
+        results: of all splits, in log order.
+        options: of the rebuild.
+        last_keys: gives (store timestamp in ms, physical offset) of a key, by split number and key.
+    """
+    per_file = options.sizes.index_entries - 1
+    parts: list[list[KeyRange]] = []
+    room = 0
+    for result in results:
+        begin = 0
+        while begin < result.key_count:
+            if room == 0:
+                parts.append([])
+                room = per_file
+            end = min(result.key_count, begin + room)
+            parts[-1].append(KeyRange(result.number, begin, end))
+            room -= end - begin
+            begin = end
+    tasks: list[IndexTask] = []
+    name = f"{0:017d}"
+    previous_end: IndexBound | None = None
+    for number, own in enumerate(parts):
+        # Brokers name a file by its creation time; the first record's time is as near, and repeatable.
+        name = _name_after(name, last_keys(own[0].split, own[0].begin).timestamp_ms)
+        tasks.append(IndexTask(number, name, tuple(own), previous_end))
+        previous_end = last_keys(own[-1].split, own[-1].end - 1)
+    last_message = max((result.last_physical_offset for result in results), default=-1)
+    if room == 0 and last_message > (previous_end.physical_offset if previous_end else -1):
+        tasks.append(IndexTask(len(tasks), _name_after(name, 0), (), previous_end))
+    return tasks
+
+
+def _name_after(name: str, time_ms: int) -> str:
+    """Return the name of an IndexFile, or the next one after ``name``: brokers read them in the order of names."""
+    return max(index_file_name(time_ms), f"{int(name) + 1:017d}")
+
+
+def index_file_name(time_ms: int) -> str:
+    """Name an IndexFile ``yyyyMMddHHmmssSSS`` in the local time zone, as RocketMQ does."""
+    try:
+        moment = datetime.fromtimestamp(time_ms // 1000).astimezone()
+    except (ValueError, OSError, OverflowError):  # the time of a damaged header, beyond the calendar
+        return f"{0:017d}"
+    return f"{moment:%Y%m%d%H%M%S}{time_ms % 1000:03d}"
+
+
+def spilled_key(area: Area) -> Callable[[int, int], IndexBound]:
+    """Return a look-up of a key's message by split number and key, in the spill files."""
+
+    def look_up(number: int, key: int) -> IndexBound:
+        path = area.path(f"spill/keys-{number:06d}.arrow")
+        for _, physical_offsets, timestamps in spill.read_keys(path, key, key + 1):
+            return IndexBound(int(timestamps[0]), int(physical_offsets[0]))
+        raise AssertionError(f"key {key} of split {number} is not in its file")
+
+    return look_up
+
+
+def write_index(task: IndexTask, options: RebuildOptions, area: Area) -> WriteResult:
+    """Task of the second wave: write one IndexFile."""
+    done = f"done/index-{task.number:06d}.json"
+    if area.exists(done):
+        return WriteResult.from_json(area.read_text(done))
+    builder = derived_images.IndexBuilder(options.sizes.index_slots, task.previous_end)
+
+    def write(target: Path) -> None:
+        at = entry_position(1, options.sizes.index_slots)
+        with target.open("wb", buffering=0) as file:
+            file.truncate(options.sizes.index_file_bytes)
+            for part in task.parts:
+                for columns in spill.read_keys(area.path(f"spill/keys-{part.split:06d}.arrow"), part.begin, part.end):
+                    entries = builder.append(*columns)
+                    file.seek(at)
+                    at += file.write(entries.data)
+            file.seek(0)
+            file.write(builder.head())
+
+    area.write(f"{paths.index_dir('new')}/{task.name}", write)
+    entry_count = sum(part.end - part.begin for part in task.parts)
+    result = WriteResult(0, 1, 0, entry_count, (), {})
+    write_text(area, done, result.to_json())
+    return result

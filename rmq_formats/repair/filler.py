@@ -1,0 +1,202 @@
+"""Filler and placeholder records, which a repair writes over a damaged stretch so that the log can be walked again.
+
+RocketMQ reads a log from record to record and takes the first place without a record for its end:
+``CommitLog#recoverNormally`` and ``recoverAbnormally`` truncate there. A stretch in mid-log therefore becomes
+records again, *fillers*, and one that reaches its file's end becomes the BLANK that sends a reader to the next
+file. A filler has the transaction type ROLLBACK, which neither ConsumeQueue nor Index takes up
+(``CommitLogDispatcherBuildConsumeQueue``, ``IndexService#buildIndex``): no consumer ever sees it, and its topic
+is never created.
+
+Where a queue has a unit for the lost message, a *placeholder* keeps its place in that queue: without it
+RocketMQ's consumers would skip sound messages too (``DefaultMessageStore#getMessage`` goes on at the next
+log file after a unit whose record it cannot read), and groups could be ahead of the queue's end. A placeholder is
+an inner batch of no messages, compressed: clients unwrap it to nothing (``PullAPIWrapper#processPullResult``).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from rmq_formats.codecs.compression import Compression, compress
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import (
+    BLANK_BYTES,
+    CRC_PROPERTY_BYTES,
+    FLAG_COMPRESSED,
+    FLAG_COMPRESSION_ZLIB,
+    FLAG_INNER_BATCH,
+    FLAG_NEED_UNWRAP,
+    FLAG_TRANSACTION_ROLLBACK,
+    MAGIC_BLANK,
+    MAX_BODY_BYTES,
+    MAX_FRAME_BYTES,
+)
+from rmq_formats.codecs.record import MessageToStore, encode_record, record_bytes
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
+
+TOPIC: Final = "RMQ_SYS_QUARANTINE"
+MIN_BODY_BYTES: Final = 1  # Java brokers store no empty body, and read one as null
+MIN_BYTES: Final = RECORD_FIXED_BYTES_V1 + MIN_BODY_BYTES + 1  # a record without a topic would itself be a fault
+WHOLE_BYTES: Final = RECORD_FIXED_BYTES_V1 + MIN_BODY_BYTES + len(TOPIC) + CRC_PROPERTY_BYTES
+MAX_BYTES: Final = MAX_BODY_BYTES  # a broker's buffers for records are no smaller than maxMessageSize
+_NOWHERE: Final = Host.parse("0.0.0.0:0")
+_PLACEHOLDER_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_ZLIB | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
+_NO_MESSAGES: Final = compress(b"", Compression.ZLIB)
+
+
+class Fill(StrEnum):
+    """Kind of bytes that replace a stretch."""
+
+    FILLER = "filler"  # records, from its begin to its end
+    END = "end"  # the BLANK of its file, and zeros
+    ZEROS = "zeros"  # nothing was written there yet, as behind the log's last record
+    NONE = "none"  # nothing: the file is cut off there
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of a lost message, as the unit of its queue tells it.
+
+    Attributes:
+        physical_offset: of the record.
+        size: of the record.
+        topic: of the queue.
+        queue_id: of the queue.
+        queue_offset: of the unit.
+    """
+
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Stretch of a CommitLog file that is copied aside and overwritten.
+
+    Attributes:
+        path: of the file, from the store's root.
+        file_offset: physical offset of the file's first byte.
+        physical_offset: of the stretch's first byte.
+        size: its bytes.
+        held: those of them that exist in the file and are copied; what follows them reads as zeros.
+        code: of the finding.
+        detail: the fault in words.
+        fill: what is written there.
+        store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
+        places: of the lost messages that get a placeholder, in order; what is between them has room for fillers.
+    """
+
+    path: str
+    file_offset: int
+    physical_offset: int
+    size: int
+    held: int
+    code: str
+    detail: str
+    fill: Fill
+    store_timestamp_ms: int = 0
+    places: tuple[Place, ...] = ()
+
+    @property
+    def position(self) -> int:
+        """Position of the stretch's first byte in the file."""
+        return self.physical_offset - self.file_offset
+
+    @property
+    def copy(self) -> str:
+        """Path of the stretch's copy, relative to the directory of the repair."""
+        return f"{self.path}.{self.position}"
+
+    def image(self) -> Iterator[bytes]:
+        """Yield the replacing bytes in pieces; zeros at the end that stand there already are left out."""
+        done = 0
+        if self.fill is Fill.NONE:
+            return
+        if self.fill is Fill.FILLER:
+            done = 0
+            for place in self.places:
+                begin = place.physical_offset - self.physical_offset
+                yield from self._fillers(done, begin)
+                yield placeholder(place, self.store_timestamp_ms)
+                done = begin + place.size
+            yield from self._fillers(done, self.size)
+            return
+        if self.fill is Fill.END:
+            # Java reads a file's first record to tell whether recovery may begin with that file.
+            if self.position == 0 and self.size >= WHOLE_BYTES + BLANK_BYTES:
+                yield from self._fillers(0, WHOLE_BYTES)
+                done = WHOLE_BYTES
+            yield SIZE_AND_MAGIC.pack(self.size - done, MAGIC_BLANK)
+            done += BLANK_BYTES
+        for begin in range(done, self.held, MAX_BYTES):
+            yield bytes(min(MAX_BYTES, self.held - begin))
+
+    def _fillers(self, begin: int, end: int) -> Iterator[bytes]:
+        for part in filler_sizes(end - begin) if end > begin else ():
+            yield filler(self.physical_offset + begin, part, self.store_timestamp_ms)
+            begin += part
+
+
+def filler_sizes(size: int) -> Iterator[int]:
+    """Cut a stretch into the sizes of its fillers; all but the last two are as large as can be.
+
+    Args:
+        size: of the stretch, at least MIN_BYTES.
+    """
+    while size > MAX_BYTES:
+        part = MAX_BYTES if size - MAX_BYTES >= WHOLE_BYTES else size - WHOLE_BYTES
+        yield part
+        size -= part
+    yield size
+
+
+def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
+    """Encode the filler record of a given size.
+
+    Args:
+        physical_offset: where it will stand.
+        size: of the record: MIN_BYTES to MAX_BYTES. Where there is room it has its own CRC, which brokers with
+            ``forceVerifyPropCRC`` ask for; in the smallest places the topic is cut.
+        store_timestamp_ms: its time.
+    """
+    room = size - RECORD_FIXED_BYTES_V1
+    with_crc = size >= WHOLE_BYTES
+    topic = TOPIC[: room - MIN_BODY_BYTES]
+    message = MessageToStore(
+        topic=topic, queue_id=0, body=bytes(room - len(topic) - with_crc * CRC_PROPERTY_BYTES),
+        sys_flag=FLAG_TRANSACTION_ROLLBACK, born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE,
+        store_host=_NOWHERE,
+    )  # fmt: skip
+    return encode_record(
+        message, queue_offset=0, physical_offset=physical_offset, store_timestamp_ms=store_timestamp_ms,
+        append_crc_property=with_crc,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def placeholder_bytes(topic: str) -> int:
+    """Compute the size of the smallest placeholder for a topic's message."""
+    return record_bytes(_placeholder_message(Place(0, 0, topic, 0, 0), 0, 0))
+
+
+def placeholder(place: Place, store_timestamp_ms: int) -> bytes:
+    """Encode a placeholder, which keeps a lost message's place in its queue; at least ``placeholder_bytes`` long."""
+    spare = place.size - placeholder_bytes(place.topic)
+    with_crc = spare >= CRC_PROPERTY_BYTES
+    message = _placeholder_message(place, store_timestamp_ms, spare - with_crc * CRC_PROPERTY_BYTES)
+    return encode_record(
+        message, queue_offset=place.queue_offset, physical_offset=place.physical_offset,
+        store_timestamp_ms=store_timestamp_ms, append_crc_property=with_crc, max_body_bytes=MAX_FRAME_BYTES,
+    )  # fmt: skip
+
+
+def _placeholder_message(place: Place, store_timestamp_ms: int, spare: int) -> MessageToStore:
+    return MessageToStore(
+        topic=place.topic, queue_id=place.queue_id, body=_NO_MESSAGES + bytes(spare), sys_flag=_PLACEHOLDER_FLAGS,
+        born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
+    )  # fmt: skip

@@ -1,0 +1,259 @@
+"""Plans a repair, from a verification's report and the store's files, before anything is changed."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.errors import StoreError
+from rmq_formats.repair.filler import Fill, Stretch
+from rmq_formats.repair.lost_units import with_places
+from rmq_formats.repair.scan import scan_log
+from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.delay_levels import told_delay_levels
+from rmq_formats.verify.findings import Finding, FindingList, Severity
+from rmq_formats.verify.job_plan import VerifyOptions, resolve_sizes
+from rmq_formats.verify.report import VerifyReport
+
+MAX_NEW_FILES: Final = 1024  # limit of missing files to create; a file with a damaged name may be exabytes away
+MAX_CHECKPOINT_BYTES: Final = 1 << 20  # a larger checkpoint is moved aside; others are copied
+_DERIVED: Final = ("consumequeue", "consumequeue_ext", "index")
+_MOVED: Final = frozenset({
+    finding_kinds.SEGMENT_FOREIGN, finding_kinds.STRAY, finding_kinds.QUEUE_FOREIGN, finding_kinds.EXT_FOREIGN,
+    # A file of another size would keep rebuild from starting, as it does the broker.
+    finding_kinds.QUEUE_FILE_SIZE, finding_kinds.EXT_FILE_SIZE, finding_kinds.INDEX_FILE_SIZE,
+})  # fmt: skip
+_NOT_REPAIRED: Final = frozenset(
+    {
+        finding_kinds.LOG_HEADER,
+        finding_kinds.LOG_TIME,
+        finding_kinds.LOG_CLOCK,
+        finding_kinds.QUEUE_OFFSET_REPEATED,
+        finding_kinds.QUEUE_OFFSET_DISPLACED,
+        finding_kinds.QUEUE_OFFSET_GAP,
+        finding_kinds.SEGMENT_UNREADABLE,
+        finding_kinds.TOPIC_UNKNOWN,
+        finding_kinds.CONFIG_LOST,
+        finding_kinds.CONFIG_TOPICS,
+        finding_kinds.CONSUMER_OFFSET,
+        finding_kinds.DELAY_OFFSET,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """Planned changes of a repair, which may be applied twice. Paths are relative to the store's root.
+
+    Attributes:
+        store_sizes: the broker's sizes.
+        stretches: of the log, to be copied aside and overwritten.
+        sizes: log files to be given another size, or to be made: path and bytes.
+        moves: files and directories to be put aside.
+        configs: config files to be replaced by their ``.bak``.
+        rebuild: make ConsumeQueue and Index anew.
+        live_topics: whose queues are made; None is all topics in the log.
+        checkpoint: write it anew.
+        left: what cannot be repaired.
+    """
+
+    store_sizes: StoreSizes
+    stretches: tuple[Stretch, ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()
+    moves: tuple[str, ...] = ()
+    configs: tuple[str, ...] = ()
+    rebuild: bool = False
+    live_topics: frozenset[str] | None = None
+    checkpoint: bool = False
+    left: tuple[Finding, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (
+            self.stretches or self.sizes or self.moves or self.configs or self.rebuild or self.checkpoint
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """Encode the plan as JSON."""
+        told = asdict(self)
+        told["stretches"] = [{**asdict(item), "copy": item.copy if item.held else None} for item in self.stretches]
+        told["left"] = [finding.to_dict() for finding in self.left]
+        told["live_topics"] = None if self.live_topics is None else sorted(self.live_topics)
+        return json.dumps(told, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "RepairPlan":
+        """Decode the plan from ``to_json``."""
+        told: dict[str, Any] = json.loads(text)
+        given = {item.name: told[item.name] for item in fields(cls)}
+        left = tuple(Finding.from_dict(item) for item in given.pop("left"))
+        return replace(msgspec.convert(given, cls), left=left)
+
+
+def log_file_bytes(root: str, options: VerifyOptions) -> int | None:
+    """Determine ``mappedFileSizeCommitLog``: as given, else from the files' sizes and the distances between them."""
+    if options.commitlog_file_bytes is not None:
+        return options.commitlog_file_bytes
+    segments = list_segments(LocalStorage(), paths.commitlog_dir(root))
+    starts = [segment.start_offset for segment in segments]
+    distances = Counter(after - before for before, after in pairwise(starts))
+    sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
+    # A distance that occurs once, between far longer files, tells of a misplaced file and not of a size.
+    half = max(sizes, default=0) / 2
+    told = {distance for distance, count in distances.items() if count > 1 or distance >= half}
+    return max(
+        sizes.keys() | told,
+        key=lambda size: (
+            -_faults(segments, size), len(_on_grid(segments, size)), sizes[size] + distances[size], sizes[size], size,
+        ),
+        default=None,
+    )  # fmt: skip
+
+
+def _on_grid(segments: Sequence[Segment], file_bytes: int) -> list[Segment]:
+    """Select the files that begin at multiples of the file size; the others are misplaced."""
+    shift = Counter(segment.start_offset % file_bytes for segment in segments).most_common(1)
+    return [segment for segment in segments if segment.start_offset % file_bytes == shift[0][0]] if shift else []
+
+
+def _faults(segments: Sequence[Segment], file_bytes: int) -> int:
+    """Count what must have happened to a log if its files were of a size: the fewest faults tell the likeliest size.
+
+    A size above it counts as one fault, however many files have it: a tool may have resized them all.
+    """
+    own = _on_grid(segments, file_bytes)
+    misplaced = len(segments) - len(own)
+    gaps = sum(after.start_offset - before.start_offset > file_bytes for before, after in pairwise(own))
+    too_long = len({segment.size_bytes for segment in own if segment.size_bytes > file_bytes})
+    too_short = sum(0 < segment.size_bytes < file_bytes for segment in own)
+    return misplaced + gaps + too_long + too_short
+
+
+def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> RepairPlan:
+    """Plan what is to be done about a store's findings.
+
+    Args:
+        root: of the store, on this machine.
+        options: those of the verification, with ``commitlog_file_bytes`` as by ``log_file_bytes``.
+        report: of the verification.
+
+    Raises:
+        StoreError: a fault that no repair can deal with.
+    """
+    storage = LocalStorage()
+    segments = list_segments(storage, paths.commitlog_dir(root))
+    sizes = resolve_sizes(storage, root, segments, options, FindingList())
+    if options.delay_levels_ms is None:
+        sizes = replace(sizes, delay_levels_ms=told_delay_levels(storage, root, segments, sizes.delay_levels_ms))
+    told = {kind for kind in report.counts if kind.severity is not Severity.INFO}
+    plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in _NOT_REPAIRED))
+    if any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
+        plan = _plan_log(root, plan, segments)
+    derived = any(kind.code.partition(".")[0] in _DERIVED for kind in told - _NOT_REPAIRED)
+    configs = tuple(
+        f"config/{Path(finding.path).name}" for finding in report.findings
+        if finding.kind == finding_kinds.CONFIG_UNPARSABLE and finding.path
+    )  # fmt: skip
+    no_files = [name for name in configs if not Path(root, name).is_file()]
+    moves = dict.fromkeys([*plan.moves, *_strays(root, report), *no_files])
+    # A moved directory may be reached by a link to one that belongs there.
+    derived |= any(Path(root, path).is_dir() and path.partition("/")[0] in _DERIVED for path in moves)
+    is_rebuilt = derived or bool(plan.stretches or plan.sizes or plan.moves)
+    return replace(
+        plan,
+        moves=tuple(moves),
+        configs=configs,
+        rebuild=is_rebuilt,
+        live_topics=_live_topics(root) if is_rebuilt and finding_kinds.TOPIC_DELETED in report.counts else None,
+        checkpoint=is_rebuilt or any(kind.code.startswith("checkpoint") for kind in told),
+    )  # fmt: skip
+
+
+def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:
+    """Plan the changes of the CommitLog."""
+    file_bytes = plan.store_sizes.commitlog_file_bytes
+    own = _on_grid(segments, file_bytes)
+    foreign = [segment for segment in segments if segment not in own]
+    sizes, surplus, left = [], [], []
+    made = set()
+    every: list[Segment] = []
+    for segment in own:
+        gap = (segment.start_offset - every[-1].start_offset) // file_bytes - 1 if every else 0
+        if gap > MAX_NEW_FILES:
+            detail = f"{gap} files are missing before it"
+            left.append(Finding(finding_kinds.SEGMENT_MISSING, detail, segment.path, segment.start_offset))
+            gap = 0
+        for _ in range(gap):
+            start = every[-1].start_offset + file_bytes
+            every.append(Segment(f"{paths.commitlog_dir(root)}/{paths.segment_name(start)}", start, 0))
+            made.add(start)
+            sizes.append((_relative(root, every[-1].path), file_bytes))
+        every.append(segment)
+        if segment.size_bytes != file_bytes:
+            sizes.append((_relative(root, segment.path), file_bytes))
+        if segment.size_bytes > file_bytes:
+            surplus.append(_surplus(root, segment, file_bytes))
+    found = scan_log(LocalStorage(), root, every, file_bytes)
+    left += [
+        Finding(_KINDS[item.code], f"{item.detail}: {item.size} bytes, too few for a filler", f"{root}/{item.path}",
+                item.physical_offset, item.size)
+        for item in found.left
+    ]  # fmt: skip
+    missing = finding_kinds.SEGMENT_MISSING.code
+    stretches = [
+        replace(item, code=missing, detail="no file holds this range") if item.file_offset in made else item
+        for item in found.stretches
+    ]
+    return replace(
+        plan, stretches=(*with_places(root, stretches), *surplus), sizes=tuple(sizes), left=(*plan.left, *left),
+        moves=tuple(_relative(root, segment.path) for segment in foreign),
+    )  # fmt: skip
+
+
+def _strays(root: str, report: VerifyReport) -> Iterator[str]:
+    """List the files that are in the way, or would be deleted with the derived files that are replaced."""
+    for kind in _MOVED:
+        paths_of_kind = [finding.path for finding in report.findings if finding.kind == kind and finding.path]
+        if report.counts.get(kind, 0) > len(paths_of_kind):
+            raise StoreError(f"{root}: more than {len(paths_of_kind)} files are {kind.code}; {kind.remedy}")
+        yield from (_relative(root, path) for path in paths_of_kind)
+    for name in (*_DERIVED, "config"):
+        if Path(root, name).exists() and not Path(root, name).is_dir():
+            yield name
+    checkpoint = Path(paths.checkpoint_file(root))
+    if checkpoint.exists() and (not checkpoint.is_file() or checkpoint.stat().st_size > MAX_CHECKPOINT_BYTES):
+        yield checkpoint.name
+
+
+def _live_topics(root: str) -> frozenset[str] | None:
+    """List the topics that are known or have queues: a rebuild must not bring back those that were deleted."""
+    topics = {path.name for path in Path(paths.consumequeue_dir(root)).glob("*")}
+    text = config_texts(LocalStorage(), paths.config_dir(root), FindingList()).get("topics.json")
+    return frozenset(topics | set(config_json.topic_names(text) if text else ()))
+
+
+def _surplus(root: str, segment: Segment, file_bytes: int) -> Stretch:
+    size = segment.size_bytes - file_bytes
+    with opened(LocalStorage(), segment.path) as file:
+        held = max(0, file.data_end() - file_bytes)  # zeros are not copied, be they a terabyte
+    return Stretch(
+        _relative(root, segment.path), segment.start_offset, segment.start_offset + file_bytes, size, held,
+        finding_kinds.SEGMENT_SIZE.code, "bytes beyond the size of the log's files", Fill.NONE,
+    )  # fmt: skip
+
+
+def _relative(root: str, path: str) -> str:
+    return path[len(root.rstrip("/")) + 1 :]
+
+
+_KINDS: Final = {kind.code: kind for kind in finding_kinds.ALL}

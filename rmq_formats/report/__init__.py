@@ -1,1 +1,0 @@
-"""Reports as pages: one self-contained HTML file each, for a browser and for paper."""

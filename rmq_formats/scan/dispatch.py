@@ -1,0 +1,127 @@
+"""Dispatches scanned records: collects ConsumeQueue units and Index keys, batch by batch.
+
+The broker's dispatch and the rebuild of a store at rest both go through here.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.kernels import dispatch as kernel
+from rmq_formats.scan.segment import FrameBatch
+
+_FIRST_QUEUES = 256
+_FIRST_POOL_BYTES = 8192
+_FIRST_ROWS = 1 << 16
+_MOST_FIRST_ROWS = 1 << 19  # the log's size may be that of a damaged file
+_USUAL_RECORD_BYTES = 512
+
+
+class QueueTable:
+    """Hash table of the queues that a kernel met, filled by ``kernels.dispatch.find_queue``."""
+
+    def __init__(self) -> None:
+        self._queues = np.zeros((_FIRST_QUEUES, kernel.QUEUE_COLUMNS), dtype=np.int64)
+        self._slots = np.full(4 * _FIRST_QUEUES, -1, dtype=np.int32)
+        self._pool = np.zeros(_FIRST_POOL_BYTES, dtype=np.uint8)
+        self._used = np.zeros(2, dtype=np.int64)
+
+    def _grow_queues(self) -> None:
+        capacity = 2 * len(self._queues)
+        queues = np.zeros((capacity, kernel.QUEUE_COLUMNS), dtype=np.int64)
+        pool = np.zeros(2 * len(self._pool), dtype=np.uint8)
+        slots = np.full(4 * capacity, -1, dtype=np.int32)
+        used = np.zeros(2, dtype=np.int64)
+        for row in self._queues[: self._used[0]]:
+            fresh = kernel.find_queue(
+                self._pool, row[kernel.QUEUE_TOPIC_AT], row[kernel.QUEUE_TOPIC_BYTES],
+                int(row[kernel.QUEUE_TOPIC_HASH]), row[kernel.QUEUE_ID], queues, slots, pool, used,
+            )  # fmt: skip
+            queues[fresh, kernel.QUEUE_MARKS] = row[kernel.QUEUE_MARKS]
+        self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
+
+    def queue_names(self) -> list[tuple[str, int]]:
+        """Topic and queue id of each row of the queue table."""
+        pool = self._pool.tobytes()
+        names = []
+        for at, size, queue_id, *_ in self._queues[: self._used[0]].tolist():
+            names.append((pool[at : at + size].decode("utf-8", "replace"), queue_id))
+        return names
+
+    def marked_topics(self, mark: int) -> tuple[str, ...]:
+        """Topics with a record that has a mark: MARK_LIGHT or MARK_BATCH."""
+        marks = self._queues[: self._used[0], kernel.QUEUE_MARKS].tolist()
+        named = zip(self.queue_names(), marks, strict=True)
+        return tuple(sorted({topic for (topic, _), found in named if found & mark}))
+
+
+class Dispatcher(QueueTable):
+    """Dispatches frames to units and keys, and numbers the queues that occur."""
+
+    def __init__(self, delay_levels_ms: Sequence[int], log_bytes: int = 0) -> None:
+        """Create a dispatcher with empty tables.
+
+        Args:
+            delay_levels_ms: ``messageDelayLevel``.
+            log_bytes: expected bytes of the log, if known: tables that have their final size from the start are
+                not copied when they grow, and what they do not use costs nothing.
+        """
+        super().__init__()
+        self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
+        rows = min(max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES), _MOST_FIRST_ROWS)
+        self._units = np.empty((rows, kernel.UNIT_COLUMNS), dtype=np.int64)
+        self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
+        self._result = np.zeros(kernel.RESULT_COLUMNS, dtype=np.int64)
+        self._result[kernel.LAST_OFFSET] = -1
+
+    @property
+    def message_count(self) -> int:
+        """Sound records dispatched, including those that give neither unit nor key."""
+        return int(self._result[kernel.MESSAGE_COUNT])
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the records dispatched."""
+        return int(self._result[kernel.MESSAGE_BYTES])
+
+    @property
+    def last_physical_offset(self) -> int:
+        """Physical offset of the last record dispatched; -1 if there is none."""
+        return int(self._result[kernel.LAST_OFFSET])
+
+    def dispatch(self, batch: FrameBatch) -> None:
+        """Append the units and keys of the sound frames in a batch."""
+        result = self._result
+        result[kernel.NEXT_FRAME] = 0
+        while True:
+            status = kernel.dispatch_frames(
+                batch.data, batch.physical_offset, batch.frames, int(result[kernel.NEXT_FRAME]), self._delay_levels_ms,
+                self._queues, self._slots, self._pool, self._used, self._units, self._keys, result,
+            )  # fmt: skip
+            if status == kernel.DONE:
+                break
+            if status == kernel.QUEUES_FULL:
+                self._grow_queues()
+            elif status == kernel.UNITS_FULL:
+                self._units = _grown(self._units)
+            else:
+                self._keys = _grown(self._keys)
+
+    def take(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the units and keys appended since the last call, in log order.
+
+        Returns:
+            Units, int64[n, UNIT_COLUMNS], where UNIT_QUEUE is a row of ``queue_names``; and keys,
+            int64[m, KEY_COLUMNS]. Both are valid until the next ``dispatch``.
+        """
+        taken = self._units[: self._result[kernel.UNIT_COUNT]], self._keys[: self._result[kernel.KEY_COUNT]]
+        self._result[[kernel.UNIT_COUNT, kernel.KEY_COUNT]] = 0
+        return taken
+
+
+def _grown(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Double the rows of a table; a record may hold 16,000 keys, and no table is smaller than that."""
+    grown = np.empty((2 * len(table), table.shape[1]), dtype=np.int64)
+    grown[: len(table)] = table
+    return grown

@@ -1,0 +1,197 @@
+"""Scans one CommitLog segment, or a part of it, into batches of frames.
+
+A split of a segment, ``[start, limit)``, owns the frames that begin in it: it searches its first sound
+frame at or after ``start`` (a record states its own physical offset, which tells it from chance),
+and continues past ``limit`` until it stands on a sound frame again. So neighbouring splits meet at one
+position, and each damaged stretch is reported by exactly one of them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.layout import BLANK_BYTES
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
+from rmq_formats.errors import TruncatedError
+from rmq_formats.kernels import scan as kernel
+from rmq_formats.storage.range_reader import RangeReader
+
+WINDOW_BYTES: Final = 1 << 20  # at least a page; small enough for a core's cache between the kernels
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """Frames found in one window of a segment, and the damage met before and between them.
+
+    Attributes:
+        data: uint8, the window; valid until the next batch is asked for.
+        physical_offset: of ``data[0]``.
+        frames: int64[n, FRAME_COLUMNS], the columns of ``rmq_formats.kernels.scan``. Rows whose CODE is
+            not 0 failed a checksum.
+        damages: stretches without a frame, in log order.
+        blank_at: physical offset of the BLANK record that ended the file, in the last batch; else None.
+        begin_physical_offset: where the walk to this batch began: for the first batch, the split's first frame.
+        next_physical_offset: where the scan continues after this batch.
+    """
+
+    data: NDArray[np.uint8]
+    physical_offset: int
+    frames: NDArray[np.int64]
+    damages: tuple[Damage, ...]
+    blank_at: int | None
+    begin_physical_offset: int
+    next_physical_offset: int
+
+    def all_damages(self) -> list[Damage]:
+        """Return the stretches of ``damages`` and the frames that failed a checksum, in log order."""
+        failed = self.frames[self.frames[:, kernel.CODE] != kernel.SOUND]
+        found = [
+            Damage(
+                self.physical_offset + int(row[kernel.POSITION]),
+                int(row[kernel.SIZE]),
+                DamageCode(int(row[kernel.CODE])),
+            )
+            for row in failed
+        ]
+        return sorted([*self.damages, *found])
+
+
+def scan_segment(
+    reader: RangeReader,
+    file_offset: int,
+    file_bytes: int,
+    *,
+    start: int = 0,
+    limit: int | None = None,
+    data_end: int | None = None,
+    verify_crc: bool = True,
+    search: bool = True,
+    window_bytes: int = WINDOW_BYTES,
+) -> Iterator[FrameBatch]:
+    """Scan the frames that begin in ``[start, limit)`` of a segment.
+
+    Args:
+        reader: the segment's bytes.
+        file_offset: physical offset of its first byte.
+        file_bytes: its size.
+        start: first byte of the split, in the file; 0 begins there, more searches a sound frame.
+        limit: end of the split, in the file; None is the end of the data.
+        data_end: bytes of the file from here on are known to be zero, or are not to be read (the
+            frozen bound of a live store); None reads all.
+        verify_crc: check body and record sums.
+        search: look for the first sound frame from ``start`` on; False where one is known to begin there.
+        window_bytes: memory for a window; a larger record enlarges it.
+
+    Yields:
+        Batches in log order; the last one may have no frames.
+    """
+    walker = _SegmentWalker(reader, file_offset, file_bytes, data_end, window_bytes)
+    begin = walker.first_sound(start)[0] if search and start > 0 else start
+    yield from walker.walk(begin, walker.data_end if limit is None else min(limit, walker.data_end), verify_crc)
+
+
+class _SegmentWalker:
+    """One pass over one segment; owns the window buffer."""
+
+    def __init__(
+        self, reader: RangeReader, file_offset: int, file_bytes: int, data_end: int | None, window_bytes: int
+    ) -> None:
+        self.reader = reader
+        self.file_offset = file_offset
+        self.file_bytes = file_bytes
+        self.data_end = file_bytes if data_end is None else min(data_end, file_bytes)
+        self.window = np.empty(window_bytes, dtype=np.uint8)
+        self.window_at = 0
+        self.data_bytes = 0
+        self.row = np.zeros(kernel.FRAME_COLUMNS, dtype=np.int64)
+        self.result = np.zeros(2, dtype=np.int64)
+
+    def walk(self, start: int, limit: int, verify_crc: bool) -> Iterator[FrameBatch]:
+        capacity = len(self.window) // RECORD_FIXED_BYTES_V1 + 1
+        frames = np.empty((capacity, kernel.FRAME_COLUMNS), dtype=np.int64)
+        damages: list[Damage] = []
+        begin = position = start
+        while position < self.data_end:
+            self._load(position)
+            status = kernel.walk_frames(
+                self.window, self.data_bytes, self.window_at, self.file_offset, self.file_bytes,
+                position - self.window_at, limit - self.window_at, verify_crc, frames, self.result,
+            )  # fmt: skip
+            count, position = int(self.result[0]), self.window_at + int(self.result[1])
+            if count or status == kernel.BLANK:
+                blank_at = self.file_offset + position if status == kernel.BLANK else None
+                yield self._batch(frames[:count], damages, blank_at, begin, position)
+                damages, begin = [], position
+            if status in (kernel.LIMIT, kernel.BLANK):
+                break
+            if status == kernel.NEED_MORE:
+                self._extend(position)
+            elif status > kernel.SOUND and position < self.data_end:
+                found, used_end = self.first_sound(position)
+                end = min(found, used_end) if found == self.data_end else found
+                if end > position:
+                    damages.append(Damage(self.file_offset + position, end - position, DamageCode(status)))
+                position = found
+        yield self._batch(frames[:0], damages, None, begin, position)
+
+    def _batch(
+        self, frames: NDArray[np.int64], damages: list[Damage], blank_at: int | None, begin: int, end: int
+    ) -> FrameBatch:
+        base = self.file_offset
+        return FrameBatch(
+            self.window, base + self.window_at, frames, tuple(damages), blank_at, base + begin, base + end
+        )
+
+    def _load(self, position: int) -> None:
+        """Read so that the window holds ``position``."""
+        if not self.window_at <= position < self.window_at + self.data_bytes:
+            self.data_bytes = 0
+            self._extend(position)
+
+    def _extend(self, position: int) -> None:
+        """Read so that the window begins at ``position`` and holds more than it did.
+
+        If it begins there already and is full, a record with a plausible header is larger than it.
+        """
+        kept = self.window_at + self.data_bytes - position if self.data_bytes else 0
+        if kept and position == self.window_at and self.data_bytes == len(self.window):
+            size = int.from_bytes(self.window[:4].tobytes(), "big")
+            grown = np.empty(max(size, len(self.window)) + BLANK_BYTES, dtype=np.uint8)
+            grown[:kept] = self.window
+            self.window = grown
+        elif kept:
+            self.window[:kept] = self.window[self.data_bytes - kept : self.data_bytes].copy()
+        wanted = min(len(self.window), self.file_bytes - position)
+        got = kept + self.reader.read_into(position + kept, self.window[kept:wanted].data)
+        if got < wanted:
+            raise TruncatedError(
+                "the file ended while it was read", self.file_offset + position + got, None, wanted, got
+            )
+        self.window_at, self.data_bytes = position, got
+
+    def first_sound(self, position: int) -> tuple[int, int]:
+        """Find the position in the file of the first sound frame or BLANK from ``position`` on, else ``data_end``.
+
+        The second value is one past the last byte before ``data_end`` that counts as used: zeros
+        before a sound frame do, those that nothing follows do not.
+        """
+        used_end = 0
+        while position < self.data_end:
+            self._load(position)
+            status = kernel.find_sound(
+                self.window, self.data_bytes, self.window_at, self.file_offset, self.file_bytes,
+                position - self.window_at, self.row, self.result,
+            )  # fmt: skip
+            position = self.window_at + int(self.result[0])
+            if status in (kernel.SOUND, kernel.BLANK):
+                return min(position, self.data_end), self.data_end
+            used = int(kernel.used_bytes(self.window, self.data_bytes))
+            used_end = self.window_at + used if used else used_end
+            if self.window_at + self.data_bytes >= self.file_bytes and status == kernel.NOT_FOUND:
+                break
+            self._extend(position)
+        return self.data_end, used_end

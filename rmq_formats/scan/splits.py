@@ -1,0 +1,160 @@
+"""Cuts a CommitLog into splits, the unit of work of every job that reads a whole log."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.kernels import scan
+from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.storage.range_reader import RangeReader
+from rmq_formats.storage.segments import Segment, Storage, opened
+
+DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
+_SETTLE_S: Final = 0.2  # seconds: a living broker has written more of its record by then
+_TAIL_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A split of one segment: it owns the records that begin in ``[start, limit)`` of the file.
+
+    Attributes:
+        number: place in log order, from 0.
+        path: the segment's file.
+        file_offset: physical offset of the file's first byte.
+        file_bytes: size of the file when it was planned.
+        start: first byte, in the file.
+        limit: one past the last byte, in the file.
+        data_end: from here on the file is zero, or not to be read (the bound of a live store).
+    """
+
+    number: int
+    path: str
+    file_offset: int
+    file_bytes: int
+    start: int
+    limit: int
+    data_end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the split in bytes."""
+        return self.limit - self.start
+
+
+def split_frames(
+    reader: RangeReader, split: Split, *, begin: int | None = None, verify_crc: bool = True
+) -> Iterator[FrameBatch]:
+    """Scan the frames of a split, see ``scan_segment``.
+
+    Args:
+        reader: the segment's bytes.
+        split: which of them.
+        begin: the file position of its first frame; None searches that from its start on.
+        verify_crc: check body and record sums.
+    """
+    return scan_segment(
+        reader, split.file_offset, split.file_bytes, start=split.start if begin is None else begin, limit=split.limit,
+        data_end=split.data_end, verify_crc=verify_crc, search=begin is None,
+    )  # fmt: skip
+
+
+def plan_splits(
+    storage: Storage, segments: list[Segment], split_bytes: int = DEFAULT_SPLIT_BYTES, min_splits: int = 1
+) -> list[Split]:
+    """Plan the splits of all segments in log order; zeros at the end of a file are left out.
+
+    If the log grows meanwhile, no split reaches beyond ``frozen_end``: a record being written is no
+    damage. Otherwise bytes behind the last sound record are a torn tail, and are scanned.
+
+    Args:
+        storage: where the segments are.
+        segments: in log order.
+        split_bytes: aimed size of a split.
+        min_splits: make splits smaller until there are about this many.
+    """
+    ends = _frozen_ends(storage, segments)
+    split_bytes = max(1, min(split_bytes, -(-sum(ends) // max(1, min_splits))))
+    splits: list[Split] = []
+    for segment, end in zip(segments, ends, strict=True):
+        for start in range(0, max(end, 1), split_bytes):
+            limit = min(start + split_bytes, end)
+            # The last split of a file walks on to the BLANK record or the end of what is written.
+            limit = segment.size_bytes if limit >= end else limit
+            splits.append(Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, end))
+    return splits
+
+
+def _data_ends(storage: Storage, segments: list[Segment]) -> list[int]:
+    """Find the end of each file's data: one past the last byte that is not zero."""
+    ends = []
+    for segment in segments:
+        with opened(storage, segment.path) as file:
+            ends.append(min(file.data_end(), segment.size_bytes))
+    return ends
+
+
+def _frozen_ends(storage: Storage, segments: list[Segment]) -> list[int]:
+    """Find the end of each file's data; if the log grows, as it was at one moment."""
+    ends = _data_ends(storage, segments)
+    if not storage.is_local or not segments:  # an object never grows
+        return ends
+    written_end = _written_end(segments, ends)
+    bound = frozen_end(storage, segments)
+    if written_end <= bound or torn_bytes(storage, segments, bound):
+        return ends
+    return [max(0, min(end, bound - segment.start_offset)) for segment, end in zip(segments, ends, strict=True)]
+
+
+def torn_bytes(storage: Storage, segments: list[Segment], bound: int) -> int:
+    """Count the bytes of a torn tail: those behind the last sound record that no broker is writing at.
+
+    Args:
+        storage: where the segments are.
+        segments: in log order.
+        bound: their ``frozen_end``.
+
+    Returns:
+        0 if the log ends at the bound, or moved while this looked (0.2 s): then a broker is writing there.
+    """
+    end = _written_end(segments, _data_ends(storage, segments))
+    if end <= bound:
+        return 0
+    if storage.is_local:
+        time.sleep(_SETTLE_S)
+        if _written_end(segments, _data_ends(storage, segments)) != end or frozen_end(storage, segments) != bound:
+            return 0
+    return end - bound
+
+
+def _written_end(segments: list[Segment], ends: list[int]) -> int:
+    """Find the physical offset one past the log's last byte that is not zero."""
+    written = [segment.start_offset + end for segment, end in zip(segments, ends, strict=True) if end]
+    return max(written, default=segments[0].start_offset)
+
+
+def frozen_end(storage: Storage, segments: list[Segment]) -> int:
+    """Find the physical offset one past the last sound record: where a job on a growing log stops reading.
+
+    A broker may be writing its next record behind it; a part of one is no damage, even if its header is whole
+    and its body is not, and it must not be skipped for good: a later run begins from this bound.
+    """
+    for segment in reversed(segments):
+        with opened(storage, segment.path) as file:
+            data_end = min(file.data_end(), segment.size_bytes)
+            start = data_end
+            while start > 0:
+                limit, start = start, max(0, start - _TAIL_BYTES)
+                end = None
+                for batch in scan_segment(
+                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end
+                ):
+                    if batch.blank_at is not None:
+                        return segment.end_offset
+                    sound = batch.frames[batch.frames[:, scan.CODE] == scan.SOUND]
+                    if len(sound):
+                        end = batch.physical_offset + int(sound[-1, scan.POSITION] + sound[-1, scan.SIZE])
+                if end is not None:
+                    return end
+    return segments[0].start_offset

@@ -1,0 +1,1 @@
+"""The Spark data source ``rmq_commitlog``: read, streamed and written."""

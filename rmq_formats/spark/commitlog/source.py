@@ -1,0 +1,59 @@
+"""The data source ``rmq_commitlog``: records of a store's CommitLog as rows."""
+
+from collections.abc import MutableMapping
+from functools import cached_property
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from rmq_formats.spark.commitlog.batch import CommitLogReader
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
+
+
+class CommitLogSource(DataSource):
+    """Data source and sink of CommitLog records: ``spark.read.format("rmq_commitlog").load(STORE)``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = options
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """Options of the read; a write has options of its own."""
+        return commitlog_options(self._given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "rmq_commitlog"
+
+    def schema(self) -> StructType:
+        """Return the schema: all columns, or those of the option ``columns``."""
+        return schemas.project(schemas.COMMITLOG, self._options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Create the batch reader; it takes Spark's filters only if the option ``pushdown`` asks for it."""
+        options = batch_only(self._options)
+        if options.pushdown:
+            from rmq_formats.spark.commitlog.pushdown import PushdownCommitLogReader  # noqa: PLC0415
+
+            return PushdownCommitLogReader(options, schema)
+        return CommitLogReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
+        """Create the stream reader, which follows the log."""
+        from rmq_formats.spark.commitlog.stream import CommitLogStreamReader  # noqa: PLC0415
+
+        return CommitLogStreamReader(stream_only(self._options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Create the batch writer, which creates or extends a store."""
+        from rmq_formats.spark.commitlog.write import CommitLogWriter  # noqa: PLC0415
+
+        return CommitLogWriter(self._given, schema, overwrite)

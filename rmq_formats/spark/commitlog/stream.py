@@ -1,0 +1,254 @@
+"""Stream reader of ``rmq_commitlog``: follows the CommitLog of a store while a broker writes it.
+
+A stream offset is a physical offset of the log, with the segment that ends there or goes on and the
+time of that segment's first record, which tell a checkpoint of this store from one of another.
+
+A micro batch has the records and damage that begin between its offsets. Bytes behind the last sound record are left
+to a later batch: they may be half of a record, and are damage only once records stand behind them.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.spark.commitlog.batch import TaskPartition
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.read import SourceOptions
+from rmq_formats.spark.options.values import LATEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.read.plan import Task
+    from rmq_formats.storage.segments import Segment, Storage
+
+PHYSICAL_OFFSET: Final = "physicalOffset"
+SEGMENT: Final = "segment"
+SEGMENT_TIMESTAMP: Final = "segmentStoreTimestamp"
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+class GapPartition(InputPartition):
+    """Input partition: a range of the log whose files were deleted."""
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__(None)
+        self.start = start
+        self.end = end
+
+
+class BatchPartition(TaskPartition):
+    """Input partition: a task of a micro batch up to a physical offset; damage that begins there is the next's."""
+
+    def __init__(self, task: "Task", end: int) -> None:
+        super().__init__(task)
+        self.end = end
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """Snapshot of the log; the beginnings of its files are read once."""
+
+    storage: "Storage"
+    root: str
+    segments: "list[Segment]"
+    end: int
+    timestamps_ms: dict[int, int | None] = field(default_factory=dict)
+
+    @property
+    def begin(self) -> int:
+        return self.segments[0].start_offset
+
+    def offset(self, physical_offset: int) -> dict[str, Any]:
+        """Encode the stream's offset for a physical offset; keys in one order, since Spark compares the text."""
+        for segment in reversed(self.segments):
+            if segment.start_offset < physical_offset:
+                return {
+                    PHYSICAL_OFFSET: physical_offset,
+                    SEGMENT: segment.start_offset,
+                    SEGMENT_TIMESTAMP: self._timestamp_ms(segment),
+                }
+        return {PHYSICAL_OFFSET: physical_offset}
+
+    def knows(self, offset: dict[str, Any]) -> bool:
+        """Return whether the offset is one of this log, as far as what is left of it tells."""
+        for segment in self.segments:
+            if segment.start_offset == offset.get(SEGMENT):
+                return self._timestamp_ms(segment) == offset.get(SEGMENT_TIMESTAMP)
+        return True
+
+    def _timestamp_ms(self, segment: "Segment") -> int | None:
+        from rmq_formats.read.ranges import segment_timestamp_ms  # noqa: PLC0415
+        from rmq_formats.storage.segments import opened  # noqa: PLC0415
+
+        start = segment.start_offset
+        if start not in self.timestamps_ms:
+            with opened(self.storage, segment.path) as file:
+                self.timestamps_ms[start] = segment_timestamp_ms(file, start)
+        return self.timestamps_ms[start]
+
+
+class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro batches by physical offset; each is read as a batch of the source is.
+
+    The end of a log is found by reading its tail, on an object store by some requests: each trigger does so once,
+    in ``latestOffset``, and the other calls of that trigger use the result.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        columns = schemas.check_asked(schemas.COMMITLOG, schema, options.columns)
+        self._options = replace(options, read=replace(options.read, columns=columns))
+        self._last: int | None = None  # of Trigger.AvailableNow
+        self._seen: _Log | None = None  # planned by this trigger; None before the first: a restart repeats a batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle only what the tasks need."""
+        return {**self.__dict__, "_seen": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
+        """Return where a new query begins: at ``startingPhysicalOffset``, else by ``startingOffsets`` or time."""
+        log = self._look()
+        query = self._options.query
+        if self._options.starting == LATEST:
+            return log.offset(log.end)
+        begin = log.begin
+        if query.has_time:
+            from rmq_formats.read.ranges import time_range  # noqa: PLC0415
+
+            begin = max(begin, time_range(log.storage, log.segments, *query.time_bounds)[0])
+        return log.offset(max(begin, query.first_physical_offset))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Freeze the end for ``Trigger.AvailableNow``: what is written from now on is for the next run."""
+        self._last = self._look().end
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the read limit of the options; where both are given, ``latestOffset`` keeps to both."""
+        if self._options.max_trigger_offsets is not None:
+            return ReadMaxRows(self._options.max_trigger_offsets)
+        if self._options.max_trigger_bytes is not None:
+            return ReadMaxBytes(self._options.max_trigger_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the offset where the next micro batch ends.
+
+        Raises:
+            StoreError: the log ends before ``start``; the checkpoint is another store's, or the log was truncated.
+        """
+        from rmq_formats.read.tail import NO_LIMIT, BatchLimit, batch_end  # noqa: PLC0415
+
+        log = self._seen = self._look()
+        begin = self._begin(log, start)
+        end = log.end if self._last is None else min(self._last, log.end)
+        if log.end < begin and begin > self._options.query.first_physical_offset:
+            self._fail_or_warn(
+                f"{self._options.path}: the CommitLog ends at {log.end}, before {begin}, where the stream stands: "
+                "the checkpoint is another store's, or the log was cut off"
+            )
+        if end <= begin:
+            return start
+        allowed = NO_LIMIT
+        if not isinstance(limit, ReadAllAvailable):
+            allowed = BatchLimit(self._options.max_trigger_bytes, self._options.max_trigger_offsets)
+        begin = max(begin, log.begin)  # deleted ranges have no records to count
+        return log.offset(batch_end(log.storage, log.segments, begin, end, allowed))
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the log's end: less the stream's offset, it is the lag in bytes."""
+        log = self._seen or self._look()
+        return log.offset(log.end)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan the tasks of a micro batch.
+
+        Raises:
+            StoreError: a part was deleted, or the log ends before ``end``, and the option failOnDataLoss is true.
+        """
+        from rmq_formats.read.plan import scan_tasks  # noqa: PLC0415
+        from rmq_formats.read.ranges import range_splits  # noqa: PLC0415
+        from rmq_formats.read.tail import missing_ranges  # noqa: PLC0415
+
+        log = self._seen or self._look()
+        begin, limit = self._begin(log, start), int(end[PHYSICAL_OFFSET])
+        if begin < limit and log.end < limit:
+            # A restart repeats a batch that was planned before the log lost its tail, as with a broker's machine.
+            self._fail_or_warn(
+                f"{self._options.path}: the CommitLog ends at {log.end}, before {limit}, where the batch was planned "
+                "to end: the log was cut off"
+            )
+        gaps = missing_ranges(log.segments, begin, min(limit, log.end))
+        for first, last in gaps:
+            self._fail_or_warn(_gone(self._options.path, first, last))
+        # Bytes behind the last sound record are being written: for the splits, the log ends before them.
+        splits = range_splits(
+            log.segments, [(begin, limit)], log.end, self._options.split_bytes, self._options.min_partitions
+        )
+        tasks = scan_tasks(log.storage, log.segments, splits, begin)
+        return [*(GapPartition(*gap) for gap in gaps), *(BatchPartition(task, limit) for task in tasks)]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Read one task as Arrow batches; a deleted range becomes one row with a record_error.
+
+        Raises:
+            StoreError: the task's segment was deleted, and the option failOnDataLoss is true.
+        """
+        from rmq_formats.read.plan import ScanTask  # noqa: PLC0415
+        from rmq_formats.read.task import gap_batch, read_task  # noqa: PLC0415
+
+        options = self._options
+        if isinstance(partition, GapPartition):
+            yield from gap_batch(partition.start, partition.end, options.read)
+            return
+        if not isinstance(partition, BatchPartition) or not isinstance(partition.task, ScanTask):
+            return  # Spark's stand-in for an empty list of partitions
+        split = partition.task.split
+        query = replace(options.read.query, end_physical_offset=partition.end)
+        try:
+            yield from read_task(options.path, partition.task, replace(options.read, query=query))
+        except StoreNotFoundError:
+            first, last = split.file_offset + split.start, split.file_offset + min(split.limit, split.data_end)
+            self._fail_or_warn(_gone(options.path, first, last))
+            yield from gap_batch(first, last, options.read)
+
+    def _look(self) -> _Log:
+        from rmq_formats.scan.splits import frozen_end  # noqa: PLC0415
+        from rmq_formats.storage.segments import commitlog_segments, open_storage  # noqa: PLC0415
+
+        storage, root = open_storage(self._options.path)
+        segments = commitlog_segments(storage, root)
+        return _Log(storage, root, segments, frozen_end(storage, segments))
+
+    def _begin(self, log: _Log, offset: dict[str, Any]) -> int:
+        """Return the physical offset in a stream offset, which may come from a checkpoint."""
+        begin = offset.get(PHYSICAL_OFFSET)
+        if not isinstance(begin, int):
+            raise OptionError(f"the checkpoint's offset {offset} is not one of rmq_commitlog")
+        if not log.knows(offset):
+            raise StoreError(
+                f"{self._options.path}: the segment at {offset[SEGMENT]} does not begin with the record that it began "
+                "with when the checkpoint was written: it is a checkpoint of another store"
+            )
+        return begin
+
+    def _fail_or_warn(self, message: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise StoreError(f"{message}; option failOnDataLoss=false skips it")
+        _log.warning("%s", message)
+
+
+def _gone(path: str, first: int, last: int) -> str:
+    return f"{path}: bytes {first} to {last} of the CommitLog are gone: their segment was deleted before it was read"

@@ -1,0 +1,57 @@
+"""Writer of ``rmq_commitlog``: rows become records of a store; see ``rmq_formats.write.commitlog``."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rmq_formats.errors import OptionError
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.write import check_columns, commitlog_write_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.write.piece import WrittenTask
+
+# Kernels are imported where they are first needed, see ``commitlog.batch``.
+
+
+class TaskMessage(WriterCommitMessage):
+    """Commit message of a task: what it wrote."""
+
+    def __init__(self, task: "WrittenTask") -> None:
+        self.task = task
+
+
+class CommitLogWriter(DataSourceArrowWriter):
+    """Begins the write when it is created, in the driver; the commit runs there too, in a process of its own."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        from rmq_formats.write.commitlog import begin_write  # noqa: PLC0415
+
+        given = commitlog_write_options(options, overwrite)
+        check_columns("rmq_commitlog", schema, schemas.COMMITLOG, ("topic", "body"))
+        lacking = [name for name in ("physical_offset", "queue_offset") if name not in schema.fieldNames()]
+        if given.keep_offsets and lacking:
+            raise OptionError(f"option keepOffsets needs the column {lacking[0]}")
+        self._write = begin_write(given)
+
+    def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
+        """Encode the rows of one task."""
+        from rmq_formats.write.piece import write_pieces  # noqa: PLC0415
+
+        return TaskMessage(write_pieces(iterator, self._write.job.pieces, self._write.encoding))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit: give all records their offsets, and publish the store."""
+        from rmq_formats.tasks.runner import ProcessRunner  # noqa: PLC0415
+        from rmq_formats.write.commitlog import commit_write  # noqa: PLC0415
+
+        tasks = [message.task for message in messages if isinstance(message, TaskMessage)]
+        commit_write(self._write, tasks, ProcessRunner())
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 # all of it goes
+        """Abort: remove what the tasks wrote."""
+        self._write.job.abort()

@@ -1,0 +1,1 @@
+"""The Spark data sources ``rmq_consumequeue`` and ``rmq_index``."""

@@ -1,0 +1,81 @@
+"""Data source ``rmq_index``: the entries of a store's IndexFiles as rows."""
+
+from collections.abc import Iterator, MutableMapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
+from pyspark.sql.types import StructType
+
+from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.read import SourceOptions, index_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.read.derived import EntryRange
+
+
+class IndexSource(DataSource):
+    """Data source and sink of IndexFile entries: ``spark.read.format("rmq_index").load(STORE)``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = options
+
+    @cached_property
+    def _options(self) -> SourceOptions:
+        """Options of the read; a write has options of its own."""
+        return index_options(self._given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "rmq_index"
+
+    def schema(self) -> StructType:
+        """Return the schema: all columns, or those of the option ``columns``."""
+        return schemas.project(schemas.INDEX, self._options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Create the batch reader."""
+        return IndexReader(self._options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Create the batch writer of keys."""
+        from rmq_formats.spark.derived.write import index_writer  # noqa: PLC0415
+
+        return index_writer(self._given, schema, overwrite)
+
+
+class EntryPartition(InputPartition):
+    """Input partition: a range of entries."""
+
+    def __init__(self, entries: "EntryRange") -> None:
+        super().__init__(None)
+        self.entries = entries
+
+
+class IndexReader(DataSourceReader):
+    """Batch reader: plans once, in the driver, and reads one range of entries a partition."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schemas.check_asked(schemas.INDEX, schema, options.columns)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the ranges of entries; their ends are frozen here."""
+        from rmq_formats.read.derived import plan_entries  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+        from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
+
+        options = self._options
+        storage, root = open_storage(options.path)
+        return [EntryPartition(own) for own in plan_entries(storage, root, options.split_bytes, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Read one partition as Arrow batches."""
+        if not isinstance(partition, EntryPartition):
+            return  # Spark's stand-in for an empty list of partitions
+        from rmq_formats.read.derived import read_entry_range  # noqa: PLC0415
+
+        yield from read_entry_range(self._options.path, partition.entries, self._columns)

@@ -1,0 +1,68 @@
+"""Data source ``rmq``: reads and writes messages of a running cluster, found through its name server."""
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from rmq_formats.spark.live.columns import COLUMNS
+from rmq_formats.spark.live.options import ClusterReadOptions
+from rmq_formats.spark.options import schemas
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_formats.spark.live.plan import Span
+
+
+# The client and the kernels are imported where they are first needed, as in ``commitlog``.
+
+_log = logging.getLogger("rmq_formats.spark")
+
+
+class SpanPartition(InputPartition):
+    """Input partition: one offset range of a queue."""
+
+    def __init__(self, span: "Span") -> None:
+        super().__init__(None)
+        self.span = span
+
+    def __repr__(self) -> str:
+        return f"SpanPartition({self.span!r})"
+
+
+class ClusterReader(DataSourceReader):
+    """Batch reader: freezes the queues' max offsets when it plans, and reads one offset range a partition."""
+
+    def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = schemas.check_asked(COLUMNS, schema, options.columns)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the offset ranges; all actions on one ``load()`` see the same messages."""
+        from rmq_formats.spark.live import plan  # noqa: PLC0415
+        from rmq_formats.spark.live.client import ClusterLink  # noqa: PLC0415
+
+        options = self._options
+        with ClusterLink(options.namesrv, options.group) as link:
+            queues = plan.chosen_queues(link, options)
+            bounds = link.bounds(queues)
+            begins = plan.starting_offsets(link, options, queues, bounds)
+            ends = plan.ending_offsets(link, options, queues, bounds)
+        begins, lost = plan.check_present(begins, bounds, options.fail_on_data_loss)
+        for text in lost:
+            _log.warning("%s", text)
+        return [SpanPartition(span) for span in plan.spans(begins, ends, options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Read one offset range as Arrow batches."""
+        if not isinstance(partition, SpanPartition):
+            return  # Spark's stand-in for an empty list of partitions
+        from rmq_formats.spark.live.read import read_span  # noqa: PLC0415
+
+        yield from read_span(partition.span, self._options, self._columns)

@@ -1,0 +1,289 @@
+"""Options of the source ``rmq``: named as in Spark's Kafka source where that has one.
+
+- ``namesrv`` is ``host:port`` of the name servers, separated by semicolons.
+- ``subscribe``, ``subscribePattern`` (the whole topic must match; system and retry topics only where they are
+  subscribed to by name) and ``assign``, ``{"Orders": ["broker-a:0", 1]}``, choose queues. A queue is
+  ``broker:number``; the number alone will do where only one broker has it.
+- ``startingOffsets`` (inclusive) is ``earliest``, ``latest``, ``group``, or JSON by topic and queue,
+  ``{"Orders": {"broker-a:0": 100, "1": -2}}``; ``endingOffsets`` (exclusive) likewise, without ``group``.
+  Queues that the JSON leaves out are read whole. -2 is earliest, -1 is latest.
+- ``startingTimestamp``, ``endingTimestamp`` by store timestamp; ``…OffsetsByTimestamp`` as JSON by queue. All
+  conditions that are given hold at once.
+- ``group``: consumer group of the pulls; ``startingOffsets=group`` begins at its offsets, and
+  ``commitOffsetsToGroup`` commits what a stream has processed.
+- ``tags`` (``a || b``) and ``sql`` (SQL92 over properties) are applied by the brokers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.errors import OptionError
+from rmq_formats.read.query import parse_tags
+from rmq_formats.spark.options import values
+from rmq_formats.spark.options.read import GivenOptions
+from rmq_formats.spark.options.values import EARLIEST, LATEST
+
+ALL_TAGS: Final = "*"
+GROUP: Final = -3  # value of ``starting``: the consumer group's offsets
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
+
+READ_OPTIONS: Final = (
+    "namesrv", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "group", "commitOffsetsToGroup",
+    "minPartitions", "maxOffsetsPerTrigger", "tags", "sql", "columns", "mode", "verifyCrc", "decompress",
+    "failOnDataLoss",
+)  # fmt: skip
+WRITE_OPTIONS: Final = ("namesrv", "topic", "group", "batchBytes")
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})  # options that Spark hands on to a stream's sink
+_BATCH_BYTES: Final = 256 << 10
+_MAX_BATCH_BYTES: Final = 4 << 20  # what brokers take by default (maxMessageSize)
+
+
+class ClusterQueue(NamedTuple):
+    """A queue of a broker in the cluster."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    @property
+    def name(self) -> str:
+        """Name of the queue within its topic: ``broker:number``."""
+        return f"{self.broker}:{self.queue_id}"
+
+
+class ClusterQueueName(NamedTuple):
+    """Queue as an option names it; without a broker where only one queue has that number."""
+
+    topic: str
+    broker: str | None
+    queue_id: int
+
+
+ByQueue = Mapping[ClusterQueueName, int]
+_NONE: Final[ByQueue] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReadOptions:
+    """Parsed options of a read.
+
+    Attributes:
+        namesrv: name servers of the cluster.
+        topics: subscribed to by name; None if they are chosen otherwise.
+        pattern: of topics.
+        assigned: queues assigned by the option; None if they are chosen otherwise.
+        starting: EARLIEST, LATEST or GROUP, for queues that ``starts`` leaves out.
+        starts: offsets by queue.
+        ends: likewise; queues that it leaves out are read to their end.
+        first_ms: smallest store timestamp.
+        end_ms: one past the largest.
+        first_times_ms: the same by queue.
+        end_times_ms: likewise.
+        group: consumer group of the pulls.
+        commits: whether a stream commits its offsets to the group.
+        min_partitions: number of partitions at least, about.
+        max_trigger_offsets: messages of a stream's micro batch.
+        tags: ``*``, or tags with ``||`` between them.
+        sql: an expression over properties.
+        columns: the wanted ones; None is all.
+        mode: what becomes of a record that fails a check.
+        verify_crc: check the sums.
+        decompress: inflate bodies, as consumers see them.
+        fail_on_data_loss: whether deleted messages are an error.
+    """
+
+    namesrv: str
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    assigned: tuple[ClusterQueueName, ...] | None
+    starting: int
+    starts: ByQueue
+    ends: ByQueue
+    first_ms: int | None
+    end_ms: int | None
+    first_times_ms: ByQueue
+    end_times_ms: ByQueue
+    group: str | None
+    commits: bool
+    min_partitions: int
+    max_trigger_offsets: int | None
+    tags: str
+    sql: str | None
+    columns: tuple[str, ...] | None
+    mode: Mode
+    verify_crc: bool
+    decompress: bool
+    fail_on_data_loss: bool
+
+    @property
+    def has_end(self) -> bool:
+        """Whether an end is given."""
+        return bool(self.ends or self.end_times_ms) or self.end_ms is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWriteOptions:
+    """Parsed options of a write.
+
+    Attributes:
+        namesrv: name servers of the cluster.
+        topic: topic of all rows; None if a column has it.
+        group: the producer group.
+        batch_bytes: size of a send request, about.
+    """
+
+    namesrv: str
+    topic: str | None
+    group: str
+    batch_bytes: int
+
+
+def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
+    """Parse the options of a read.
+
+    Raises:
+        OptionError: naming the option that is unknown, is missing or has a bad value.
+    """
+    given = GivenOptions("rmq", options, READ_OPTIONS)
+    ways = sorted(given.names() & {"subscribe", "subscribePattern", "assign"})
+    if len(ways) != 1:
+        raise OptionError(
+            f"rmq needs one of subscribe, subscribePattern and assign, not {' and '.join(ways) or 'none'}"
+        )
+    starting, starts = given.get_or("startingOffsets", _offsets(EARLIEST), (EARLIEST, _NONE))
+    ending, ends = given.get_or("endingOffsets", _offsets(LATEST), (LATEST, _NONE))
+    if ending != LATEST or EARLIEST in ends.values():
+        raise OptionError("option endingOffsets of rmq: only latest, or offsets by queue, leave something to read")
+    read = ClusterReadOptions(
+        namesrv=_namesrv(given),
+        topics=given.get("subscribe", values.names),
+        pattern=given.get("subscribePattern", values.pattern),
+        assigned=given.get("assign", _assigned),
+        starting=starting,
+        starts=starts,
+        ends={queue: offset for queue, offset in ends.items() if offset != LATEST},
+        first_ms=given.get("startingTimestamp", values.timestamp_ms),
+        end_ms=given.get("endingTimestamp", values.timestamp_ms),
+        first_times_ms=given.get_or("startingOffsetsByTimestamp", _numbers, _NONE),
+        end_times_ms=given.get_or("endingOffsetsByTimestamp", _numbers, _NONE),
+        group=given.get("group", values.text),
+        commits=given.get_or("commitOffsetsToGroup", values.boolean, False),
+        min_partitions=given.get_or("minPartitions", values.positive, 1),
+        max_trigger_offsets=given.get("maxOffsetsPerTrigger", values.positive),
+        tags=given.get_or("tags", _tags, ALL_TAGS),
+        sql=given.get("sql", values.text),
+        columns=given.get("columns", values.names),
+        mode=given.get_or("mode", values.mode, Mode.PERMISSIVE),
+        verify_crc=given.get_or("verifyCrc", values.boolean, True),
+        decompress=given.get_or("decompress", values.boolean, True),
+        fail_on_data_loss=given.get_or("failOnDataLoss", values.boolean, True),
+    )
+    if read.group is None and (starting == GROUP or read.commits):
+        raise OptionError("option group of rmq is missing: startingOffsets=group and commitOffsetsToGroup need it")
+    if read.sql is not None and read.tags != ALL_TAGS:
+        raise OptionError("options tags and sql of rmq exclude each other")
+    return read
+
+
+def write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
+    """Parse the options of a write; raises as ``read_options``."""
+    own = {name: value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
+    given = GivenOptions("rmq", own, WRITE_OPTIONS)
+    batch_bytes = given.get_or("batchBytes", values.size, _BATCH_BYTES)
+    if batch_bytes > _MAX_BATCH_BYTES:
+        raise OptionError(f"option batchBytes of rmq cannot be {batch_bytes}: brokers take {_MAX_BATCH_BYTES} at most")
+    return ClusterWriteOptions(
+        _namesrv(given), given.get("topic", values.text), given.get_or("group", values.text, "SPARK_PRODUCER"),
+        batch_bytes,
+    )  # fmt: skip
+
+
+def batch_only(options: ClusterReadOptions) -> ClusterReadOptions:
+    """Return the options, or refuse those that only a stream can have.
+
+    Raises:
+        OptionError: it would begin at the latest offset, or commit offsets before the rows are processed.
+    """
+    if options.starting == LATEST or LATEST in options.starts.values():
+        raise OptionError("option startingOffsets of rmq cannot be latest for a batch: there would be nothing to read")
+    if options.commits:
+        raise OptionError("option commitOffsetsToGroup of rmq is for streams: a batch does not tell when it is done")
+    return options
+
+
+def stream_only(options: ClusterReadOptions) -> ClusterReadOptions:
+    """Return the options, or refuse those that only a batch can have.
+
+    Raises:
+        OptionError: an end, which a stream does not have.
+    """
+    if options.has_end:
+        raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
+    return options
+
+
+def _namesrv(given: GivenOptions) -> str:
+    namesrv = given.get("namesrv", values.text)
+    if namesrv is None:
+        raise OptionError("option namesrv of rmq is missing: host:port of a name server")
+    return namesrv
+
+
+def _tags(text: str) -> str:
+    if parse_tags(text) == frozenset():
+        raise ValueError("no tag in the expression")
+    return text.strip() or ALL_TAGS
+
+
+def _offsets(default: int) -> Callable[[str], tuple[int, ByQueue]]:
+    """Return a parser of a word, or of offsets by queue; ``default`` is the word for queues that these leave out."""
+
+    def parse(text: str) -> tuple[int, ByQueue]:
+        word = _WORDS.get(text.strip().lower())
+        if word is not None:
+            return word, _NONE
+        found = _numbers(text)
+        for value in found.values():
+            if value < EARLIEST:
+                raise ValueError(f"offset {value} is out of range")
+        return default, found
+
+    return parse
+
+
+def _numbers(text: str) -> ByQueue:
+    """Parse ``{"topic": {"broker:0": 123}}`` to numbers by queue."""
+    found = {}
+    for topic, queues in values.json_object(text).items():
+        if not isinstance(queues, dict):
+            raise ValueError(f"{topic!r} must have an object of queues")
+        for name, value in queues.items():
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"queue {name!r} of {topic!r} must have an integer")
+            found[queue_name(topic, name)] = value
+    return found
+
+
+def _assigned(text: str) -> tuple[ClusterQueueName, ...]:
+    found = []
+    for topic, queues in values.json_object(text).items():
+        if not isinstance(queues, list) or not all(isinstance(name, str | int) for name in queues):
+            raise ValueError(f'{topic!r} must have a list of queues, such as ["broker-a:0", 1]')
+        found += [queue_name(topic, str(name)) for name in queues]
+    return tuple(found)
+
+
+def queue_name(topic: str, name: str) -> ClusterQueueName:
+    """Parse ``broker:number`` or ``number`` to a queue name.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    broker, _, number = name.rpartition(":")
+    if not (number.isascii() and number.isdecimal()) or len(number) > 9:
+        raise ValueError(f"queue {name!r} of {topic!r}: expected broker:number, or number")
+    return ClusterQueueName(topic, broker or None, int(number))

@@ -1,0 +1,173 @@
+"""Plans a read of ``rmq``: queues and offset ranges, fixed when it is planned."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rmq_formats.codecs.topics import RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
+from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.spark.live.options import GROUP, ByQueue, ClusterQueue, ClusterQueueName, ClusterReadOptions
+from rmq_formats.spark.options.values import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from rmq_formats.spark.live.client import ClusterLink
+
+# Topics named after the cluster and its brokers need no exclusion: they have no messages.
+_NOT_BY_PATTERN: Final = re.compile(rf"{SYSTEM_TOPIC_PATTERN}|{RETRY_PREFIX}.*")
+
+Offsets = dict[ClusterQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offset range of a queue: one task.
+
+    Attributes:
+        queue: the queue.
+        begin: the first offset.
+        end: one past the last.
+    """
+
+    queue: ClusterQueue
+    begin: int
+    end: int
+
+
+def chosen_queues(link: "ClusterLink", options: ClusterReadOptions) -> list[ClusterQueue]:
+    """List the queues that the options choose, in order.
+
+    Raises:
+        ClusterError: a topic or queue does not exist, or the cluster does not answer.
+    """
+    topics: Iterable[str]
+    if options.topics is not None:
+        topics = options.topics
+    elif options.pattern is not None:
+        pattern = re.compile(options.pattern)
+        topics = [topic for topic in link.topics() if pattern.fullmatch(topic) and not _NOT_BY_PATTERN.fullmatch(topic)]
+    else:
+        topics = {name.topic for name in options.assigned or ()}
+    queues = sorted(queue for topic in sorted(set(topics)) for queue in link.queues(topic))
+    if options.assigned is not None:
+        return sorted(find_queue(queues, name) for name in options.assigned)
+    return queues
+
+
+def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> ClusterQueue:
+    """Find the queue that an option names.
+
+    Raises:
+        OptionError: no such queue, or more than one.
+    """
+    found = [
+        queue for queue in queues
+        if queue.topic == name.topic and queue.queue_id == name.queue_id and name.broker in (None, queue.broker)
+    ]  # fmt: skip
+    said = f"queue {name.queue_id}" if name.broker is None else f"queue {name.broker}:{name.queue_id}"
+    if not found:
+        raise OptionError(f"{said} of {name.topic!r} is not among the queues that the options choose")
+    if len(found) > 1:
+        raise OptionError(f"{said} of {name.topic!r} is on several brokers: {', '.join(one.name for one in found)}")
+    return found[0]
+
+
+def starting_offsets(
+    link: "ClusterLink",
+    options: ClusterReadOptions,
+    queues: list[ClusterQueue],
+    bounds: Mapping[ClusterQueue, tuple[int, int]],
+) -> Offsets:
+    """Determine the starting offset of each queue: all conditions hold at once. Raises ClusterError, OptionError."""
+    starts = _resolved(queues, options.starts)
+    committed = link.committed(queues, options.group) if options.starting == GROUP and options.group else {}
+    begins: Offsets = {}
+    for queue in queues:
+        low, high = bounds[queue]
+        asked = starts.get(queue, options.starting)
+        begins[queue] = {EARLIEST: low, LATEST: high, GROUP: committed.get(queue) or low}.get(asked, asked)
+    times = _resolved(queues, options.first_times_ms)
+    if options.first_ms is not None:
+        times = {queue: max(options.first_ms, times.get(queue, 0)) for queue in queues}
+    for queue, offset in link.at_times(times).items():
+        begins[queue] = max(begins[queue], offset)
+    return begins
+
+
+def ending_offsets(
+    link: "ClusterLink",
+    options: ClusterReadOptions,
+    queues: list[ClusterQueue],
+    bounds: Mapping[ClusterQueue, tuple[int, int]],
+) -> Offsets:
+    """Determine the ending offset of each queue, at most its max offset now. Raises ClusterError, OptionError."""
+    asked = _resolved(queues, options.ends)
+    ends = {queue: min(bounds[queue][1], asked.get(queue, bounds[queue][1])) for queue in queues}
+    times = _resolved(queues, options.end_times_ms)
+    if options.end_ms is not None:
+        times = {queue: min(options.end_ms, times.get(queue, options.end_ms)) for queue in queues}
+    for queue, offset in link.at_times(times).items():
+        ends[queue] = min(ends[queue], offset)
+    return ends
+
+
+def _resolved(queues: list[ClusterQueue], by_name: ByQueue) -> Offsets:
+    return {find_queue(queues, name): value for name, value in by_name.items()}
+
+
+def missing(begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]]) -> list[tuple[ClusterQueue, int, int]]:
+    """List queues whose first messages were deleted, or that have become shorter: queue, from, up to where."""
+    found = []
+    for queue, begin in begins.items():
+        low, high = bounds[queue]
+        if begin < low:
+            found.append((queue, begin, low))
+        elif begin > high:
+            found.append((queue, high, begin))
+    return found
+
+
+def check_present(
+    begins: Offsets, bounds: Mapping[ClusterQueue, tuple[int, int]], fails: bool
+) -> tuple[Offsets, list[str]]:
+    """Move starting offsets to what exists; return these, and the ranges that were lost.
+
+    Raises:
+        ClusterError: messages were lost, and ``fails`` is set.
+    """
+    lost = [gone(queue, first, last) for queue, first, last in missing(begins, bounds)]
+    if lost and fails:
+        raise ClusterError(f"{lost[0]}; with failOnDataLoss=false the rest is read")
+    return {queue: min(max(begin, bounds[queue][0]), bounds[queue][1]) for queue, begin in begins.items()}, lost
+
+
+def gone(queue: ClusterQueue, begin: int, end: int) -> str:
+    """Describe an offset range of a queue that was deleted."""
+    return f"{queue.topic} {queue.name}: offsets {begin} to {end - 1} are gone"
+
+
+def spans(begins: Offsets, ends: Offsets, min_partitions: int) -> list[Span]:
+    """Plan the tasks: one for each queue, or more where more partitions are wanted."""
+    whole = [Span(queue, begins[queue], ends[queue]) for queue in sorted(ends) if begins[queue] < ends[queue]]
+    total = sum(span.end - span.begin for span in whole)
+    piece = max(1, -(-total // min_partitions)) if min_partitions > len(whole) else max(1, total)
+    return [
+        Span(span.queue, begin, min(begin + piece, span.end))
+        for span in whole
+        for begin in range(span.begin, span.end, piece)
+    ]
+
+
+def limited(begins: Offsets, ends: Offsets, limit: int) -> Offsets:
+    """Lower the ends to so many messages in all, shared out by each queue's backlog; at least one."""
+    total = sum(ends[queue] - begins[queue] for queue in ends)
+    if total <= limit:
+        return ends
+    found: Offsets = {}
+    left = limit
+    for queue in sorted(ends):
+        have = ends[queue] - begins[queue]
+        share = min(have, left, -(-have * limit // total))
+        found[queue] = begins[queue] + share
+        left -= share
+    return found

@@ -1,0 +1,56 @@
+"""The data source ``rmq``: messages of a running cluster, read and written by way of its name server."""
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from rmq_formats.spark.live.batch import ClusterReader
+from rmq_formats.spark.live.columns import COLUMNS
+from rmq_formats.spark.live.options import batch_only, read_options, stream_only, write_options
+from rmq_formats.spark.options import schemas
+
+
+class ClusterSource(DataSource):
+    """Data source and sink: ``spark.read.format("rmq").option("namesrv", …).option("subscribe", …).load()``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._given = dict(options)  # which options there can be depends on what is to be done
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "rmq"
+
+    def schema(self) -> StructType:
+        """Return the schema: all columns, or those of the option ``columns``."""
+        return schemas.project(COLUMNS, read_options(self._given).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Create the batch reader."""
+        return ClusterReader(batch_only(read_options(self._given)), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
+        """Create the stream reader."""
+        from rmq_formats.spark.live.stream import ClusterStreamReader  # noqa: PLC0415
+
+        return ClusterStreamReader(stream_only(read_options(self._given)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Create the batch writer."""
+        from rmq_formats.spark.live.write import ClusterWriter, check_target  # noqa: PLC0415
+
+        return ClusterWriter(check_target(write_options(self._given), schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Create the stream writer."""
+        from rmq_formats.spark.live.write import ClusterStreamWriter, check_target  # noqa: PLC0415
+
+        return ClusterStreamWriter(check_target(write_options(self._given), schema, overwrite))

@@ -1,0 +1,257 @@
+"""Read options of the store's sources: named as in Spark's Kafka source where that has one.
+
+An unknown option, or a value that cannot be used, is an OptionError that names it: an option that is
+silently ignored would read the wrong rows. All conditions that are given hold at once (where Kafka's
+source lets one take precedence over another).
+
+- ``subscribe``, ``subscribePattern`` (the whole topic must match) and ``assign`` read queues: what RocketMQ
+  gives to consumers, so no half messages and rollbacks of transactions, and no damaged stretches. Retry,
+  dead-letter, half-message and schedule topics are topics like any other.
+- ``startingOffsets`` is inclusive and ``endingOffsets`` exclusive; queues that the JSON leaves out are whole.
+- ``startingTimestamp`` is inclusive and ``endingTimestamp`` exclusive, by store timestamp. ``…ByTimestamp``
+  bounds queues in the same way.
+- ``startingPhysicalOffset`` and ``endingPhysicalOffset`` choose the records that begin between them.
+- ``key`` is one of the parts of KEYS, ``uniqKey`` the UNIQ_KEY, as in RocketMQ's Index: no rollbacks.
+- ``tags`` is an expression ``a || b``; the tags themselves are compared, not their hashes.
+- ``accessPath`` ``auto`` gives the rows of a scan. Another one is used as asked: ``consumequeue`` and
+  ``index`` give the records that these files name. ``scan`` reads the whole log, ``auto`` skips segments
+  that are an hour or more off the wanted times.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.read.query import MAX_LONG, MIN_LONG, AccessPath, Query, Queue, QueueBounds, ReadOptions, parse_tags
+from rmq_formats.spark.options import values
+from rmq_formats.spark.options.values import EARLIEST, LATEST
+
+DEFAULT_SPLIT_BYTES: Final = 256 << 20
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Parsed options of a read.
+
+    Attributes:
+        path: root of the store, absolute or a URI.
+        columns: names in the wanted order; None is all.
+        read: query, columns and damage mode.
+        access_path: how records are found.
+        split_bytes: bytes that a partition reads, about.
+        min_partitions: number of partitions at least, about.
+        pushdown: take Spark's filters.
+        starting: ``startingOffsets`` where it is one word, EARLIEST or LATEST.
+        max_trigger_bytes: log bytes of a stream's micro batch.
+        max_trigger_offsets: records of a stream's micro batch.
+        fail_on_data_loss: whether a stream fails when records that it was to read were deleted.
+    """
+
+    path: str
+    columns: tuple[str, ...] | None = None
+    read: ReadOptions = field(default_factory=lambda: ReadOptions(columns=()))
+    access_path: AccessPath = AccessPath.AUTO
+    split_bytes: int = DEFAULT_SPLIT_BYTES
+    min_partitions: int = 1
+    pushdown: bool = False
+    starting: int = EARLIEST
+    max_trigger_bytes: int | None = None
+    max_trigger_offsets: int | None = None
+    fail_on_data_loss: bool = True
+
+    @property
+    def query(self) -> Query:
+        """Return the query that selects the wanted rows."""
+        return self.read.query
+
+
+_COMMON: Final = ("path", "columns", "mode", "splitBytes", "minPartitions")
+_QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets")
+COMMITLOG_OPTIONS: Final = (
+    *_COMMON,
+    *_QUEUES,
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingPhysicalOffset",
+    "endingPhysicalOffset",
+    "key",
+    "uniqKey",
+    "msgId",
+    "tags",
+    "accessPath",
+    "verifyCrc",
+    "decompress",
+    "pushdown",
+    "failOnDataLoss",
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+)
+CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
+INDEX_OPTIONS: Final = _COMMON
+
+
+class GivenOptions:
+    """Case-insensitive options by name; a value that does not parse raises an error that names the option."""
+
+    def __init__(self, source: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+        names = {name.lower(): name for name in known}
+        for name in options:
+            if name.lower() not in names:
+                raise OptionError(f"unknown option {name!r} of {source}; there are {', '.join(known)}")
+        self._source = source
+        self._values = {names[name.lower()]: str(value) for name, value in options.items()}
+
+    def get(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        """Parse an option's value; None if it is not given. Raises OptionError."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except (ValueError, RmqError) as error:
+            shown = value if len(value) <= 80 else value[:77] + "..."
+            raise OptionError(f"option {name} of {self._source} cannot be {shown!r}: {error}") from error
+
+    def get_or(self, name: str, parse: Callable[[str], _Value], default: _Value) -> _Value:
+        """Parse an option's value, or return the default. Raises OptionError."""
+        value = self.get(name, parse)
+        return default if value is None else value
+
+    def names(self) -> frozenset[str]:
+        """Return the names of the options that are given."""
+        return frozenset(self._values)
+
+
+def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
+    """Parse the options of ``rmq_commitlog``.
+
+    Raises:
+        OptionError: naming the option that is unknown or has a bad value.
+    """
+    given = GivenOptions("rmq_commitlog", options, COMMITLOG_OPTIONS)
+    query = _queue_query(given)
+    query = replace(
+        query,
+        first_ms=given.get("startingTimestamp", values.timestamp_ms),
+        end_ms=given.get("endingTimestamp", values.timestamp_ms),
+        first_physical_offset=given.get_or("startingPhysicalOffset", values.natural, 0),
+        end_physical_offset=given.get_or("endingPhysicalOffset", values.natural, MAX_LONG),
+        tags=given.get("tags", parse_tags),
+        key=given.get("key", values.text),
+        uniq_key=given.get("uniqKey", values.text),
+        msg_id=given.get("msgId", decode_message_id),
+    )
+    common = _common(given)
+    return replace(
+        common,
+        read=replace(
+            common.read,
+            query=query,
+            verify_crc=given.get_or("verifyCrc", values.boolean, True),
+            decompress=given.get_or("decompress", values.boolean, False),
+        ),
+        access_path=given.get_or("accessPath", values.access_path, AccessPath.AUTO),
+        pushdown=given.get_or("pushdown", values.boolean, False),
+        starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
+        max_trigger_bytes=given.get("maxBytesPerTrigger", values.size),
+        max_trigger_offsets=given.get("maxOffsetsPerTrigger", values.positive),
+        fail_on_data_loss=given.get_or("failOnDataLoss", values.boolean, True),
+    )
+
+
+def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
+    """Parse the options of ``rmq_consumequeue``. Raises OptionError."""
+    given = GivenOptions("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
+    common = _common(given)
+    return replace(
+        common,
+        read=replace(common.read, query=_queue_query(given)),
+        starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
+    )
+
+
+def index_options(options: Mapping[str, str]) -> SourceOptions:
+    """Parse the options of ``rmq_index``. Raises OptionError."""
+    return _common(GivenOptions("rmq_index", options, INDEX_OPTIONS))
+
+
+def batch_only(options: SourceOptions) -> SourceOptions:
+    """Return the options, or refuse those that only a stream can have.
+
+    Raises:
+        OptionError: a batch that would begin at the latest offset, where Kafka's source refuses it too.
+    """
+    if options.starting == LATEST:
+        raise OptionError("option startingOffsets cannot be latest for a batch: there would be nothing to read")
+    return options
+
+
+def stream_only(options: SourceOptions) -> SourceOptions:
+    """Return the options, or refuse those that only a batch can have.
+
+    Raises:
+        OptionError: an end, which a stream does not have, or an access path whose files lag behind the log.
+    """
+    query = options.query
+    ends = [query.end_physical_offset, *(bounds.end_offset for bounds in query.bounds.values())]
+    if query.end_ms is not None or min(ends) < MAX_LONG or any(b.end_ms < MAX_LONG for b in query.bounds.values()):
+        raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
+    if options.access_path not in (AccessPath.AUTO, AccessPath.SCAN):
+        raise OptionError(f"option accessPath cannot be {options.access_path} for a stream: it scans what is new")
+    return options
+
+
+def _common(given: GivenOptions) -> SourceOptions:
+    path = given.get("path", values.path)
+    if path is None:
+        raise OptionError("option path is missing: give the store's root to load()")
+    return SourceOptions(
+        path=path,
+        columns=given.get("columns", values.names),
+        read=ReadOptions(columns=(), mode=given.get_or("mode", values.mode, Mode.PERMISSIVE)),
+        split_bytes=given.get_or("splitBytes", values.size, DEFAULT_SPLIT_BYTES),
+        min_partitions=given.get_or("minPartitions", values.positive, 1),
+    )
+
+
+def _queue_query(given: GivenOptions) -> Query:
+    ways = sorted(given.names() & {"subscribe", "subscribePattern", "assign"})
+    if len(ways) > 1:
+        raise OptionError(f"options {' and '.join(ways)} exclude each other")
+    topics = given.get("subscribe", values.names)
+    query = Query(
+        topics=None if topics is None else frozenset(topics),
+        topic_pattern=given.get("subscribePattern", values.pattern),
+        queues=given.get("assign", values.assignment),
+    )
+    starts = _by_queue(given, "startingOffsets", values.offsets(EARLIEST))
+    ends = _by_queue(given, "endingOffsets", values.offsets(LATEST))
+    first_times = _by_queue(given, "startingOffsetsByTimestamp", values.times)
+    end_times = _by_queue(given, "endingOffsetsByTimestamp", values.times)
+    queues = starts.keys() | ends.keys() | first_times.keys() | end_times.keys()
+    for topic, queue_id in sorted(queues):
+        if not query.reads_queues:
+            raise OptionError("offsets of queues need subscribe, subscribePattern or assign")
+        if query.queue_bounds(topic, queue_id).first_offset == query.queue_bounds(topic, queue_id).end_offset:
+            raise OptionError(f"offsets are given for queue {queue_id} of {topic!r}, which is not subscribed to")
+    bounds = {
+        queue: QueueBounds(
+            starts.get(queue, MIN_LONG),
+            ends.get(queue, MAX_LONG),
+            first_times.get(queue, MIN_LONG),
+            end_times.get(queue, MAX_LONG),
+        )
+        for queue in sorted(queues)
+    }
+    return replace(query, bounds=bounds)
+
+
+def _by_queue(given: GivenOptions, name: str, parse: Callable[[str], dict[Queue, int]]) -> dict[Queue, int]:
+    return given.get_or(name, parse, {}) if name in given.names() else {}

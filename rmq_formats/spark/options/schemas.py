@@ -1,0 +1,110 @@
+"""Spark schemas of the sources, and the projection to the columns of a read."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rmq_formats.errors import OptionError
+
+_STRING, _INT, _LONG, _TIMESTAMP = StringType(), IntegerType(), LongType(), TimestampType()
+
+
+def _schema(fields: Sequence[tuple[str, DataType]]) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields])
+
+
+COMMITLOG: Final = _schema(
+    [
+        ("topic", _STRING),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("physical_offset", _LONG),
+        ("size", _INT),
+        ("tags", _STRING),
+        ("keys", ArrayType(_STRING)),
+        ("uniq_key", _STRING),
+        ("msg_id", _STRING),
+        ("body", BinaryType()),
+        ("properties", MapType(_STRING, _STRING)),
+        ("store_timestamp", _TIMESTAMP),
+        ("born_timestamp", _TIMESTAMP),
+        ("born_host", _STRING),
+        ("store_host", _STRING),
+        ("flag", _INT),
+        ("sys_flag", _INT),
+        ("reconsume_times", _INT),
+        ("prepared_transaction_offset", _LONG),
+        ("body_crc", _INT),
+        ("version", _INT),
+        ("record_error", _STRING),
+    ]
+)
+CONSUMEQUEUE: Final = _schema(
+    [
+        ("topic", _STRING),
+        ("queue_id", _INT),
+        ("queue_offset", _LONG),
+        ("physical_offset", _LONG),
+        ("size", _INT),
+        ("tags_code", _LONG),
+    ]
+)
+INDEX: Final = _schema(
+    [
+        ("index_file", _STRING),
+        ("entry", _INT),
+        ("slot", _INT),
+        ("key_hash", _INT),
+        ("physical_offset", _LONG),
+        ("store_timestamp", _TIMESTAMP),
+        ("previous_entry", _INT),
+    ]
+)
+
+
+def project(full: StructType, columns: tuple[str, ...] | None) -> StructType:
+    """Select the columns of the option ``columns``.
+
+    Raises:
+        OptionError: naming a column that is not there or comes twice.
+    """
+    if columns is None:
+        return full
+    names = full.fieldNames()
+    for name in columns:
+        if name not in names:
+            raise OptionError(f"option columns: unknown column {name!r}; there are {', '.join(names)}")
+        if columns.count(name) > 1:
+            raise OptionError(f"option columns: {name!r} comes twice")
+    return StructType([full[name] for name in columns])
+
+
+def check_asked(full: StructType, asked: StructType, columns: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Return the columns to produce: those of ``.schema(...)``, or of the option, or all.
+
+    Raises:
+        OptionError: a column that is not there, or is there with another type; or a schema and an option that
+            do not agree.
+    """
+    names = full.fieldNames()
+    if columns is not None and tuple(asked.fieldNames()) != columns:
+        raise OptionError(f"schema: {', '.join(asked.fieldNames())}, but option columns: {', '.join(columns)}")
+    for column in asked:
+        if column.name not in names:
+            raise OptionError(f"schema: unknown column {column.name!r}; there are {', '.join(names)}")
+        if full[column.name] != StructField(column.name, column.dataType, column.nullable):
+            wanted = full[column.name].dataType.simpleString()
+            raise OptionError(f"schema: column {column.name!r} is {wanted} and may be null")
+    return tuple(asked.fieldNames())

@@ -1,0 +1,175 @@
+"""Parsers of option values; each raises a ValueError that says what would be accepted."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.read.query import AccessPath, Queue
+
+EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
+LATEST: Final = -1
+
+_SIZE = re.compile(r"(\d{1,18})([kmgKMG]?)[bB]?", re.ASCII)
+_SIZE_SHIFT = {"": 0, "k": 10, "m": 20, "g": 30}
+_INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+def offsets(default: int) -> Callable[[str], dict[Queue, int]]:
+    """Parse offsets by queue; the default end may be left out, or given by its number or word."""
+    word, number = ("earliest", EARLIEST) if default == EARLIEST else ("latest", LATEST)
+    other_word, other = ("latest", LATEST) if default == EARLIEST else ("earliest", EARLIEST)
+
+    def parse(text: str) -> dict[Queue, int]:
+        lowered = text.strip().lower()
+        if lowered == word or (lowered == other_word and default == EARLIEST):
+            return {}  # startingOffsets=latest is a stream's; see batch_only
+        if lowered == other_word:
+            raise ValueError("a batch would have nothing to read")
+        found = {}
+        for queue, value in queue_numbers(text).items():
+            if value == other:
+                raise ValueError(f"{other} ({other_word}) leaves nothing to read")
+            if value < 0 and value != number:
+                raise ValueError(f"offset {value} is out of range")
+            if value != number:
+                found[queue] = value
+        return found
+
+    return parse
+
+
+def word_or_json(text: str) -> int:
+    """Return EARLIEST or LATEST, as ``startingOffsets`` says in a word; EARLIEST where it is JSON by queue."""
+    return LATEST if text.strip().lower() == "latest" else EARLIEST
+
+
+def times(text: str) -> dict[Queue, int]:
+    """Parse timestamps in ms by queue; negative ones are left out."""
+    return {queue: value for queue, value in queue_numbers(text).items() if value >= 0}
+
+
+def queue_numbers(text: str) -> dict[Queue, int]:
+    """Parse ``{"topic": {"0": 123}}`` to numbers by queue."""
+    found: dict[Queue, int] = {}
+    for topic, queues in json_object(text).items():
+        if not isinstance(queues, dict):
+            raise ValueError(f"{topic!r} must have an object of queues")
+        for queue_id, value in queues.items():
+            if not _INTEGER.fullmatch(queue_id) or not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"queue {queue_id!r} of {topic!r} must have an integer")
+            found[topic, int(queue_id)] = value
+    return found
+
+
+def assignment(text: str) -> dict[str, frozenset[int]]:
+    """Parse ``{"topic": [0, 1]}`` to queues by topic."""
+    found = {}
+    for topic, queues in json_object(text).items():
+        if not isinstance(queues, list) or not all(type(queue_id) is int for queue_id in queues):
+            raise ValueError(f"{topic!r} must have a list of queue ids")
+        found[topic] = frozenset(queues)
+    return found
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError('expected a JSON object by topic, such as {"TopicTest":{"0":100}}')
+    return value
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse a comma-separated list of names."""
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found):
+        raise ValueError("expected a list of names, separated by commas")
+    return found
+
+
+def text(text: str) -> str:
+    """Parse any text but the empty one."""
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def pattern(text: str) -> str:
+    """Parse a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression ({error})") from error
+    return text
+
+
+def path(text: str) -> str:
+    """Parse a local path, made absolute, or a URI; a store's ``commitlog`` stands for the store."""
+    if not text:
+        raise ValueError("it is empty")
+    absolute = text if "://" in text else str(Path(text).absolute())
+    return absolute.rstrip("/").removesuffix("/commitlog") or "/"
+
+
+def boolean(text: str) -> bool:
+    """Parse ``true`` or ``false``."""
+    if text.lower() not in {"true", "false"}:
+        raise ValueError("expected true or false")
+    return text.lower() == "true"
+
+
+def natural(text: str) -> int:
+    """Parse an integer from 0 on."""
+    if not _INTEGER.fullmatch(text) or int(text) < 0:
+        raise ValueError("expected a number of bytes, 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Parse an integer from 1 on."""
+    if not _INTEGER.fullmatch(text) or int(text) < 1:
+        raise ValueError("expected a number, 1 or more")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """Parse a number of bytes, also with k, m or g."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) < 1:
+        raise ValueError("expected a number of bytes, such as 134217728 or 128m")
+    return int(match[1]) << _SIZE_SHIFT[match[2].lower()]
+
+
+def timestamp_ms(text: str) -> int:
+    """Parse milliseconds since 1970, or a time in ISO 8601, without a zone in UTC."""
+    if _INTEGER.fullmatch(text.strip()):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("expected milliseconds, or a time as 2026-03-01T08:00:00Z") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def mode(text: str) -> Mode:
+    """Parse a ``Mode``."""
+    try:
+        return Mode(text.upper())
+    except ValueError:
+        raise ValueError(f"expected one of {', '.join(Mode)}") from None
+
+
+def access_path(text: str) -> AccessPath:
+    """Parse an ``AccessPath`` that can be asked for."""
+    choices = {path.value: path for path in AccessPath if path is not AccessPath.MESSAGE_ID}
+    if text.lower() not in choices:
+        raise ValueError(f"expected one of {', '.join(choices)}")
+    return choices[text.lower()]

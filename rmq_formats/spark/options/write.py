@@ -1,0 +1,135 @@
+"""Options of the sources' writes, and the schemas that rows must have.
+
+``commitlogFileBytes``, ``consumequeueFileBytes``, ``consumequeueExtFileBytes``, ``indexSlots``, ``indexEntries``
+and ``delayLevels`` are the broker's settings, as in ``jobs/rebuild.py``.
+
+- ``dispatch``: build ConsumeQueue and Index beside the log.
+- ``crcProperty``: ``asgiven`` (records that had a ``__CRC32#`` get a new one), ``always`` or ``never``.
+- ``keepOffsets``: records keep the ``physical_offset`` and ``queue_offset`` of their rows.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
+
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+from rmq_formats.errors import OptionError
+from rmq_formats.spark.options import values
+from rmq_formats.spark.options.read import GivenOptions
+
+if TYPE_CHECKING:
+    from rmq_formats.rebuild.tasks import RebuildOptions
+    from rmq_formats.write.commitlog import WriteOptions
+
+_CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
+_INDEX: Final = ("indexSlots", "indexEntries")
+COMMITLOG_OPTIONS: Final = (
+    "path",
+    "commitlogFileBytes",
+    "keepOffsets",
+    "crcProperty",
+    "dispatch",
+    *_CONSUMEQUEUE,
+    *_INDEX,
+)
+_CRC_WAYS: Final = ("asgiven", "always", "never")  # indexed by the kernel's CRC_AS_GIVEN and so on
+
+
+def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "WriteOptions":
+    """Parse the options of a write with ``rmq_commitlog``.
+
+    Raises:
+        OptionError: naming the option that is unknown or has a bad value.
+    """
+    from rmq_formats.write.commitlog import WriteOptions  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+
+    given = GivenOptions("rmq_commitlog as a sink", options, COMMITLOG_OPTIONS)
+    root = store_root(given)
+    dispatch = rebuild_options(given, "all", "" if overwrite else root)
+    return WriteOptions(
+        root,
+        overwrite,
+        given.get("commitlogFileBytes", values.size),
+        given.get_or("crcProperty", _crc_way, 0),
+        given.get_or("keepOffsets", values.boolean, False),
+        dispatch if given.get_or("dispatch", values.boolean, False) else None,
+    )
+
+
+def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions]":
+    """Parse root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
+    given = GivenOptions("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes"))
+    return store_root(given), rebuild_options(given, "consumequeue", "")
+
+
+def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions]":
+    """Parse root and sizes of a write with ``rmq_index``. Raises OptionError."""
+    given = GivenOptions("rmq_index as a sink", options, ("path", *_INDEX))
+    return store_root(given), rebuild_options(given, "index", "")
+
+
+def store_root(given: GivenOptions) -> str:
+    """Return the root of the store that is written. Raises OptionError."""
+    root = given.get("path", values.path)
+    if root is None:
+        raise OptionError("option path is missing: give the store's root to save()")
+    return root
+
+
+def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptions":
+    """Parse the rebuild options of a write; ``store`` is looked at for the sizes of ConsumeQueueExt.
+
+    Raises:
+        OptionError: naming the option that has a bad value.
+    """
+    from rmq_formats.rebuild.job import options_from_arguments  # noqa: PLC0415
+
+    return options_from_arguments(
+        what,
+        given.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
+        given.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
+        given.get_or("indexSlots", values.positive, INDEX_SLOTS),
+        given.get_or("indexEntries", values.positive, INDEX_ENTRIES),
+        given.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
+        store,
+        None,
+    )
+
+
+def check_columns(source: str, schema: StructType, full: StructType, needed: tuple[str, ...]) -> None:
+    """Refuse a schema that lacks a column, has an unknown one, or one of another type.
+
+    Raises:
+        OptionError: naming the column.
+    """
+    names = schema.fieldNames()
+    for name in needed:
+        if name not in names:
+            raise OptionError(f"{source} needs the column {name!r}; the rows have {', '.join(names)}")
+    known = full.fieldNames()
+    for field in schema:
+        if field.name not in known:
+            raise OptionError(f"{source} has no column {field.name!r}; there are {', '.join(known)}")
+        if names.count(field.name) > 1:
+            raise OptionError(f"column {field.name!r} comes twice")
+        if not _fits(field.dataType, full[field.name].dataType):
+            wanted = full[field.name].dataType.simpleString()
+            raise OptionError(f"column {field.name!r} is {field.dataType.simpleString()}, not {wanted}")
+
+
+def _fits(given: DataType, wanted: DataType) -> bool:
+    if isinstance(wanted, TimestampType):
+        return isinstance(given, TimestampType | TimestampNTZType)
+    if isinstance(given, ArrayType) and isinstance(wanted, ArrayType):
+        return given.elementType == wanted.elementType
+    if isinstance(given, MapType) and isinstance(wanted, MapType):
+        return given.keyType == wanted.keyType and given.valueType == wanted.valueType
+    return given == wanted
+
+
+def _crc_way(text: str) -> int:
+    if text.lower() not in _CRC_WAYS:
+        raise ValueError(f"expected one of {', '.join(_CRC_WAYS)}")
+    return _CRC_WAYS.index(text.lower())

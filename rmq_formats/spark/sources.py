@@ -1,0 +1,26 @@
+"""The Spark data sources, and their registration with a session."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+
+def data_sources() -> "tuple[type[DataSource], ...]":
+    """Return the data sources, each of which Spark knows by its ``name()``."""
+    from rmq_formats.spark.commitlog.source import CommitLogSource  # noqa: PLC0415 # pyarrow, where it is not needed
+    from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource  # noqa: PLC0415
+    from rmq_formats.spark.derived.index import IndexSource  # noqa: PLC0415
+    from rmq_formats.spark.live.source import ClusterSource  # noqa: PLC0415
+
+    return CommitLogSource, ConsumeQueueSource, IndexSource, ClusterSource
+
+
+def register_all(spark: "SparkSession") -> None:
+    """Register the sources, and the column functions of ``spark_udfs``, in a session."""
+    from spark_udfs import register_functions  # noqa: PLC0415
+
+    for source in data_sources():
+        spark.dataSource.register(source)
+    register_functions(spark)

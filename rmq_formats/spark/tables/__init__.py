@@ -1,0 +1,1 @@
+"""Timer messages, transactions and traces of a store as DataFrames."""

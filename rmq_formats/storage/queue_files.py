@@ -1,0 +1,71 @@
+"""The walk over ``consumequeue/TOPIC/QUEUE``, and over ``consumequeue_ext`` likewise: which queues have which files."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.storage.segments import Entry, Segment, Storage, list_segments
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFiles:
+    """One queue's files.
+
+    Attributes:
+        topic: its topic.
+        queue_id: its number in it.
+        segments: the files, by offset; at least one.
+    """
+
+    topic: str
+    queue_id: int
+    segments: tuple[Segment, ...]
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first place in the files of a ConsumeQueue."""
+        return self.segments[0].start_offset // UNIT_BYTES
+
+
+def queue_topics(storage: Storage, directory: str) -> list[str]:
+    """Topics that have a directory in ``consumequeue`` or ``consumequeue_ext``."""
+    return _directories(storage.entries, directory)
+
+
+def named_topics(storage: Storage, root: str) -> list[str]:
+    """Topics that have a directory in ``consumequeue`` or ``batchconsumequeue``: those that can be asked for."""
+    trees = (paths.consumequeue_dir(root), paths.batch_consumequeue_dir(root))
+    return sorted({topic for tree in trees for topic in queue_topics(storage, tree)})
+
+
+def topic_queues(storage: Storage, directory: str, topic: str) -> Iterator[QueueFiles]:
+    """The queues of a topic that have files, by number; directories of other names are passed over."""
+    names = _directories(storage.entries, f"{directory}/{topic}") if paths.is_safe_topic(topic) else []
+    numbered = [(queue_id, name) for name in names if (queue_id := paths.parse_queue_id(name)) is not None]
+    for queue_id, name in sorted(numbered):
+        segments = list_segments(storage, f"{directory}/{topic}/{name}")
+        if segments:
+            yield QueueFiles(topic, queue_id, tuple(segments))
+
+
+def walk_queues(storage: Storage, directory: str) -> Iterator[QueueFiles]:
+    """The queues that have files in ``consumequeue`` or ``consumequeue_ext``, by topic and number."""
+    for topic in queue_topics(storage, directory):
+        yield from topic_queues(storage, directory, topic)
+
+
+def queue_directories(entries: Callable[[str], list[Entry]], directory: str) -> Iterator[tuple[str, str]]:
+    """Topic and name of each directory in which a queue's files may be, whether they are a queue's or not.
+
+    Args:
+        entries: lists a directory, as ``Storage.entries`` does.
+        directory: ``consumequeue`` or ``consumequeue_ext``.
+    """
+    for topic in _directories(entries, directory):
+        for name in _directories(entries, f"{directory}/{topic}"):
+            yield topic, name
+
+
+def _directories(entries: Callable[[str], list[Entry]], directory: str) -> list[str]:
+    return [entry.name for entry in entries(directory) if entry.is_directory]

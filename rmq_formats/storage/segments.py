@@ -1,0 +1,387 @@
+"""Opens and lists files of local disks and object stores: the only module that does.
+
+A path is local, or any URI that ``pyarrow.fs`` opens (``s3://``, ``hdfs://``, ``gs://``). Local files are
+read with ``pread``, not mapped: a file that shrinks under a map kills the process, while a short read is
+reported as an error.
+
+A URI may have a query, ``s3://bucket/store?endpoint_override=host:9000&scheme=http``. Names are joined to it
+as to any path, so that every task can open the path it gets: ``…/store?scheme=http/commitlog/000…``. A query
+ends with the first ``/`` that is not of a ``://``.
+"""
+
+import errno
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
+from rmq_formats.kernels.scan import used_bytes
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.range_reader import RangeReader
+
+_TAIL_BLOCK_BYTES: Final = 4 << 20
+_QUERY: Final = re.compile(r"/*(\?(?:[^/]|(?<=:)//)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One directory entry. ``size_bytes`` is 0 for a directory."""
+
+    name: str
+    is_directory: bool
+    size_bytes: int
+
+
+class OpenRange(RangeReader, Protocol):
+    """A file that is open for reads of ranges, and is to be closed."""
+
+    size_bytes: int
+
+    def data_end(self) -> int:
+        """Find one past the last byte of the file that is not zero."""
+        ...
+
+    def close(self) -> None:
+        """Close the file."""
+        ...
+
+
+class Storage(Protocol):
+    """Storage backend: a local disk or an object store. Paths are those of ``open_storage``."""
+
+    is_local: bool
+
+    def entries(self, path: str) -> list[Entry]:
+        """List a directory, sorted; empty where there is none."""
+        ...
+
+    def links_to_nowhere(self, path: str) -> list[str]:  # noqa: ARG002 # an object store has no links
+        """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed.
+
+        Object stores have none.
+        """
+        return []
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
+        ...
+
+    def version(self, path: str) -> int:
+        """Return a number that differs once the file has been changed or replaced; 0 where none is known."""
+        ...
+
+    def open(self, path: str) -> OpenRange:
+        """Open a file for reading. Raises StoreNotFoundError."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """Read a whole (small) file. Raises StoreNotFoundError."""
+        with opened(self, path) as file:
+            return read_range(file, 0, file.size_bytes)
+
+
+def _data_end(reader: RangeReader, begin: int, end: int) -> int:
+    """Find one past the last byte in ``[begin, end)`` that is not zero, searched from the back; else return begin."""
+    block = np.empty(_TAIL_BLOCK_BYTES, dtype=np.uint8)
+    while end > begin:
+        at = max(begin, end - _TAIL_BLOCK_BYTES)
+        got = reader.read_into(at, block[: end - at].data)
+        used = int(used_bytes(block, got))
+        if used:
+            return at + used
+        end = at
+    return begin
+
+
+class _LocalFile:
+    def __init__(self, path: str) -> None:
+        try:
+            # Non-blocking, as opening a named pipe would wait for a writer; regular files are not affected.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise StoreNotFoundError(f"{path}: no such file") from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened ({error.strerror})") from error
+        status = os.fstat(self._descriptor)
+        if stat.S_ISFIFO(status.st_mode):
+            self.close()
+            raise StoreError(f"{path}: cannot be opened (it is a named pipe)")
+        self.size_bytes = status.st_size
+        self._path = path
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        done = 0
+        while done < len(target):
+            try:
+                got = os.preadv(self._descriptor, [target[done:]], offset + done)
+            except OSError as error:
+                raise StoreError(f"{self._path}: cannot be read at {offset + done} ({error.strerror})") from error
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def data_end(self) -> int:
+        """Find one past the last byte that is not zero; skips holes, of which Java's preallocated files mostly are."""
+        end = self.size_bytes
+        for begin, extent_end in reversed(self._extents()):
+            found = _data_end(self, begin, min(extent_end, end))
+            if found > begin:
+                return found
+        return 0
+
+    def _extents(self) -> list[tuple[int, int]]:
+        extents, at = [], 0
+        while at < self.size_bytes:
+            try:
+                begin = os.lseek(self._descriptor, at, os.SEEK_DATA)
+            except OSError:  # ENXIO: only a hole is left
+                break
+            at = os.lseek(self._descriptor, begin, os.SEEK_HOLE)
+            extents.append((begin, at))
+        return extents
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _entry(item: os.DirEntry[str]) -> Entry | None:
+    """Describe a directory entry; None for a link to nowhere, and for what was deleted since it was listed."""
+    try:
+        return Entry(item.name, True, 0) if item.is_dir() else Entry(item.name, False, item.stat().st_size)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}:
+            return None
+        raise
+
+
+class LocalStorage(Storage):
+    """Storage of local files or of a shared mount."""
+
+    is_local = True
+
+    def entries(self, path: str) -> list[Entry]:
+        """List a directory, sorted; empty where there is none."""
+        try:
+            with os.scandir(path) as scan:
+                found = [entry for item in scan if (entry := _entry(item)) is not None]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be listed ({error.strerror})") from error
+        return sorted(found, key=lambda entry: entry.name)
+
+    def links_to_nowhere(self, path: str) -> list[str]:
+        """List the links in a directory that ``entries`` passes over, sorted; empty where it cannot be listed."""
+        try:
+            with os.scandir(path) as scan:
+                return sorted(item.name for item in scan if item.is_symlink() and not Path(item.path).exists())
+        except OSError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
+        return Path(path).exists()
+
+    def version(self, path: str) -> int:
+        """Return the time of the file's last change in ns; unlike that of its content, no copy tool sets it back."""
+        try:
+            return Path(path).stat().st_ctime_ns
+        except FileNotFoundError:
+            return 0
+
+    def open(self, path: str) -> OpenRange:
+        """Open a file for reading."""
+        return _LocalFile(path)
+
+
+class _ArrowFile:
+    def __init__(self, file_system: pafs.FileSystem, path: str) -> None:
+        try:
+            self._file = file_system.open_input_file(path)
+        except FileNotFoundError:
+            raise StoreNotFoundError(f"{path}: no such object") from None
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened ({error})") from error
+        self.size_bytes = int(self._file.size())
+        self._path = path
+
+    def read_into(self, offset: int, target: memoryview) -> int:
+        try:
+            got = self._file.read_at(min(len(target), max(0, self.size_bytes - offset)), offset)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be read at {offset} ({error})") from error
+        target[: len(got)] = got
+        return len(got)
+
+    def data_end(self) -> int:
+        return _data_end(self, 0, self.size_bytes)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def split_query(uri: str) -> tuple[str, str]:
+    """Split a URI, or a path below one, into the part before the query and the query with its ``?``, empty if none."""
+    found = _QUERY.search(uri)
+    if found is None:
+        return uri, ""
+    return uri[: found.start()] + uri[found.end() :].rstrip("/"), found.group(1)
+
+
+def place_of(path: str) -> PurePosixPath:
+    """Normalise a path or URI to the place it names: without credentials, query, links and Hadoop's aliases of S3."""
+    path = re.sub(r"^file:(//)?(?=/)", "", path)
+    if "://" not in path:
+        return PurePosixPath(Path(path).resolve())
+    scheme, _, rest = split_query(path)[0].partition("://")
+    bucket, slash, name = rest.partition("/")
+    bucket = bucket.rpartition("@")[2]
+    return PurePosixPath(f"{re.sub('^s3[an]$', 's3', scheme)}:{posixpath.normpath(bucket + slash + name)}")
+
+
+class ArrowStorage(Storage):
+    """Storage behind a ``pyarrow.fs`` file system; the URI is resolved anew in each process."""
+
+    is_local = False
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._connect()
+
+    def _connect(self) -> None:
+        self._location, query = split_query(self._uri)
+        try:
+            self.file_system, root = pafs.FileSystem.from_uri(self._location + query)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self._uri}: cannot be opened ({error})") from error
+        self._root = root.rstrip("/")
+
+    def __getstate__(self) -> str:
+        return self._uri
+
+    def __setstate__(self, uri: str) -> None:
+        self._uri = uri
+        self._connect()
+
+    def inner(self, path: str) -> str:
+        """Return the file system's own name for a path."""
+        return f"{self._root}{split_query(path)[0].removeprefix(self._location)}"
+
+    def _info(self, path: str) -> Any:
+        try:
+            return self.file_system.get_file_info(self.inner(path))
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be looked up ({error})") from error
+
+    def entries(self, path: str) -> list[Entry]:
+        """List a directory, sorted; empty where there is none."""
+        selector = pafs.FileSelector(self.inner(path), allow_not_found=True)
+        try:
+            infos: list[Any] = self.file_system.get_file_info(selector)
+        except NotADirectoryError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be listed ({error})") from error
+        found = [Entry(info.base_name, info.type == pafs.FileType.Directory, info.size or 0) for info in infos]
+        return sorted(found, key=lambda entry: entry.name)
+
+    def exists(self, path: str) -> bool:
+        """Return whether a file or directory exists."""
+        return bool(self._info(path).type != pafs.FileType.NotFound)
+
+    def version(self, path: str) -> int:
+        """Return the time of the object's last change in ns."""
+        return int(self._info(path).mtime_ns or 0)
+
+    def open(self, path: str) -> OpenRange:
+        """Open a file for reading."""
+        return _ArrowFile(self.file_system, self.inner(path))
+
+
+def open_storage(path: str) -> tuple[Storage, str]:
+    """Return the storage of ``path`` and the path to join names to: without a slash at its end, a URI's query there.
+
+    Raises:
+        StoreError: the URI's scheme is unknown or its store does not answer.
+    """
+    path = path.rstrip("/") or "/"
+    if "://" not in path:
+        return LocalStorage(), path
+    if path.startswith("file://"):
+        return LocalStorage(), path.removeprefix("file://")
+    location, query = split_query(path)
+    path = location.rstrip("/") + query
+    return ArrowStorage(path), path
+
+
+@contextmanager
+def opened(storage: Storage, path: str) -> Iterator[OpenRange]:
+    """Open a file for reading, and close it at the end of the ``with`` block."""
+    file = storage.open(path)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def read_range(file: OpenRange, offset: int, size_bytes: int) -> bytes:
+    """Read ``size_bytes`` bytes from ``offset`` on, fewer at the file's end."""
+    target = bytearray(size_bytes)
+    got = file.read_into(offset, memoryview(target))
+    return bytes(target[:got])
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One file of a sequence of files, each named by the offset of its first byte."""
+
+    path: str
+    start_offset: int
+    size_bytes: int
+
+    @property
+    def end_offset(self) -> int:
+        """Offset one past the file's last byte."""
+        return self.start_offset + self.size_bytes
+
+
+def list_segments(storage: Storage, directory: str) -> list[Segment]:
+    """List the segments of a CommitLog or queue directory, by offset; other names are passed over."""
+    found = []
+    for entry in storage.entries(directory):
+        start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
+        if start_offset is not None and not entry.is_directory:
+            found.append(Segment(f"{directory}/{entry.name}", start_offset, entry.size_bytes))
+    return found
+
+
+def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
+    """List the CommitLog segments of the store at ``root``.
+
+    Raises:
+        StoreNotFoundError: there is no such store, or it holds no CommitLog file.
+        StoreLayoutError: the messages, or the newer ones, are in a DLedger CommitLog.
+        StoreSizeError: files overlap.
+    """
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    store_variants.refuse(store_variants.no_log_read(store_variants.find_dledger(storage, root)))
+    segments = list_segments(storage, paths.commitlog_dir(root))
+    if not segments:
+        raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files")
+    for before, after in pairwise(segments):
+        if before.end_offset > after.start_offset:
+            raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
+    return segments

@@ -1,0 +1,383 @@
+"""Which layouts a store has beside CommitLog, ConsumeQueue and IndexFile, and what must not be done to it for that.
+
+RocketMQ keeps the same messages in several layouts. A tool that takes one for another loses data: so each one asks
+here first. ``recognise`` looks at names, and at the few small files that tell a layout; the ``no_…`` functions answer
+one question each, with a line that names the layout and what can be done, or None.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from struct import Struct
+from typing import Final, Protocol
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError
+
+ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
+_CONFIG_V1: Final = ("topics", "subscriptionGroups", "consumerOffsets")
+_BATCH_UNIT: Final = Struct(">qiqqqhii")  # 46 bytes
+BATCH_HEAD_BYTES: Final = 2 * _BATCH_UNIT.size
+_DLEDGER_HEAD: Final = Struct(">iiqqqiiii")
+_DLEDGER_INDEX_UNIT: Final = Struct(">iqiqq")
+_ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
+_CLASSIC_DIRECTORIES: Final = frozenset({
+    "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
+})  # fmt: skip
+_TOPIC_OF_5_4: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+_NO_ROCKSDB_CONFIG: Final = "the broker's topics and consumer offsets are in RocksDB, which rmq does not read"
+
+
+class Variant(StrEnum):
+    """A layout, as people call it."""
+
+    DLEDGER = "DLedger CommitLog"
+    LIGHT_QUEUES = "light queues (LMQ)"
+    BATCH_QUEUES = "batch queues (BatchConsumeQueue)"
+    ROCKSDB_QUEUES = "ConsumeQueue in RocksDB"
+    ROCKSDB_CONFIG = "config in RocksDB"
+    TIERED = "tiered storage"
+    COMPACTION = "compacted topics"
+    CONTROLLER = "controller mode"
+    FROM_5_4 = "broker 5.4 or later"
+
+
+class Name(Protocol):
+    """One name in a directory."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        ...
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory's."""
+        ...
+
+
+class Tree(Protocol):
+    """Files that can be listed and read: a ``Storage``, or a broker's own disk."""
+
+    def entries(self, path: str) -> Sequence[Name]:
+        """Names in a directory; empty where there is none. Raises StoreError."""
+        ...
+
+    def read_bytes(self, path: str) -> bytes:
+        """A whole small file. Raises StoreError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreVariants:
+    """What was recognised.
+
+    Attributes:
+        places: the file or directory by which each layout was told.
+        batch_topics: topics whose queue is a BatchConsumeQueue.
+        has_queue_files: whether ``consumequeue`` has topics' directories, beside a RocksDB or alone.
+        unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
+    """
+
+    places: Mapping[Variant, str] = field(default_factory=dict)
+    batch_topics: frozenset[str] = frozenset()
+    has_queue_files: bool = False
+    unknown_queue_file: str | None = None
+
+    def __contains__(self, variant: Variant) -> bool:
+        return variant in self.places
+
+
+def recognise(tree: Tree, root: str) -> StoreVariants:
+    """Tell the layouts of a store. What cannot be listed or read tells nothing; who needs it says so."""
+    top = {entry.name: entry.is_directory for entry in _listed(tree, root)}
+    places: dict[Variant, str] = {}
+    dledger = find_dledger(tree, root)
+    if dledger is not None:
+        places[Variant.DLEDGER] = dledger
+    unknown = None
+    queues = _listed(tree, paths.consumequeue_dir(root))
+    names = {entry.name for entry in queues if not entry.is_directory}
+    if ROCKSDB_SIGN in names:
+        places[Variant.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{ROCKSDB_SIGN}"
+    elif top.get("consumequeue_rocksdb"):
+        places[Variant.ROCKSDB_QUEUES] = f"{root}/consumequeue_rocksdb"
+    elif names:
+        unknown = f"{paths.consumequeue_dir(root)}/{min(names)}"
+    topics = [entry.name for entry in queues if entry.is_directory]
+    light = next((name for name in topics if name.startswith(LIGHT_QUEUE_PREFIX)), None)
+    if light is not None:
+        places[Variant.LIGHT_QUEUES] = f"{paths.consumequeue_dir(root)}/{light}"
+    batch = {entry.name for entry in _listed(tree, paths.batch_consumequeue_dir(root))}
+    if batch:
+        places[Variant.BATCH_QUEUES] = paths.batch_consumequeue_dir(root)
+    if top.get("config"):
+        batch |= _recognise_config(tree, paths.config_dir(root), places)
+    if _listed(tree, f"{root}/compaction/compactionLog"):
+        places[Variant.COMPACTION] = f"{root}/compaction/compactionLog"
+    for variant, name in (
+        (Variant.TIERED, "tiered_index_file"), (Variant.CONTROLLER, "epochFileCheckpoint"),
+        (Variant.CONTROLLER, "brokerIdentity"), (Variant.FROM_5_4, "rocksdbstore"),
+    ):  # fmt: skip
+        if name in top:
+            places.setdefault(variant, f"{root}/{name}")
+    return StoreVariants(places, frozenset(batch), bool(topics), unknown)
+
+
+def find_dledger(tree: Tree, root: str) -> str | None:
+    """The directory of a DLedger CommitLog's entries; None where there is none.
+
+    It is ``dledger-<selfId>/data`` in the store, unless ``storePathDLedgerCommitLog`` or somebody has put it elsewhere:
+    whatever is called ``data`` there, at most two directories down, and holds files with a segment's names, is one.
+    """
+    for entry in _listed(tree, root):
+        if entry.is_directory and entry.name not in _CLASSIC_DIRECTORIES:
+            found = _dledger_data(tree, f"{root}/{entry.name}", entry.name.startswith("dledger-"))
+            if found is not None:
+                return found
+    return None
+
+
+def _dledger_data(tree: Tree, path: str, is_named: bool) -> str | None:
+    """The directory ``data`` in a directory or one below it; one that is named as DLedger's may be empty."""
+    below = [entry.name for entry in _listed(tree, path) if entry.is_directory]
+    for data in [f"{path}/data"] * ("data" in below) + [f"{path}/{name}/data" for name in below]:
+        if is_named and data == f"{path}/data":
+            return data
+        if any(paths.parse_segment_name(entry.name) is not None for entry in _listed(tree, data)):
+            return data
+    return None
+
+
+def _recognise_config(tree: Tree, config: str, places: dict[Variant, str]) -> set[str]:
+    """Add the layouts that ``config`` tells; the topics that it gives a BatchConsumeQueue."""
+    names = {entry.name: entry.is_directory for entry in _listed(tree, config)}
+    for name in (*_CONFIG_V1, "rdb"):
+        if names.get(name) and any(entry.name == ROCKSDB_SIGN for entry in _listed(tree, f"{config}/{name}")):
+            places.setdefault(Variant.ROCKSDB_CONFIG, f"{config}/{name}")
+    if "tieredStoreMetadata.json" in names:
+        places[Variant.TIERED] = f"{config}/tieredStoreMetadata.json"
+    if "lmqConsumerOffset.json" in names:
+        places.setdefault(Variant.LIGHT_QUEUES, f"{config}/lmqConsumerOffset.json")
+    batch: set[str] = set()
+    for name in ("topics.json", "topics.json.bak"):
+        if names.get(name) is not False:
+            continue
+        text = _read(tree, f"{config}/{name}").decode("utf-8", "replace")
+        if f'"{_TOPIC_OF_5_4}"' in text:
+            places.setdefault(Variant.FROM_5_4, f"{config}/{name}")
+        if "BatchCQ" in text:  # to parse the file of 100,000 topics takes seconds
+            batch |= _batch_topics(text)
+        if batch:
+            places.setdefault(Variant.BATCH_QUEUES, f"{config}/{name}")
+    return batch
+
+
+def _batch_topics(text: str) -> set[str]:
+    try:
+        configs = config_json.topic_configs(text)
+    except DecodeError:
+        return set()
+    return {name for name, item in configs.items() if item.attributes.get("queue.type") == "BatchCQ"}
+
+
+def _listed(tree: Tree, path: str) -> Sequence[Name]:
+    try:
+        return tree.entries(path)
+    except StoreError:
+        return ()
+
+
+def _read(tree: Tree, path: str) -> bytes:
+    try:
+        return tree.read_bytes(path)
+    except (StoreError, OSError):
+        return b""
+
+
+def holds_batch_units(head: bytes) -> bool:
+    """Whether a file that begins so is a BatchConsumeQueue's: no ConsumeQueue has two units that read like this."""
+    if len(head) < BATCH_HEAD_BYTES:
+        return False
+    first, second = (_BATCH_UNIT.unpack_from(head, number * _BATCH_UNIT.size) for number in range(2))
+    return _is_batch_unit(first) and (not any(second) or (_is_batch_unit(second) and second[4] >= first[4] + first[5]))
+
+
+def holds_dledger_index(head: bytes) -> bool:
+    """Whether a file begins with units of a DLedger CommitLog's index: 32 bytes for each entry."""
+    if len(head) < 2 * _DLEDGER_INDEX_UNIT.size:
+        return False
+    (magic, pos, size, index, _), after = (
+        _DLEDGER_INDEX_UNIT.unpack_from(head, number * _DLEDGER_INDEX_UNIT.size) for number in range(2)
+    )
+    is_unit = magic == 1 and pos >= 0 and size > _DLEDGER_HEAD.size and index >= 0
+    return is_unit and (not any(after) or (after[0] == 1 and after[1] >= pos + size and after[3] == index + 1))
+
+
+def holds_rocksdb_table(tail: bytes) -> bool:
+    """Whether a file that ends so is a table of a RocksDB (``*.sst``)."""
+    return tail.endswith(_ROCKSDB_TABLE_END)
+
+
+def holds_dledger_entry(head: bytes) -> bool:
+    """Whether a file begins with an entry of a DLedger CommitLog: a head of 48 bytes before each record."""
+    if len(head) < _DLEDGER_HEAD.size:
+        return False
+    magic, size, index, term, _, channel, _, _, body_bytes = _DLEDGER_HEAD.unpack_from(head)
+    is_sized = size == _DLEDGER_HEAD.size + body_bytes and body_bytes > 0
+    return bool(magic == 1 and is_sized and index >= 0 and term >= 0 and channel == 0)
+
+
+def _is_batch_unit(unit: tuple[int, ...]) -> bool:
+    physical_offset, size, _, store_ms, base, count, compacted, reserved = unit
+    is_written = physical_offset >= 0 and size > 0 and store_ms > 0 and base >= 0 and count > 0
+    return is_written and compacted == -1 and reserved == 0
+
+
+# --- what must not be done ------------------------------------------------------------------
+
+
+def refuse(reason: str | None) -> None:
+    """Raise StoreLayoutError where one of the functions below gives a reason."""
+    if reason is not None:
+        raise StoreLayoutError(reason)
+
+
+def no_log_read(dledger: str | None) -> str | None:
+    """Why the CommitLog cannot be read whole; ``dledger`` is what ``find_dledger`` gives."""
+    if dledger is None:
+        return None
+    return (
+        f"{dledger}: a DLedger CommitLog, which rmq does not read; commitlog holds none of its messages, or the older "
+        "half; ConsumeQueue and Index can be read with the sources rmq_consumequeue and rmq_index"
+    )
+
+
+def no_queue_rebuild(found: StoreVariants) -> str | None:
+    """Why ConsumeQueue cannot be made out of the CommitLog."""
+    if Variant.DLEDGER in found:
+        return no_log_read(found.places[Variant.DLEDGER])
+    for variant, reason in (
+        (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB, which rmq does not write"),
+        (Variant.LIGHT_QUEUES, "light queues (LMQ), which a rebuild would drop"),
+        (Variant.BATCH_QUEUES, "batch queues (BatchConsumeQueue), which a rebuild would write as plain queues"),
+        (Variant.ROCKSDB_CONFIG, f"{_NO_ROCKSDB_CONFIG}: which topics have batch queues cannot be told"),
+    ):
+        if variant in found:
+            return f"{found.places[variant]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
+    if found.unknown_queue_file is not None:
+        return unknown_file(found.unknown_queue_file, "no topic's directory")
+    return None
+
+
+def no_index_rebuild(found: StoreVariants) -> str | None:
+    """Why the Index cannot be made out of the CommitLog."""
+    if Variant.DLEDGER in found:
+        return no_log_read(found.places[Variant.DLEDGER])
+    if Variant.FROM_5_4 in found:
+        return (
+            f"{found.places[Variant.FROM_5_4]}: a store of a broker 5.4 or later, whose Index has an entry for each "
+            "message's TAGS, which a rebuild would leave out; rmq rebuild --what consumequeue rebuilds the queues alone"
+        )
+    return None
+
+
+def no_queue_read(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
+    """Why the files below ``consumequeue`` are not all the queues; of topics with batch queues, if those are wanted."""
+    if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
+        return (
+            f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB, which rmq does not read; "
+            "read the messages with rmq_commitlog"
+        )
+    if wanted_batch_topics:
+        return (
+            f"{found.places[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
+            "(BatchConsumeQueue), which rmq does not read; choose other topics, or read the messages with rmq_commitlog"
+        )
+    return None
+
+
+def no_message(found: StoreVariants, topic: str) -> str | None:
+    """Why a message of a topic that was not found may be there."""
+    if topic in found.batch_topics:
+        what = "batch queues (BatchConsumeQueue): a message within an inner batch has no place of its own"
+        return f"{found.places[Variant.BATCH_QUEUES]}: topic {topic} has {what} that rmq knows"
+    if Variant.LIGHT_QUEUES in found and topic.startswith(LIGHT_QUEUE_PREFIX):
+        what = f"{topic} is of light queues (LMQ), which rmq does not look into"
+        return f"{found.places[Variant.LIGHT_QUEUES]}: {what}; ask for the topic that its messages were sent to"
+    return None
+
+
+def no_topic_configs(found: StoreVariants) -> str | None:
+    """Why the store's topics and consumer offsets are not known."""
+    if Variant.ROCKSDB_CONFIG not in found:
+        return None
+    return f"{found.places[Variant.ROCKSDB_CONFIG]}: {_NO_ROCKSDB_CONFIG}"
+
+
+def no_write(found: StoreVariants) -> str | None:
+    """Why nothing may be added to the store, by a job, a repair or a broker."""
+    for variant, reason in (
+        (Variant.DLEDGER, "a DLedger CommitLog"),
+        (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB"),
+        (Variant.LIGHT_QUEUES, "light queues (LMQ)"),
+        (Variant.BATCH_QUEUES, "batch queues (BatchConsumeQueue)"),
+        (Variant.ROCKSDB_CONFIG, "the broker's topics and consumer offsets are in RocksDB"),
+    ):
+        if variant in found:
+            return (
+                f"{found.places[variant]}: {reason}, which rmq does not write: nothing may be added to this store; "
+                "open it with RocketMQ's own broker"
+            )
+    return None
+
+
+def no_new_log(found: StoreVariants) -> str | None:
+    """Why the store's CommitLog may not be replaced: what other files say of it would lead to other messages."""
+    for variant in (Variant.TIERED, Variant.COMPACTION, Variant.CONTROLLER):
+        if variant in found:
+            return (
+                f"{found.places[variant]}: {variant}, which speaks of the CommitLog that is to be replaced; write to "
+                "another directory"
+            )
+    return no_write(found)
+
+
+def no_cut(found: StoreVariants) -> str | None:
+    """Why a repair may not cut the log's end off."""
+    if Variant.CONTROLLER not in found:
+        return None
+    return (
+        f"{found.places[Variant.CONTROLLER]}: controller mode, whose epochs speak of the part of the CommitLog that is "
+        "to be cut off; let the broker recover the store, or restore it from a replica"
+    )
+
+
+def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequence[str]) -> str | None:
+    """Why ConsumeQueue cannot be made out of records that were seen in the log."""
+    if light_topics:
+        what = f"messages of topic {min(light_topics)} were put into light queues (LMQ), which a rebuild would drop"
+    elif batch_topics:
+        what = (
+            f"topic {min(batch_topics)} has inner batches: its batch queues (BatchConsumeQueue) would be written as "
+            "plain queues"
+        )
+    else:
+        return None
+    return f"{paths.commitlog_dir(root)}: {what}; rmq rebuild --what index rebuilds the Index alone"
+
+
+def no_dispatch(commitlog: str, batch_topics: Sequence[str]) -> str | None:
+    """Why a broker may not dispatch the records of its log, of which some topics have inner batches."""
+    if not batch_topics:
+        return None
+    return (
+        f"{commitlog}: topic {min(batch_topics)} has inner batches, which belong into batch queues "
+        "(BatchConsumeQueue), which rmq does not write; open the store with RocketMQ's own broker"
+    )
+
+
+def unknown_file(path: str, what: str) -> str:
+    """The line for a file in the place of which something else would be published."""
+    return f"{path}: {what}, and rmq does not know it; move it out of the store first"

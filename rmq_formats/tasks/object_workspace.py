@@ -1,0 +1,194 @@
+"""Work area of a rebuild in an object store, which has neither renames nor a disk that tasks could share.
+
+Tasks write each file on their own disk and upload it below ``.rmq-rebuild/`` as one object, which exists
+whole or not at all. At the end the object store copies the new objects to their names, and an object that
+lists them, ``rebuild-manifest.json``, is written last. What a rebuild replaces stays untouched until all new
+objects exist; from then on until the manifest exists, the target must not be read. A run after a kill
+resumes.
+"""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.fs as pafs
+
+from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.storage.segments import ArrowStorage, open_storage
+from rmq_formats.tasks import object_lease
+from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.waves import WORK_DIRECTORY, write_text
+
+MANIFEST: Final = "rebuild-manifest.json"
+_NOTE: Final = "publish.json"
+_COPIES_AT_ONCE: Final = 16  # requests in flight; the object store does the work
+_CHUNK_BYTES: Final = 4 << 20
+_FLUSH_BYTES: Final = 64 << 20  # pyarrow uploads in the background, and buffers what is not sent yet
+
+
+class ObjectArea:
+    """Work area of objects below ``<target>/.rmq-rebuild``, or another prefix."""
+
+    def __init__(self, target: str, directory: str = WORK_DIRECTORY) -> None:
+        """Name the work prefix below the URI that is published under; nothing is created yet."""
+        self.target = target
+        self._directory = directory
+        self._storage = ArrowStorage(target)
+
+    def is_at(self, root: str) -> bool:
+        """Return whether a store's root is the URI that is published under."""
+        return root == self.target
+
+    def path(self, name: str) -> str:
+        """Return the URI of an object of the area."""
+        return f"{self.target}/{self._directory}/{name}"
+
+    def exists(self, name: str) -> bool:
+        """Return whether an object exists."""
+        return self._storage.exists(self.path(name))
+
+    def read_text(self, name: str) -> str:
+        """Read a small object as text."""
+        return self.read_bytes(name).decode()
+
+    def read_bytes(self, name: str) -> bytes:
+        """Read a small object."""
+        return self._storage.read_bytes(self.path(name))
+
+    def write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file on this machine, and upload it as one object."""
+        with tempfile.TemporaryDirectory(prefix="rmq-rebuild-") as directory:
+            local = Path(directory) / "object"
+            write(local)
+            self._put(local, self.path(name))
+
+    @contextmanager
+    def lock(self, root: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 # no broker runs on an object store
+        """Hold the rebuild lease of the target, see ``object_lease.lease``."""
+        with object_lease.lease(_Leases(self), self.target) as check:
+            yield check
+
+    def put_text(self, text: str, path: str) -> None:
+        """Upload a small object."""
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            self._put(Path(file.name), path)
+
+    def _put(self, local: Path, path: str) -> None:
+        with (
+            self._told(path),
+            local.open("rb") as source,
+            self._storage.file_system.open_output_stream(self._storage.inner(path)) as sink,
+        ):
+            sent = 0
+            while chunk := source.read(_CHUNK_BYTES):
+                sent += sink.write(chunk)
+                if sent % _FLUSH_BYTES == 0:
+                    sink.flush()
+
+    @contextmanager
+    def _told(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+    def clear(self, directories: Sequence[str]) -> None:  # noqa: ARG002 # an object store has none to make
+        """Delete all objects of an earlier run, its plan first."""
+        self.delete(self.path("plan.json"))
+        self._delete_below(f"{self.target}/{self._directory}")
+
+    def remove(self) -> None:
+        """Delete all objects of the work area; what cannot be deleted stays."""
+        with suppress(StoreError):
+            self._delete_below(f"{self.target}/{self._directory}")
+
+    def drop_spills(self) -> None:
+        """Delete the intermediate objects."""
+        self._delete_below(self.path("spill"))
+
+    def publish(self, directories: Sequence[str]) -> None:
+        """Replace the target's objects by copies of the new ones, and upload the manifest.
+
+        Raises:
+            StoreLayoutError: the target holds objects that rmq does not know.
+        """
+        refuse_unknown(self._storage, self.target, directories)
+        files = self._below(self.path("new"))
+        write_text(self, _NOTE, json.dumps({"directories": list(directories), "files": files}))
+        self.finish_publishing()
+
+    def finish_publishing(self) -> None:
+        """Complete a ``publish`` that was interrupted: all of it, as long as its note is there."""
+        if not self.exists(_NOTE):
+            return
+        try:
+            note = json.loads(self.read_text(_NOTE))
+            directories, files = list(note["directories"]), dict(note["files"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"{self.path(_NOTE)}: does not say what was being published ({error})") from error
+        self.delete(f"{self.target}/{MANIFEST}")
+        for directory in directories:
+            self._delete_below(f"{self.target}/{directory}")
+        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+            list(pool.map(self._copy, files))
+        self.put_text(json.dumps(note), f"{self.target}/{MANIFEST}")
+        # The note is deleted before the objects that it lists, after the plan: a partial area must not be resumed.
+        self.delete(self.path("plan.json"))
+        self.delete(self.path(_NOTE))
+        self._delete_below(f"{self.target}/{self._directory}")
+
+    def _copy(self, name: str) -> None:
+        target = f"{self.target}/{name}"
+        with self._told(target):
+            self._storage.file_system.copy_file(
+                self._storage.inner(self.path(f"new/{name}")), self._storage.inner(target)
+            )
+
+    def _below(self, path: str) -> dict[str, int]:
+        """List the objects below a path: their sizes in bytes, by their names relative to it."""
+        inner = self._storage.inner(path)
+        selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
+        with self._told(path):
+            infos: list[Any] = self._storage.file_system.get_file_info(selector)
+        files = [info for info in infos if info.type == pafs.FileType.File]
+        return {info.path.removeprefix(f"{inner}/"): info.size for info in sorted(files, key=lambda info: info.path)}
+
+    def delete(self, path: str) -> None:
+        """Delete an object, if it exists."""
+        if self._storage.exists(path):
+            with self._told(path):
+                self._storage.file_system.delete_file(self._storage.inner(path))
+
+    def _delete_below(self, path: str) -> None:
+        if self._storage.exists(path):
+            with self._told(path):
+                self._storage.file_system.delete_dir(self._storage.inner(path))
+
+
+class _Leases:
+    """Lease objects of one target; the ``Notes`` of ``object_lease``."""
+
+    def __init__(self, area: ObjectArea) -> None:
+        self._area = area
+        self._storage, self._directory = open_storage(f"{area.target}/{object_lease.DIRECTORY}")
+
+    def names(self) -> list[str]:
+        return [entry.name for entry in self._storage.entries(self._directory) if not entry.is_directory]
+
+    def read(self, name: str) -> str | None:
+        try:
+            return self._storage.read_bytes(f"{self._directory}/{name}").decode("utf-8", "replace")
+        except StoreNotFoundError:
+            return None
+
+    def put(self, name: str, text: str) -> None:
+        self._area.put_text(text, f"{self._area.target}/{object_lease.DIRECTORY}/{name}")
+
+    def delete(self, name: str) -> None:
+        self._area.delete(f"{self._area.target}/{object_lease.DIRECTORY}/{name}")

@@ -1,0 +1,65 @@
+"""The sizes of a store's files, and its delay levels, as a broker is configured with them."""
+
+from dataclasses import dataclass
+
+from rmq_formats.codecs import consumequeue
+from rmq_formats.codecs.layout import (
+    COMMITLOG_FILE_BYTES,
+    CONSUMEQUEUE_FILE_BYTES,
+    DEFAULT_DELAY_LEVELS,
+    EXT_MIN_FILE_BYTES,
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+    UNIT_BYTES,
+    index_file_bytes,
+)
+from rmq_formats.errors import StoreSizeError
+
+_MAX_MAPPED_BYTES = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSizes:
+    """What a broker is configured with; by default, what the original's is.
+
+    Attributes:
+        commitlog_file_bytes: ``mappedFileSizeCommitLog``.
+        consumequeue_file_bytes: ``mappedFileSizeConsumeQueue``.
+        consumequeue_ext_file_bytes: ``mappedFileSizeConsumeQueueExt``; 0 without ``enableConsumeQueueExt``.
+        index_slots: ``maxHashSlotNum``.
+        index_entries: ``maxIndexNum``; a file has one entry less.
+        delay_levels_ms: ``messageDelayLevel``.
+    """
+
+    commitlog_file_bytes: int = COMMITLOG_FILE_BYTES
+    consumequeue_file_bytes: int = CONSUMEQUEUE_FILE_BYTES
+    consumequeue_ext_file_bytes: int = 0
+    index_slots: int = INDEX_SLOTS
+    index_entries: int = INDEX_ENTRIES
+    delay_levels_ms: tuple[int, ...] = consumequeue.delay_levels_ms(DEFAULT_DELAY_LEVELS)
+
+    @property
+    def index_file_bytes(self) -> int:
+        """Size of an IndexFile."""
+        return index_file_bytes(self.index_slots, self.index_entries)
+
+    def check(self) -> None:
+        """Refuse sizes that no broker could use.
+
+        Raises:
+            StoreSizeError: naming the option.
+        """
+        size = self.consumequeue_file_bytes
+        if self.commitlog_file_bytes < 1:
+            raise StoreSizeError(f"--commitlog-file-bytes {self.commitlog_file_bytes}: must be 1 or more")
+        if size < UNIT_BYTES or size % UNIT_BYTES:
+            raise StoreSizeError(f"--consumequeue-file-bytes {size}: must be a multiple of {UNIT_BYTES}")
+        ext_size = self.consumequeue_ext_file_bytes
+        if ext_size and ext_size < EXT_MIN_FILE_BYTES:
+            raise StoreSizeError(f"--consumequeue-ext-file-bytes {ext_size}: no room for a unit")
+        if self.index_slots < 1:
+            raise StoreSizeError(f"--index-slots {self.index_slots}: must be 1 or more")
+        if self.index_entries < 2:
+            raise StoreSizeError(f"--index-entries {self.index_entries}: must be 2 or more (entry 0 is never used)")
+        if self.index_file_bytes > _MAX_MAPPED_BYTES:
+            raise StoreSizeError("--index-slots and --index-entries: an IndexFile above 2 GiB cannot be mapped by Java")

@@ -1,0 +1,128 @@
+"""Work area of a job, shared by its tasks: a local directory, or objects below a URI.
+
+That of a rebuild lies in the root that is published into; that of a verification is deleted at the end.
+"""
+
+import io
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.storage.segments import ArrowStorage, LocalStorage, open_storage
+from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.object_workspace import ObjectArea
+from rmq_formats.tasks.publish import clear_work, finish_publishing, publish
+from rmq_formats.tasks.store_lock import directory_lock, store_lock
+from rmq_formats.tasks.waves import WORK_DIRECTORY, write_whole
+
+_MADE_AHEAD: Final = ("spill", "done", "part")
+
+
+class LocalArea:
+    """Work area in a directory of the file system that is published into, which all tasks must see."""
+
+    def __init__(self, target: str, directory: str = WORK_DIRECTORY) -> None:
+        """Name the work directory below a root, which may be published into; nothing is created yet."""
+        self.target = target
+        self._work = Path(target) / directory
+
+    def is_at(self, root: str) -> bool:
+        """Return whether a store's root is the one that is published into."""
+        return "://" not in root and Path(self.target).resolve() == Path(root).resolve()
+
+    def path(self, name: str) -> str:
+        """Return the path of a file of the area."""
+        return str(self._work / name)
+
+    def exists(self, name: str) -> bool:
+        """Return whether a file exists; one that does is complete."""
+        return (self._work / name).exists()
+
+    def read_text(self, name: str) -> str:
+        """Read a small text file."""
+        return (self._work / name).read_text(encoding="utf-8")
+
+    def read_bytes(self, name: str) -> bytes:
+        """Read a small file."""
+        return (self._work / name).read_bytes()
+
+    def write(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file under a temporary name and rename it; its directory is created if need be."""
+        path = self._work / name
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, self._work, write)
+
+    def clear(self, directories: Sequence[str]) -> None:
+        """Clear the work directory, and create the new directories in it."""
+        clear_work(self._work, [*_MADE_AHEAD, *(f"new/{name}" for name in directories)])
+
+    def remove(self) -> None:
+        """Delete the work directory; what cannot be deleted stays."""
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def drop_spills(self) -> None:
+        """Delete the intermediate files."""
+        for path in (self._work / "spill").glob("*.arrow"):
+            path.unlink()
+
+    @contextmanager
+    def lock(self, root: str) -> Iterator[Callable[[], None]]:
+        """Hold the publishing lock of a root; in a store this is the store's own lock. Raises StoreLockedError.
+
+        Args:
+            root: of the store that is read.
+        """
+        is_store = self.is_at(root) or Path(paths.lock_file(self.target)).exists()
+        with store_lock(self.target) if is_store else directory_lock(self.target):
+            yield lambda: None
+
+    def publish(self, directories: Sequence[str]) -> None:
+        """Replace the target's directories by the new ones.
+
+        Raises:
+            StoreLayoutError: the target holds files that rmq does not know.
+        """
+        refuse_unknown(LocalStorage(), self.target, directories)
+        publish(self._work, Path(self.target), directories)
+
+    def finish_publishing(self) -> None:
+        """Complete a publication that was interrupted."""
+        finish_publishing(self._work, Path(self.target))
+
+
+WorkArea = LocalArea | ObjectArea
+
+
+def work_area(target: str, directory: str = WORK_DIRECTORY) -> WorkArea:
+    """Return the work area below ``target``, a directory or a URI.
+
+    Raises:
+        StoreError: an object store of an unknown kind, or one that does not answer.
+    """
+    storage, root = open_storage(target)
+    if isinstance(storage, ArrowStorage):
+        return ObjectArea(root, directory)
+    return LocalArea(root, directory)
+
+
+def write_arrays(work: WorkArea, name: str, **arrays: Any) -> None:
+    """Write numpy arrays by their names, for ``np.load``."""
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            np.savez(file, **arrays)
+
+    work.write(name, write)
+
+
+def read_arrays(work: WorkArea, name: str) -> dict[str, NDArray[Any]]:
+    """Read what ``write_arrays`` wrote."""
+    with np.load(io.BytesIO(work.read_bytes(name))) as arrays:
+        return dict(arrays)

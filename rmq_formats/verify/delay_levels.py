@@ -1,0 +1,99 @@
+"""Infers a broker's ``messageDelayLevel`` from the queues of delayed messages.
+
+A unit of ``SCHEDULE_TOPIC_XXXX`` has the delivery time as its tags code; the record has its store
+timestamp. A few units of each queue are sampled, so that a store whose broker has levels of its own is
+not reported as full of wrong tags codes when the option is not given.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.layout import MAX_RECORD_BYTES, SCHEDULE_TOPIC, UNIT_BYTES
+from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
+from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
+
+UNITS_LOOKED_AT: Final = 8  # units sampled of each level, in a row
+_FILES_LOOKED_AT: Final = 8  # files sampled of each level: the records of its last units may be lost
+MAX_DELAY_MS: Final = 366 * 86_400_000
+_MAX_LEVELS: Final = 1000
+
+
+def told_delay_levels(
+    storage: Storage, root: str, segments: Sequence[Segment], default: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Infer the levels, in ms: the default ones, unless most queues of delayed messages agree on others."""
+    told: dict[int, tuple[int, int]] = {}
+    for queue_id in _queue_ids(storage, root):
+        delays = Counter(_delays(storage, root, segments, queue_id))
+        if delays:
+            told[queue_id] = delays.most_common(1)[0]
+    other = {level: delay for level, (delay, _) in told.items() if level >= len(default) or default[level] != delay}
+    units = sum(told[level][1] for level in other)
+    if 2 * len(other) <= len(told) or units < 2:
+        return default
+    levels = [*default, *([default[-1]] * (max(other) + 1 - len(default)))]
+    for level, delay in other.items():
+        levels[level] = delay
+    return tuple(levels)
+
+
+def _queue_ids(storage: Storage, root: str) -> list[int]:
+    try:
+        entries = storage.entries(f"{paths.consumequeue_dir(root)}/{SCHEDULE_TOPIC}")
+    except RmqError:
+        return []
+    numbers = (paths.parse_queue_id(entry.name) for entry in entries if entry.is_directory)
+    return sorted(number for number in numbers if number is not None and number < _MAX_LEVELS)
+
+
+def _delays(storage: Storage, root: str, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:
+    """Read the delays of a few messages of one level whose records are still there, the last ones if they are."""
+    found = 0
+    try:
+        directory = paths.queue_dir(paths.consumequeue_dir(root), SCHEDULE_TOPIC, queue_id)
+        files = list_segments(storage, directory)
+        for file in [*reversed(files[1 - _FILES_LOOKED_AT :]), *files[: 1 - _FILES_LOOKED_AT][:1]]:
+            for unit in _some_units(storage, file.path):
+                stored_ms = _stored_ms(storage, segments, unit)
+                if stored_ms is not None and 0 < unit.tags_code - stored_ms <= MAX_DELAY_MS:
+                    found += 1
+                    yield unit.tags_code - stored_ms
+                    if found == UNITS_LOOKED_AT:
+                        return
+            if found:
+                return
+    except RmqError:
+        return
+
+
+def _some_units(storage: Storage, path: str) -> Iterator[Unit]:
+    """Sample units of a file at four places, from its end on."""
+    with opened(storage, path) as file:
+        units = file.data_end() // UNIT_BYTES
+        for end in dict.fromkeys([units, units * 2 // 3, units // 3, min(units, UNITS_LOOKED_AT)]):
+            begin = max(0, end - UNITS_LOOKED_AT)
+            data = read_range(file, begin * UNIT_BYTES, (end - begin) * UNIT_BYTES)
+            for at in range(0, len(data) // UNIT_BYTES * UNIT_BYTES, UNIT_BYTES):
+                yield Unit.decode(data, at)
+
+
+def _stored_ms(storage: Storage, segments: Sequence[Segment], unit: Unit) -> int | None:
+    """Read the store timestamp of the record that a unit names, if it is a sound one of that queue's topic."""
+    if not RECORD_FIXED_BYTES_V1 <= unit.size <= MAX_RECORD_BYTES:
+        return None
+    for segment in segments:  # a misplaced file may overlap the right one
+        if segment.start_offset <= unit.physical_offset and unit.physical_offset + unit.size <= segment.end_offset:
+            with opened(storage, segment.path) as file:
+                data = read_range(file, unit.physical_offset - segment.start_offset, unit.size)
+            try:
+                message = decode_record(data, physical_offset=unit.physical_offset)
+            except FormatError:
+                continue
+            if message.topic == SCHEDULE_TOPIC:
+                return message.store_timestamp_ms
+    return None

@@ -1,0 +1,107 @@
+"""Findings of store checks: a stable code with severity and remedy, and the place of the fault."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Severity(StrEnum):
+    """Severity of a finding."""
+
+    ERROR = "error"  # data is lost, or reads give wrong results
+    WARNING = "warning"  # a rebuild restores all
+    INFO = "info"  # for information; no fault, does not make the exit code 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of finding. ``code`` is stable: programs may compare it."""
+
+    code: str
+    severity: Severity
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault found in a store, and its place.
+
+    Attributes:
+        kind: which fault; carries severity and remedy.
+        detail: the fault in words.
+        path: the file, if it is one file's.
+        physical_offset: where in the log.
+        size: bytes concerned.
+        topic: of the queue concerned.
+        queue_id: of the queue concerned.
+        queue_offset: of the unit concerned.
+        expected: what should be there.
+        actual: what is there.
+        count: number of faults, if a run of them is one finding, such as units in a row.
+    """
+
+    kind: Kind
+    detail: str
+    path: str | None = None
+    physical_offset: int | None = None
+    size: int | None = None
+    topic: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    expected: str | None = None
+    actual: str | None = None
+    count: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a flat dictionary, for JSON and tables; fields that say nothing are None."""
+        fields = asdict(self)
+        kind = fields.pop("kind")
+        return {"code": kind["code"], "severity": str(kind["severity"]), **fields, "remedy": kind["remedy"]}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> "Finding":
+        """Restore a finding from ``to_dict``."""
+        rest = {name: value for name, value in fields.items() if name not in {"code", "severity", "remedy"}}
+        return cls(Kind(fields["code"], Severity(fields["severity"]), fields["remedy"]), **rest)
+
+
+class FindingList:
+    """Collects findings: all are counted, the first of each kind are kept.
+
+    A fault may occur a million times; what is kept of it must neither fill memory nor hide other faults.
+
+    Attributes:
+        kept: in the order in which they came.
+        counts: faults by kind, those included that were not kept.
+    """
+
+    def __init__(self, kept_per_code: int = 1000) -> None:
+        self.kept: list[Finding] = []
+        self.counts: Counter[Kind] = Counter()
+        self._kept_per_code = kept_per_code
+        self._kept: Counter[str] = Counter()
+
+    def add(self, finding: Finding) -> None:
+        """Count a finding, and keep it if it is one of the first of its kind."""
+        self.counts[finding.kind] += finding.count
+        if self.has_room(finding.kind):
+            self._kept[finding.kind.code] += 1
+            self.kept.append(finding)
+
+    def add_uncounted(self, kind: Kind, count: int) -> None:
+        """Count faults without keeping a finding for each."""
+        if count:
+            self.counts[kind] += count
+
+    def has_room(self, kind: Kind) -> bool:
+        """Return whether one more of that kind would be kept: if not, its details need not be found out."""
+        return self._kept[kind.code] < self._kept_per_code
+
+    def merge(self, other: "FindingList") -> None:
+        """Add the findings and counts of another list."""
+        for finding in other.kept:
+            if self.has_room(finding.kind):
+                self._kept[finding.kind.code] += 1
+                self.kept.append(finding)
+        self.counts.update(other.counts)

@@ -1,0 +1,72 @@
+"""Output files of a verification: table of findings, HTML page, JSON report."""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rmq_formats.errors import OptionError
+from rmq_formats.verify.html.page import page
+from rmq_formats.verify.job import refuse_inside_store
+from rmq_formats.verify.report import VerifyReport, write_findings
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOutputs:
+    """Output paths of a verification; None writes no file.
+
+    Attributes:
+        findings: path of the table of findings.
+        findings_format: ``json``, ``parquet``, or ``delta`` where there is Spark.
+        html: path of the page.
+        report: path of the JSON report.
+    """
+
+    findings: str | None = None
+    findings_format: str = "json"
+    html: str | None = None
+    report: str | None = None
+
+    def check(self, store: str, formats: Collection[str]) -> None:
+        """Refuse outputs that cannot be written, before the verification starts.
+
+        Raises:
+            OptionError: naming the option.
+        """
+        if self.findings_format not in formats:
+            hint = "" if "delta" in formats else " (delta needs Spark: jobs/verify.py)"
+            raise OptionError(f"--findings-format {self.findings_format}: give {' or '.join(formats)}{hint}")
+        for option, path in (("--findings", self.findings), ("--html", self.html), ("--report", self.report)):
+            refuse_inside_store(store, option, path)
+            if path is not None and "://" not in path and not Path(path).absolute().parent.is_dir():
+                raise OptionError(f"{option} {path}: no such directory")
+
+    def write(self, report: VerifyReport, verified_at: datetime) -> None:
+        """Write the files; a Delta table is left to the caller.
+
+        Raises:
+            OptionError: a file that cannot be written.
+        """
+        if self.findings is not None and self.findings_format != "delta":
+            write_findings(report.findings, self.findings, self.findings_format)
+        if self.html is not None:
+            _write_text("--html", self.html, page(report, verified_at, own_version()))
+        if self.report is not None:
+            _write_text("--report", self.report, json.dumps(report.to_dict()) + "\n")
+
+
+def _write_text(option: str, path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise OptionError(f"{option} {path}: {error.strerror}") from error
+
+
+def own_version() -> str:
+    """Return the version of the installed wheel; empty in a source tree."""
+    try:
+        return version("rmq-lake")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,338 @@
+"""Verification of a whole store: plan, scan, compare, report. Nothing is written into the store."""
+
+import functools
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.scan.splits import Split, plan_splits
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, place_of
+from rmq_formats.storage.store_variants import Variant
+from rmq_formats.tasks.progress import OnProgress, counted_progress
+from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.spill import queue_partition
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.waves import MAX_PARTITIONS, mend_seams, partition_count
+from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
+from rmq_formats.verify import checkpoint_and_config, finding_kinds, job_index, job_queues, job_scan
+from rmq_formats.verify.delay_levels import told_delay_levels
+from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.findings import Finding, FindingList, Kind
+from rmq_formats.verify.job_index import IndexFileTask, IndexResult, SpilledKeys, check_index
+from rmq_formats.verify.job_plan import (
+    LINK_TO_NOWHERE,
+    VerifyOptions,
+    entries_or_finding,
+    find_segments,
+    is_a_store,
+    resolve_sizes,
+    segment_findings,
+    with_delay_levels,
+)
+from rmq_formats.verify.job_queues import PartResult, check_queues
+from rmq_formats.verify.job_scan import SplitCheck, check_split
+from rmq_formats.verify.job_small_files import SmallFilesCheck, read_checkpoint
+from rmq_formats.verify.report import VerifyReport, sorted_findings
+
+QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
+_DIRECTORIES: Final[dict[str, Kind]] = {
+    "commitlog": finding_kinds.SEGMENT_UNREADABLE,
+    "consumequeue": finding_kinds.QUEUE_UNREADABLE,
+    "consumequeue_ext": finding_kinds.QUEUE_UNREADABLE,
+    "index": finding_kinds.INDEX_UNREADABLE,
+    "config": finding_kinds.CONFIG_LOST,
+}
+
+NOT_CHECKED: Final = (
+    (Variant.ROCKSDB_QUEUES, finding_kinds.NOT_CHECKED, "the ConsumeQueue is in RocksDB"),
+    (Variant.ROCKSDB_CONFIG, finding_kinds.CONFIG_NOT_CHECKED, "topics and consumer offsets are in RocksDB"),
+    (Variant.FROM_5_4, finding_kinds.INDEX_NOT_CHECKED, "brokers from 5.4 on index the TAGS of messages, too"),
+    (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage"),
+    (Variant.COMPACTION, finding_kinds.OTHER_NOT_CHECKED, "it is of compacted topics"),
+    (Variant.CONTROLLER, finding_kinds.OTHER_NOT_CHECKED, "it is of the controller mode"),
+)
+
+
+def verify_store(
+    store: str,
+    options: VerifyOptions,
+    runner: Runner,
+    *,
+    work: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> VerifyReport:
+    """Verify a store: compare its files with each other.
+
+    Args:
+        store: root of the store, or a URI.
+        options: the broker's sizes, as far as they are known.
+        runner: where the tasks run.
+        work: directory or URI for intermediate files, which all tasks must see; default: this machine's own.
+        on_progress: told after each task.
+
+    Raises:
+        StoreNotFoundError: there is no store.
+        StoreLayoutError: one of which nothing can be compared: its log is a DLedger CommitLog.
+        StoreSizeError: an option that no broker could have.
+        OptionError: a work directory that cannot be used.
+    """
+    options.check()
+    storage, root = open_storage(store)
+    check_verifiable(storage, root)
+    if not is_a_store(storage, root):
+        raise StoreNotFoundError(f"{root}: holds no store")
+    refuse_inside_store(root, "--work", work)
+    area = _work_area(work)
+    try:
+        return _Verification(storage, root, options, runner, area, on_progress).run()
+    finally:
+        area.remove()
+
+
+def check_verifiable(storage: Storage, root: str) -> None:
+    """Refuse a store that cannot be verified. Raises StoreNotFoundError, StoreLayoutError."""
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    store_variants.refuse(store_variants.no_log_read(store_variants.find_dledger(storage, root)))
+
+
+def _work_area(work: str | None) -> WorkArea:
+    """Create the work area: an empty directory of its own. Raises OptionError."""
+    parent = work or tempfile.gettempdir()
+    area = work_area(parent, f"rmq-verify-{uuid.uuid4().hex}")
+    try:
+        if isinstance(area, LocalArea) and not Path(area.target).is_dir():
+            raise OptionError(f"--work {parent}: no such directory")
+        area.clear(())
+        if work is None:  # the temporary directory is everybody's, and the files there tell topics and keys
+            Path(area.path(".")).chmod(0o700)
+    except OSError as error:
+        raise OptionError(f"--work {parent}: {error.strerror or error}") from error
+    return area
+
+
+def refuse_inside_store(root: str, option: str, path: str | None) -> None:
+    """Refuse an output path inside the store, into which a verification writes nothing. Raises OptionError."""
+    if path is not None and place_of(path).is_relative_to(place_of(root)):
+        raise OptionError(f"{option} {path}: is in the store, which is only read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Input of a verification: the log's files and splits up to a frozen bound, and the queues' directories."""
+
+    segments: list[Segment]
+    unreadable: list[Segment]
+    splits: list[Split]
+    sizes: StoreSizes
+    queues: list[list[tuple[str, int]]]
+
+
+class _Verification:
+    """State of one verification run."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        root: str,
+        options: VerifyOptions,
+        runner: Runner,
+        work: WorkArea,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.storage, self.root = storage, root
+        self.variants = store_variants.recognise(storage, root)
+        self.options = options
+        self.runner = runner
+        self.work = work
+        self.on_progress = on_progress
+        self.findings = FindingList()
+        self.excused = FindingList()
+        self.phases: dict[str, float] = {}
+        self._begin = self._last = time.perf_counter()
+
+    def run(self) -> VerifyReport:
+        """Verify."""
+        plan = self._plan()
+        self._mark("plan")
+        checks = self._scan(plan)
+        self._tell_not_checked(checks)
+        self._mark("scan")
+        parts, indexes = self._compare(plan, checks)
+        self._mark("compare")
+        if not self._has_grown(plan):
+            self.findings.merge(self.excused)
+        keys = sum(check.key_count for check in checks)
+        return VerifyReport(
+            store=self.root,
+            messages=sum(check.message_count for check in checks),
+            bytes=sum(check.record_bytes for check in checks),
+            queues=sum(part.queue_count for part in parts),
+            units=sum(part.unit_count for part in parts),
+            index_paths=tuple(result.task.path for result in indexes),
+            index_entries=keys,
+            seconds=round(time.perf_counter() - self._begin, 3),
+            phases=self.phases,
+            segments=tuple(job_scan.segment_states(checks)),
+            findings=sorted_findings(self.findings.kept),
+            counts=dict(self.findings.counts),
+        )
+
+    def _mark(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.phases[phase] = round(now - self._last, 3)
+        self._last = now
+
+    # --- plan -----------------------------------------------------------------------------
+
+    def _plan(self) -> _Plan:
+        files = [entry.name for entry in self.storage.entries(self.root) if not entry.is_directory]
+        details = dict.fromkeys(files, "there is a file where a directory should be")
+        details |= dict.fromkeys(self.storage.links_to_nowhere(self.root), LINK_TO_NOWHERE)
+        for name, detail in sorted(details.items()):
+            if name in _DIRECTORIES:
+                self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.root}/{name}"))
+        segments, unreadable = find_segments(self.storage, self.root, self.findings)
+        every = sorted([*segments, *unreadable], key=lambda segment: segment.start_offset)
+        sizes = resolve_sizes(self.storage, self.root, every, self.options, self.findings)
+        for finding in segment_findings(every, sizes.commitlog_file_bytes):
+            self.findings.add(finding)
+        if self.options.delay_levels_ms is None:
+            told = told_delay_levels(self.storage, self.root, segments, sizes.delay_levels_ms)
+            sizes = with_delay_levels(sizes, told, self.findings)
+        splits = plan_splits(self.storage, segments, min_splits=self.runner.parallelism)
+        queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)
+        count = min(MAX_PARTITIONS, max(partition_count(splits), -(-len(queues) // QUEUES_PER_PARTITION)))
+        parts: list[list[tuple[str, int]]] = [[] for _ in range(count)]
+        for queue in sorted(queues):
+            parts[queue_partition(*queue, count)].append(queue)
+        return _Plan(segments, unreadable, splits, sizes, parts)
+
+    def _tell_not_checked(self, checks: Sequence[SplitCheck]) -> None:
+        """Say of each layout that nothing here verifies why it is not checked."""
+        for variant, kind, reason in NOT_CHECKED:
+            if variant in self.variants:
+                self.findings.add(Finding(kind, f"not checked, because {reason}", self.variants.places[variant]))
+        light = sorted({topic for check in checks for topic in check.light_topics})
+        if light and not any(kind is finding_kinds.NOT_CHECKED for kind in self.findings.counts):
+            detail = f"not checked, because the light queues (LMQ) of the messages of topic {light[0]} are not there"
+            self.findings.add(
+                Finding(finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.root), count=len(light))
+            )
+
+    # --- scan -----------------------------------------------------------------------------
+
+    def _scan(self, plan: _Plan) -> list[SplitCheck]:
+        total = sum(split.size_bytes for split in plan.splits)
+        tell = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
+        task = functools.partial(check_split, sizes=plan.sizes, work=self.work, partitions=len(plan.queues))
+        checks = self.runner.map(task, plan.splits, tell)
+        checks = mend_seams(
+            plan.splits,
+            checks,
+            lambda split, begin: checks[split.number] if checks[split.number].failed else task(split, begin=begin),
+        )
+        for check in checks:
+            self.findings.merge(check.findings)
+        for finding in job_scan.log_findings(checks):
+            self.findings.add(finding)
+        return checks
+
+    def _facts(self, plan: _Plan, checks: Sequence[SplitCheck]) -> LogFacts:
+        """Collect the facts of the log that derived files are compared with, beside units and keys."""
+        every = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
+        lost = list(job_scan.read_damages(self.work, len(plan.splits)))
+        lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
+        end = job_scan.log_end(checks)
+        gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(every)]
+        gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in self._holes(checks)]
+        gaps += job_scan.unended(checks)
+        lost += [np.array([[begin, gap_end]], dtype=np.int64) for begin, gap_end in gaps if begin < gap_end <= end]
+        rows = np.concatenate(lost) if lost else np.empty((0, 2), dtype=np.int64)
+        rows = rows[np.argsort(rows[:, 0], kind="stable")]
+        return LogFacts(
+            start=every[0].start_offset if every else 0,
+            end=end,
+            lost_begins=np.ascontiguousarray(rows[:, 0]),
+            lost_ends=np.ascontiguousarray(rows[:, 1]),
+            largest_record_bytes=max((check.largest_record_bytes for check in checks), default=0),
+        )
+
+    def _holes(self, checks: Sequence[SplitCheck]) -> list[job_scan.SegmentState]:
+        return [state for state in job_scan.segment_states(checks) if not state.data_bytes]
+
+    # --- compare --------------------------------------------------------------------------
+
+    def _compare(self, plan: _Plan, checks: Sequence[SplitCheck]) -> tuple[list[PartResult], list[IndexResult]]:
+        job_queues.write_facts(self.work, self._facts(plan, checks))
+        job_index.write_key_table(self.work, checks)
+        small_files = SmallFilesCheck(self.storage, self.root, self.variants, self.findings, self.excused)
+        job_queues.write_queue_notes(self.work, plan.queues, small_files.check(plan.queues, checks))
+        index_tasks = [] if Variant.FROM_5_4 in self.variants else self._index_tasks()
+        partitions = range(0 if Variant.ROCKSDB_QUEUES in self.variants else len(plan.queues))
+        waiting: list[int | IndexFileTask] = [*index_tasks, *partitions]  # largest first
+        task = functools.partial(
+            _compare_task, root=self.root, split_count=len(plan.splits), sizes=plan.sizes, work=self.work
+        )
+        results = self.runner.map(task, waiting, counted_progress(self.on_progress, "compare", len(waiting)))
+        for result in results:
+            self.findings.merge(result.findings)
+            self.excused.merge(result.excused)
+        indexes = [result for result in results if isinstance(result, IndexResult)]
+        last_offset = max((check.last_physical_offset for check in checks), default=-1)
+        if Variant.FROM_5_4 not in self.variants:
+            for finding in job_index.index_findings(indexes, SpilledKeys(self.work), last_offset, self.excused):
+                self.findings.add(finding)
+        path = paths.checkpoint_file(self.root)
+        ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
+        for finding in checkpoint_and_config.index_findings(read_checkpoint(self.storage, path)[0], path, ends_ms):
+            self.excused.add(finding)  # a broker that has just begun a file flushes the one before it after a while
+        return [result for result in results if isinstance(result, PartResult)], indexes
+
+    def _index_tasks(self) -> list[IndexFileTask]:
+        directory = paths.index_dir(self.root)
+        files = []
+        for entry in entries_or_finding(self.storage, directory, finding_kinds.INDEX_UNREADABLE, self.findings):
+            path = f"{directory}/{entry.name}"
+            if entry.is_directory or not paths.is_index_file_name(entry.name):
+                self.findings.add(Finding(finding_kinds.STRAY, "no name of an IndexFile", path, size=entry.size_bytes))
+            else:
+                files.append((path, entry.size_bytes))
+        return [
+            IndexFileTask(path, size, files[number - 1][0] if number else None, number + 1 == len(files))
+            for number, (path, size) in enumerate(files)
+        ]
+
+    def _has_grown(self, plan: _Plan) -> bool:
+        """Return whether a broker has written to the log since the plan was made."""
+        if not self.excused.counts:
+            return False
+        findings = FindingList()
+        segments, _ = find_segments(self.storage, self.root, findings)
+        ends = {split.path: split.data_end for split in plan.splits}
+        last = max((split.file_offset for split in plan.splits if split.data_end), default=-1)
+        for segment in segments:
+            if segment.start_offset >= last:
+                with suppress(StoreError, OSError), opened(self.storage, segment.path) as file:
+                    if file.data_end() > ends.get(segment.path, 0):
+                        return True
+        return False
+
+
+def _compare_task(
+    task: int | IndexFileTask, root: str, split_count: int, sizes: StoreSizes, work: WorkArea
+) -> PartResult | IndexResult:
+    if isinstance(task, IndexFileTask):
+        return check_index(task, sizes, work)
+    return check_queues(task, root, split_count, sizes, work)

@@ -1,0 +1,294 @@
+"""Second wave of a verification: each task compares the ConsumeQueues of one partition with the units of the log."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.index import MAX_INT
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import StoreError
+from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.scan import derived_images
+from rmq_formats.storage.segments import Storage, open_storage, opened
+from rmq_formats.storage.store_variants import StoreVariants, Variant
+from rmq_formats.tasks import spill
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.waves import write_text
+from rmq_formats.tasks.workspace import WorkArea, read_arrays, write_arrays
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.checkpoint_and_config import Claim
+from rmq_formats.verify.ext import ExtTable
+from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.findings import Finding, FindingList, Kind
+from rmq_formats.verify.job_plan import entries_or_finding
+from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
+
+_NO_ROWS = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
+_NO_BYTES = np.empty(0, dtype=np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """Result of verifying one partition.
+
+    Attributes:
+        findings: what is wrong.
+        excused: findings that are none if a broker wrote on meanwhile.
+        queue_count: queues compared.
+        unit_count: messages that should be in them.
+    """
+
+    findings: FindingList
+    excused: FindingList
+    queue_count: int
+    unit_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueClaims:
+    """What other files say of a store's queues.
+
+    Attributes:
+        known_topics: of ``config/topics.json``; None without one.
+        unchecked_topics: topics whose queues are of another kind, such as BatchCQ.
+        offsets: those of consumer groups and delay levels, by the path of the file that holds them.
+    """
+
+    known_topics: frozenset[str] | None
+    unchecked_topics: frozenset[str]
+    offsets: Mapping[str, Sequence[Claim]]
+
+
+def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> set[tuple[str, int]]:
+    """List the queue directories: topics and queue ids; what else is there becomes a finding."""
+    found: set[tuple[str, int]] = set()
+    trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root)]
+    if Variant.ROCKSDB_QUEUES in variants:
+        trees = []
+    lmq_count = 0
+    for tree in trees:
+        for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
+            path = f"{tree}/{topic.name}"
+            if not topic.is_directory:
+                findings.add(Finding(finding_kinds.STRAY, "a file among the topics' directories", path))
+            elif not is_named_topic(topic.name):
+                findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
+            elif topic.name.startswith(LIGHT_QUEUE_PREFIX):
+                lmq_count += 1
+            else:
+                found.update(_queues_of(storage, path, topic.name, findings))
+    if lmq_count:
+        detail = f"not checked, because {lmq_count} light queues (LMQ) hold messages of other topics"
+        findings.add(Finding(finding_kinds.NOT_CHECKED, detail, trees[0], count=lmq_count))
+    return found
+
+
+def _queues_of(storage: Storage, path: str, topic: str, findings: FindingList) -> set[tuple[str, int]]:
+    found = set()
+    for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
+        # Java creates a queue with a negative id, too, if a record has one.
+        is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
+        if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
+            found.add((topic, int(queue.name)))
+        else:
+            what = "a directory" if queue.is_directory else "a file"
+            findings.add(
+                Finding(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
+            )
+    return found
+
+
+def write_facts(work: WorkArea, facts: LogFacts) -> None:
+    """Write what is known of the log, for the tasks of the second wave."""
+    bounds = np.array([facts.start, facts.end, facts.largest_record_bytes], dtype=np.int64)
+    write_arrays(work, "facts.npz", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)
+
+
+def read_facts(work: WorkArea) -> LogFacts:
+    """Read what ``write_facts`` wrote."""
+    arrays = read_arrays(work, "facts.npz")
+    start, end, largest = arrays["bounds"].tolist()
+    return LogFacts(start, end, arrays["begins"], arrays["ends"], largest)
+
+
+def write_queue_notes(
+    work: WorkArea,
+    directories: Sequence[Sequence[tuple[str, int]]],
+    claims: QueueClaims,
+) -> None:
+    """Write the store's queue directories and claimed offsets for the tasks, one file a partition.
+
+    Args:
+        work: the work directory.
+        directories: topic and queue id of each queue that has a directory, by partition.
+        claims: what other files say of the queues.
+    """
+    notes = {
+        "known_topics": None if claims.known_topics is None else sorted(claims.known_topics),
+        "unchecked_topics": sorted(claims.unchecked_topics),
+    }
+    write_text(work, "topics.json", json.dumps(notes))
+    parts: list[list[Any]] = [[] for _ in directories]
+    for path, made in claims.offsets.items():
+        for claim in made:
+            partition = spill.queue_partition(claim.topic, claim.queue_id, len(directories))
+            parts[partition].append([path, claim.topic, claim.queue_id, claim.queue_offset, claim.group])
+    for partition, own in enumerate(directories):
+        text = json.dumps({"directories": own, "claims": parts[partition]})
+        write_text(work, f"queues-{partition:06d}.json", text)
+
+
+def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes, work: WorkArea) -> PartResult:
+    """Task: compare the queues of one partition.
+
+    Args:
+        partition: which.
+        root: of the store.
+        split_count: of the first wave.
+        sizes: the broker's sizes.
+        work: the work directory.
+    """
+    queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
+    for number in range(split_count):
+        for topic, queue_id, rows in spill.read_partition(work.path(f"spill/units-{number:06d}.arrow"), partition):
+            if len(rows):
+                queues.setdefault((topic, queue_id), []).append(rows)
+    notes = json.loads(work.read_text(f"queues-{partition:06d}.json"))
+    for topic, queue_id in notes["directories"]:
+        queues.setdefault((topic, queue_id), [])
+    claims: dict[tuple[str, int], list[tuple[str, Claim]]] = {}
+    for path, topic, queue_id, queue_offset, group in notes["claims"]:
+        claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
+    task = _PartitionCheck(root, sizes, work)
+    unit_count = 0
+    for name in sorted(queues):
+        parts = queues.pop(name)
+        rows = np.concatenate(parts) if parts else _NO_ROWS
+        unit_count += len(rows)
+        task.check(QueueName(*name), rows, claims.get(name, ()))
+    return PartResult(task.findings, task.excused, task.queue_count, unit_count)
+
+
+def is_named_topic(topic: str) -> bool:
+    """Return whether a topic can have a directory: one that was no UTF-8 in its record has none."""
+    return paths.is_safe_topic(topic) and "\N{REPLACEMENT CHARACTER}" not in topic
+
+
+class _PartitionCheck:
+    """State that the checks of one partition's queues share."""
+
+    def __init__(self, root: str, sizes: StoreSizes, work: WorkArea) -> None:
+        self.storage, self.root = open_storage(root)
+        self.sizes = sizes
+        self.facts = read_facts(work)
+        self.findings = FindingList()
+        self.excused = FindingList()
+        self.queue_count = 0
+        topics = json.loads(work.read_text("topics.json"))
+        self.known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
+        self.unchecked_topics = frozenset(topics["unchecked_topics"])
+
+    def check(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
+        """Verify one queue."""
+        if not is_named_topic(name.topic):
+            return  # the scan has reported it for each record
+        if name.topic in self.unchecked_topics:
+            self.findings.add(name.finding(finding_kinds.NOT_CHECKED, "not checked, because it is a BatchConsumeQueue"))
+            return
+        directory = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)
+        files = self._files(
+            name,
+            directory,
+            finding_kinds.QUEUE_UNREADABLE,
+            finding_kinds.QUEUE_FOREIGN,
+            self.sizes.consumequeue_file_bytes,
+        )
+        if files is None:
+            return
+        if not files and len(rows) and self.known_topics is not None and name.topic not in self.known_topics:
+            detail = f"{len(rows)} messages of a topic that is not known, and no files"
+            self.findings.add(name.finding(finding_kinds.TOPIC_DELETED, detail, count=len(rows)))
+            return
+        self.queue_count += 1
+        check = QueueCheck(
+            name, derived_images.place_units(rows), self.facts, self.findings, self.excused, self._ext(name)
+        )
+        check.check(files, self.sizes.consumequeue_file_bytes)
+        for path, claim in claims:
+            if claim.queue_offset > check.end_offset:
+                self.excused.add(claim.finding(check.end_offset, path))
+
+    def _files(
+        self, name: QueueName, directory: str, unreadable: Kind, foreign: Kind, file_bytes: int
+    ) -> list[QueueFile] | None:
+        """List the files of a queue; None where the directory cannot be read."""
+        try:
+            entries = self.storage.entries(directory)
+        except StoreError as error:
+            self.findings.add(name.finding(unreadable, str(error), path=directory))
+            return None
+        files = []
+        for entry in entries:
+            path = f"{directory}/{entry.name}"
+            start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
+            if entry.is_directory:
+                self.findings.add(name.finding(finding_kinds.STRAY, "a directory among a queue's files", path=path))
+            elif start_offset is None:
+                self.findings.add(name.finding(foreign, "no name of a queue's file", path=path, size=entry.size_bytes))
+            else:
+                reader = _QueueFileReader(self.storage, path, file_bytes)
+                files.append(QueueFile(path, start_offset, entry.size_bytes, reader.read))
+        return files
+
+    def _ext(self, name: QueueName) -> ExtTable | None:
+        """Read the queue's ConsumeQueueExt units, if any queue of the store has such."""
+        file_bytes = self.sizes.consumequeue_ext_file_bytes
+        if not file_bytes:
+            return None
+        directory = paths.queue_dir(paths.consumequeue_ext_dir(self.root), name.topic, name.queue_id)
+        table = ExtTable(name.topic, name.queue_id, self.findings)
+        files = self._files(name, directory, finding_kinds.EXT_UNREADABLE, finding_kinds.EXT_FOREIGN, file_bytes) or []
+        for file in files:
+            if file.size_bytes != file_bytes:
+                self.findings.add(
+                    name.finding(finding_kinds.EXT_FILE_SIZE, "file of another size than the others", path=file.path,
+                                 expected=str(file_bytes), actual=str(file.size_bytes))
+                )  # fmt: skip
+            try:
+                data = np.zeros(file_bytes, dtype=np.uint8)
+                used = file.read()[:file_bytes]
+                data[: len(used)] = used
+                table.add_file(file.path, file.start_offset, data, is_last=file is files[-1])
+            except StoreError as error:
+                self.findings.add(name.finding(finding_kinds.EXT_UNREADABLE, str(error), path=file.path))
+        table.freeze()
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _QueueFileReader:
+    """Reader of the used bytes of one file."""
+
+    storage: Storage
+    path: str
+    file_bytes: int
+
+    def read(self) -> NDArray[np.uint8]:
+        """Read the used bytes. Raises StoreError."""
+        try:
+            with opened(self.storage, self.path) as file:
+                end = min(file.data_end(), self.file_bytes)
+                if not end:
+                    return _NO_BYTES
+                data = np.empty(-(-end // UNIT_BYTES) * UNIT_BYTES, dtype=np.uint8)
+                got = file.read_into(0, data.data)
+                data[got:] = 0
+                return data
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read ({error.strerror or error})") from error

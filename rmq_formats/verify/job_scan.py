@@ -1,0 +1,270 @@
+"""First wave of a verification: each task scans one split of the log, checks its records, spills units and keys."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.errors import RmqError
+from rmq_formats.kernels import dispatch as dispatch_kernel
+from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.splits import Split, split_frames
+from rmq_formats.storage.segments import open_storage, opened
+from rmq_formats.tasks import spill
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.workspace import WorkArea, read_arrays, write_arrays
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding, FindingList
+from rmq_formats.verify.log import LogCheck
+from rmq_formats.verify.timestamps import Moment, seam_findings
+
+MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCheck:
+    """Result of checking one split.
+
+    Attributes:
+        split: it.
+        begin_physical_offset: its first frame.
+        end_physical_offset: where its walk ended: the first frame of the next split.
+        message_count: sound records.
+        record_bytes: their bytes.
+        key_count: keys that they give to the Index.
+        last_physical_offset: of its last sound record; -1 if there is none.
+        largest_record_bytes: of these records.
+        blank_at: physical offset of the file's end mark, if it is here.
+        damage_count: stretches that cannot be read.
+        damaged_bytes: their sizes together.
+        marks: (physical offset, size) of the first damaged stretches.
+        open_damage: the damaged stretch that its segment ends with.
+        open_finding: the finding for that one, if more of the log follows.
+        head: store timestamps of the first records.
+        tail: those of the last records.
+        latest_ms: the latest store timestamp; -1 if there is none.
+        failed: the split could not be read to its end.
+        light_topics: whose messages were put into light queues (LMQ) too.
+        batch_topics: that have inner batches, and so a BatchConsumeQueue.
+        findings: what is wrong.
+    """
+
+    split: Split
+    begin_physical_offset: int
+    end_physical_offset: int
+    message_count: int
+    record_bytes: int
+    key_count: int
+    last_physical_offset: int
+    largest_record_bytes: int
+    blank_at: int | None
+    damage_count: int
+    damaged_bytes: int
+    marks: tuple[tuple[int, int], ...]
+    open_damage: Damage | None
+    open_finding: Finding | None
+    head: tuple[Moment, ...]
+    tail: tuple[Moment, ...]
+    latest_ms: int
+    failed: bool
+    light_topics: tuple[str, ...]
+    batch_topics: tuple[str, ...]
+    findings: FindingList
+
+
+def check_split(
+    split: Split, sizes: StoreSizes, work: WorkArea, partitions: int, *, begin: int | None = None
+) -> SplitCheck:
+    """Task: check one split; its units, keys and damaged stretches go to the work directory.
+
+    Args:
+        split: what to read.
+        sizes: the broker's sizes.
+        work: the work directory.
+        partitions: of the queues.
+        begin: the file position of the split's first frame, where a search would find another.
+    """
+    findings = FindingList()
+    dispatcher = Dispatcher(sizes.delay_levels_ms, split.size_bytes)
+    start = split.file_offset + (split.start if begin is None else begin)
+    first, end, last, failed, check = -1, start, -1, False, None
+    storage, path = open_storage(split.path)
+    try:
+        with opened(storage, path) as file:
+            check = LogCheck(split.path, file, split.file_offset, findings)
+            for batch in split_frames(file, split, begin=begin):
+                first = batch.begin_physical_offset if first < 0 else first
+                end = batch.next_physical_offset
+                check.add(batch)
+                dispatcher.dispatch(batch)
+                if len(batch.frames):
+                    last = batch.physical_offset + int(batch.frames[-1, 0])
+            check.finish(is_end=end >= split.file_offset + split.data_end)
+            open_finding = check.stretch_finding(check.open_damage) if check.open_damage else None
+    except (RmqError, OSError) as error:
+        failed, open_finding = True, None
+        findings.add(
+            Finding(
+                finding_kinds.SEGMENT_UNREADABLE, str(error), split.path, end, split.file_offset + split.limit - end
+            )
+        )
+    units, keys = dispatcher.take()
+    names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
+    work.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
+    work.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
+    damages = [] if check is None else list(check.damages)
+    if failed:
+        damages.append(Damage(end, split.file_offset + split.limit - end, DamageCode.TRUNCATED))
+    write_damages(work, split.number, damages)
+    times = None if check is None else check.times
+    return SplitCheck(
+        split=split,
+        begin_physical_offset=first,
+        end_physical_offset=end,
+        message_count=dispatcher.message_count,
+        record_bytes=dispatcher.record_bytes,
+        key_count=len(keys),
+        last_physical_offset=last,
+        largest_record_bytes=0 if check is None else check.largest_record_bytes,
+        blank_at=None if check is None else check.blank_at,
+        damage_count=len(damages),
+        damaged_bytes=sum(damage.size for damage in damages),
+        marks=tuple((damage.physical_offset, damage.size) for damage in damages[:MAX_MARKS]),
+        open_damage=None if check is None or failed else check.open_damage,
+        open_finding=open_finding,
+        head=() if times is None else tuple(times.head),
+        tail=() if times is None else tuple(times.tail),
+        latest_ms=-1 if times is None else times.latest_ms,
+        failed=failed,
+        light_topics=dispatcher.marked_topics(dispatch_kernel.MARK_LIGHT),
+        batch_topics=dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
+        findings=findings,
+    )
+
+
+def write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
+    """Write the damaged stretches of a split as int64[n, 2]: begin and end."""
+    rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
+    write_arrays(work, f"spill/damages-{number:06d}.npz", rows=rows.reshape(-1, 2))
+
+
+def read_damages(work: WorkArea, split_count: int) -> Iterator[NDArray[np.int64]]:
+    """Read the damaged stretches of all splits, in log order."""
+    for number in range(split_count):
+        yield read_arrays(work, f"spill/damages-{number:06d}.npz")["rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """State of one CommitLog file, merged from its splits.
+
+    Attributes:
+        path: of the file.
+        start_offset: physical offset of its first byte.
+        size_bytes: its size.
+        data_bytes: up to its last byte that is not zero.
+        message_count: sound records.
+        damage_count: stretches that cannot be read.
+        damaged_bytes: their sizes together.
+        marks: (physical offset, size) of the first of them.
+    """
+
+    path: str
+    start_offset: int
+    size_bytes: int
+    data_bytes: int
+    message_count: int
+    damage_count: int
+    damaged_bytes: int
+    marks: tuple[tuple[int, int], ...]
+
+
+def segment_states(checks: Sequence[SplitCheck]) -> list[SegmentState]:
+    """Merge the results of splits to the states of their files."""
+    states: list[SegmentState] = []
+    for check in checks:
+        split = check.split
+        if not states or states[-1].path != split.path:
+            states.append(SegmentState(split.path, split.file_offset, split.file_bytes, split.data_end, 0, 0, 0, ()))
+        before = states[-1]
+        states[-1] = replace(
+            before,
+            message_count=before.message_count + check.message_count,
+            damage_count=before.damage_count + check.damage_count,
+            damaged_bytes=before.damaged_bytes + check.damaged_bytes,
+            marks=(before.marks + check.marks)[:MAX_MARKS],
+        )
+    return states
+
+
+def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
+    """Find what only the whole log tells: how each file ends, and store timestamps that go back between splits."""
+    with_data = [check for check in checks if check.split.data_end > 0]
+    tail: Sequence[Moment] = ()
+    for check in with_data:
+        if check.head:
+            yield from (replace(finding, path=check.split.path) for finding in seam_findings(tail, check.head))
+            tail = check.tail
+    yield from (replace(finding, path=with_data[-1].split.path) for finding in seam_findings(tail, ()) if with_data)
+    files = [list(own) for _, own in groupby(with_data, key=lambda check: check.split.path)]
+    for own in files:
+        yield from _end_findings(own, is_last=own is files[-1])
+    yield from _hole_findings(checks)
+
+
+def _end_findings(checks: Sequence[SplitCheck], *, is_last: bool) -> Iterator[Finding]:
+    """Check how a file ends, by all its splits: damage at its end may begin in an early one, and fill the others."""
+    split = checks[-1].split
+    blank_at = checks[-1].blank_at
+    torn = next((check for check in reversed(checks) if check.open_damage is not None), None)
+    if blank_at is not None:
+        behind = blank_at - split.file_offset + 8
+        if split.data_end > behind:
+            detail = "bytes that are not zero after the file's end mark"
+            at = split.file_offset + behind
+            yield Finding(finding_kinds.LOG_AFTER_BLANK, detail, split.path, at, split.data_end - behind)
+    elif torn is not None and torn.open_damage is not None and torn.open_finding is not None:
+        if is_last and torn.open_damage.code is not DamageCode.PHYSICAL_OFFSET:
+            detail = f"bytes after the last record: {torn.open_damage.code.text}"
+            yield replace(torn.open_finding, kind=finding_kinds.LOG_TAIL, detail=detail)
+        else:
+            yield torn.open_finding
+    elif not is_last and not any(check.failed for check in checks):
+        at = checks[-1].end_physical_offset
+        yield Finding(finding_kinds.LOG_NO_BLANK, "no end mark after the file's last record", split.path, at)
+
+
+def unended(checks: Sequence[SplitCheck]) -> list[tuple[int, int]]:
+    """Return what is lost of files that have no end mark though others follow: from walk's end to file's end."""
+    with_data = [check for check in checks if check.split.data_end > 0]
+    files = [list(own)[-1] for _, own in groupby(with_data, key=lambda check: check.split.path)]
+    return [
+        (last.end_physical_offset, last.split.file_offset + last.split.file_bytes)
+        for last in files[:-1]
+        if last.blank_at is None
+    ]
+
+
+def _hole_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
+    used = [number for number, check in enumerate(checks) if check.split.data_end > 0]
+    for number in range(used[-1] if used else 0):
+        split = checks[number].split
+        if split.data_end == 0 and split.file_bytes > 0:
+            detail = "nothing but zeros, and files with records after it"
+            yield Finding(finding_kinds.SEGMENT_HOLE, detail, split.path, split.file_offset, split.file_bytes)
+
+
+def log_end(checks: Sequence[SplitCheck]) -> int:
+    """Return one past the last byte of the log that was checked; of a file that has ended, one past the file."""
+    for check in reversed(checks):
+        if check.split.data_end > 0:
+            return (
+                check.split.file_offset + check.split.file_bytes
+                if check.blank_at is not None
+                else check.end_physical_offset
+            )
+    return checks[0].split.file_offset if checks else 0

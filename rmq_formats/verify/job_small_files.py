@@ -1,0 +1,104 @@
+"""Checks a store's small files in the driver of a verification: ``abort``, checkpoint, and the broker's config."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES
+from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.storage.segments import Storage, opened, read_range
+from rmq_formats.storage.store_variants import StoreVariants, Variant
+from rmq_formats.verify import checkpoint_and_config, finding_kinds, job_scan
+from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.findings import Finding, FindingList
+from rmq_formats.verify.job_queues import QueueClaims
+from rmq_formats.verify.job_scan import SplitCheck
+
+CHECKPOINT_SIXTH_END: Final = CHECKPOINT_USED_BYTES + 8  # of brokers from 5.5 on
+
+QueuesByPartition = Sequence[Sequence[tuple[str, int]]]
+
+
+def read_checkpoint(storage: Storage, path: str) -> tuple[bytes | None, int]:
+    """Read the checkpoint as a broker does, and the file's size; None if there is none or it cannot be read."""
+    try:
+        with opened(storage, path) as file:
+            return read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES)), file.size_bytes
+    except (StoreError, OSError):
+        return None, 0
+
+
+class SmallFilesCheck:
+    """Check of a store's small files.
+
+    Args:
+        storage: where the store is.
+        root: the store's root.
+        variants: layouts that the store has.
+        findings: added to.
+        excused: added to: findings that are none if a broker wrote on meanwhile.
+    """
+
+    def __init__(
+        self, storage: Storage, root: str, variants: StoreVariants, findings: FindingList, excused: FindingList
+    ) -> None:
+        self.storage, self.root, self.variants = storage, root, variants
+        self.findings, self.excused = findings, excused
+
+    def check(self, queues: QueuesByPartition, checks: Sequence[SplitCheck]) -> QueueClaims:
+        """Check them; return what they say of the queues.
+
+        Args:
+            queues: the queues that have directories, by partition.
+            checks: results of the log's scan.
+        """
+        if self.storage.exists(paths.abort_file(self.root)):
+            self.findings.add(Finding(finding_kinds.ABORT, "the file abort is there", paths.abort_file(self.root)))
+        self._check_checkpoint(checks)
+        config = paths.config_dir(self.root)
+        texts = config_texts(self.storage, config, self.findings)
+        known = self._known_topics(texts.get("topics.json"))
+        if known is not None:
+            self._tell_unknown_topics(queues, known)
+        elif any(queues) and self._lacks_topics(texts):
+            detail = "neither it nor its .bak is there"
+            self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
+        groups = checkpoint_and_config.consumer_claims(texts.get("consumerOffset.json", "{}"))
+        delays = checkpoint_and_config.delay_claims(texts.get("delayOffset.json", "{}"))
+        return QueueClaims(
+            known_topics=known,
+            unchecked_topics=self.variants.batch_topics.union(*(check.batch_topics for check in checks)),
+            offsets={f"{config}/consumerOffset.json": list(groups), f"{config}/delayOffset.json": list(delays)},
+        )
+
+    def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
+        path = paths.checkpoint_file(self.root)
+        data, size_bytes = read_checkpoint(self.storage, path)
+        if data is None and self.storage.exists(path):
+            self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
+            return
+        if data is not None and Variant.FROM_5_4 in self.variants:  # it has a sixth number, which is left out here
+            data = data[:CHECKPOINT_USED_BYTES].ljust(CHECKPOINT_SIXTH_END, b"\0") + data[CHECKPOINT_SIXTH_END:]
+        latest_ms = max((check.latest_ms for check in checks), default=-1)
+        for finding in checkpoint_and_config.checkpoint_findings(
+            data, size_bytes, path, latest_ms, job_scan.log_end(checks)
+        ):
+            (self.excused if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
+
+    def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
+        """Whether there is a config without ``topics.json``, and the topics are not elsewhere."""
+        is_elsewhere = "topics.json" in texts or Variant.ROCKSDB_CONFIG in self.variants
+        return not is_elsewhere and self.storage.exists(paths.config_dir(self.root))
+
+    def _known_topics(self, text: str | None) -> frozenset[str] | None:
+        """Topics that the broker knows; None if that is not known."""
+        if text is not None and Variant.ROCKSDB_CONFIG not in self.variants:
+            with suppress(DecodeError):
+                return frozenset(config_json.topic_names(text))
+        return None
+
+    def _tell_unknown_topics(self, queues: QueuesByPartition, known: frozenset[str]) -> None:
+        for topic in sorted({topic for part in queues for topic, _ in part} - known):
+            path = f"{paths.consumequeue_dir(self.root)}/{topic}"
+            self.findings.add(Finding(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic))

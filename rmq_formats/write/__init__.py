@@ -1,0 +1,1 @@
+"""Writes rows as a RocketMQ store: CommitLog, ConsumeQueue and Index, published in one step."""

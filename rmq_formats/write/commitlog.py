@@ -1,0 +1,214 @@
+"""Writes or extends a store from rows: tasks encode records beside it, a commit places them and publishes all.
+
+- ``begin_write`` checks all preconditions, before anything is written.
+- ``write_pieces`` of ``piece`` is the task.
+- ``commit_write`` extends the log, or makes a new one, in a directory beside it, has the queues and the Index
+  rebuilt there if asked to, and replaces the old directories by the new ones.
+
+Killed at any instant, the store has the old log or the new one. The next write clears what a killed one leaves.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.arrow.encode import EncodeOptions
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import BLANK_BYTES
+from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
+from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
+from rmq_formats.kernels.encode import rows
+from rmq_formats.rebuild.job import check_rebuild, rebuild_store
+from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.segments import LocalStorage, Segment
+from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.publish import publish
+from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.write.job import WriteJob, begin_job, check_target
+from rmq_formats.write.log_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes
+from rmq_formats.write.piece import WrittenTask
+from rmq_formats.write.place import LogEnd, LogWriter
+from rmq_formats.write.topics import add_topics, queue_counts, read_topics
+
+_MAX_FILE_BYTES: Final = (1 << 31) - 1  # mappedFileSizeCommitLog is a Java int
+# Files beside a log that refer to it: queues of the old log beside the new one would lead to other messages.
+_DERIVED: Final = ("consumequeue", "consumequeue_ext", "index", "checkpoint", "abort")
+_REPLACED: Final = ("commitlog", "consumequeue", "consumequeue_ext", "index")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Options of a write of records.
+
+    Attributes:
+        root: of the store, a local directory; made if missing.
+        overwrite: replace the old log by a new one, instead of appending to it.
+        commitlog_file_bytes: ``mappedFileSizeCommitLog``; None is that of the store, else 1 GiB.
+        crc_way: see ``EncodeOptions``.
+        keep_offsets: see ``EncodeOptions``; needs ``overwrite``, or a store without a log.
+        dispatch: options for building ConsumeQueue and Index; None builds neither.
+    """
+
+    root: str
+    overwrite: bool
+    commitlog_file_bytes: int | None = None
+    crc_way: int = rows.CRC_AS_GIVEN
+    keep_offsets: bool = False
+    dispatch: RebuildOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogWrite:
+    """State of a write of records, shared by its tasks and its commit.
+
+    Attributes:
+        options: what it is to do.
+        file_bytes: size of the CommitLog's files.
+        job: handle with the work directory.
+    """
+
+    options: WriteOptions
+    file_bytes: int
+    job: WriteJob
+
+    @property
+    def encoding(self) -> EncodeOptions:
+        """Encoder options of the write."""
+        options = self.options
+        return EncodeOptions(self.job.now_ms, options.crc_way, options.keep_offsets, self.file_bytes - BLANK_BYTES)
+
+
+def begin_write(options: WriteOptions) -> LogWrite:
+    """Begin a write: check all that can be checked, and create its work directory.
+
+    Raises:
+        StoreLockedError: a broker has the store.
+        StoreSizeError: sizes that no broker could use, or not the store's.
+        StoreLayoutError: a store with layouts that the write would get wrong.
+        StoreError: the store cannot be extended, or not be written to.
+        OptionError: options that do not go together.
+    """
+    check_target(options.root)
+    refuse_write(options.root, overwrite=options.overwrite)
+    segments = log_segments(options.root)
+    if options.overwrite:
+        file_bytes = log_file_bytes([], options.commitlog_file_bytes or usual_file_bytes(segments))
+    else:
+        file_bytes = log_file_bytes(segments, options.commitlog_file_bytes)
+    if not RECORD_FIXED_BYTES_V1 + BLANK_BYTES <= file_bytes <= _MAX_FILE_BYTES:
+        raise OptionError(f"CommitLog file size {file_bytes}: must be 100 to {_MAX_FILE_BYTES} bytes")
+    if options.dispatch is not None:
+        options.dispatch.sizes.check()
+    read_topics(options.root)
+    if segments and not options.overwrite:
+        if options.keep_offsets and not is_empty(segments):
+            raise OptionError(f"{options.root}: has a log; offsets can be kept only in a new one, with overwrite")
+        log_end(segments, file_bytes)
+        if options.dispatch is not None:
+            check_rebuild(options.root, None, options.dispatch)
+    return LogWrite(options, file_bytes, begin_job(options.root))
+
+
+def refuse_write(root: str, *, overwrite: bool) -> None:
+    """Refuse a store whose other layouts a write would get wrong. Raises StoreLayoutError."""
+    storage = LocalStorage()
+    found = store_variants.recognise(storage, root)
+    store_variants.refuse(store_variants.no_new_log(found) if overwrite else store_variants.no_write(found))
+    if overwrite:
+        refuse_unknown(storage, root, _REPLACED)
+
+
+def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) -> int:
+    """Commit a write: give the records of all tasks their offsets, and publish the store with them.
+
+    Args:
+        write: of ``begin_write``.
+        tasks: results of the tasks, in the order of their rows.
+        runner: runs the build of queues and Index.
+
+    Returns:
+        Number of records written.
+
+    Raises:
+        StoreLockedError: a broker has the store by now.
+        StoreError: another write has begun, offsets that cannot be kept, or a disk that is full.
+    """
+    job = write.job
+    root = Path(job.root)
+    with told_as_store_errors(root), store_lock(job.root):
+        job.check_own()
+        _write_new_log(write, tasks)
+        names = ["commitlog", *_dispatch(write, runner)]
+        replaced = _REPLACED if write.options.overwrite else names[1:]  # what stood beside an old log's files stays
+        refuse_unknown(LocalStorage(), job.root, replaced)
+        add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
+        shutil.rmtree(job.pieces)  # a file deleted before it is flushed never reaches the disk
+        publish(job.work, root, names, _DERIVED if write.options.overwrite else ())
+    return sum(piece.row_count for task in tasks for piece in task.pieces)
+
+
+def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask]) -> None:
+    """Write ``new/commitlog``."""
+    options, file_bytes = write.options, write.file_bytes
+    directory = write.job.work / "new" / "commitlog"
+    directory.mkdir()
+    workers = len(os.sched_getaffinity(0))
+    segments = [] if options.overwrite else log_segments(options.root)
+    log_file_bytes(segments, file_bytes)
+    end = log_end(segments, file_bytes)
+    segments = [segment for segment in segments if segment.start_offset < end.physical_offset]  # else made ahead, empty
+    if segments:
+        _link_old(Path(options.root) / "commitlog", directory, segments, end.physical_offset)
+    elif options.keep_offsets:
+        end = _kept_begin(tasks, file_bytes)
+    writer = LogWriter(directory, end, file_bytes, keep_offsets=options.keep_offsets)
+    known = {} if options.overwrite else queue_ends(options.root, segments, end.physical_offset, workers)
+    writer.write(tasks, known)
+    if not any(directory.iterdir()):  # no rows at all: an empty log, not a missing one
+        with (directory / paths.segment_name(end.physical_offset)).open("xb") as file:
+            file.truncate(file_bytes)
+
+
+def _kept_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> LogEnd:
+    """Return where a log begins whose records keep their offsets: at the start of a file."""
+    first = min((piece.first_key for task in tasks for piece in task.pieces if piece.is_sorted), default=0)
+    begin = first // file_bytes * file_bytes
+    return LogEnd(begin, begin)
+
+
+def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
+    """Take over the old files by hard links, the last one as a copy, as the write changes that one.
+
+    Args:
+        old: the old log's directory.
+        new: the new one's.
+        segments: the old files that begin before the log's end; those behind it are not taken over.
+        end: the log's end, a physical offset.
+    """
+    last = Path(segments[-1].path)
+    for path in old.iterdir():
+        start = paths.parse_segment_name(path.name)
+        if path != last and (start is None or start < end):
+            os.link(path, new / path.name)
+    with last.open("rb") as source, (new / last.name).open("xb") as target:
+        left = end - segments[-1].start_offset
+        while left:
+            copied = os.copy_file_range(source.fileno(), target.fileno(), left)
+            if not copied:
+                raise StoreError(f"{last}: shrank while it was copied")
+            left -= copied
+        target.truncate(segments[-1].size_bytes)
+
+
+def _dispatch(write: LogWrite, runner: Runner) -> list[str]:
+    """Rebuild ConsumeQueue and Index beside the new log; return the names of their directories."""
+    if write.options.dispatch is None:
+        return []
+    new = write.job.work / "new"
+    rebuild_store(str(new), None, write.options.dispatch, runner)
+    return [name for name in ("consumequeue", "consumequeue_ext", "index") if (new / name).is_dir()]

@@ -1,0 +1,76 @@
+"""Writes ``config/topics.json`` of a store that is written without a broker, so that a broker serves its topics."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.tasks.publish import write_forced
+
+
+def topic_config(topic: str, queues: int) -> dict[str, Any]:
+    """Build a topic's config as in ``topics.json``, with read and write permission."""
+    return {
+        "attributes": {},
+        "order": False,
+        "perm": 6,  # read and write
+        "readQueueNums": queues,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": topic,
+        "topicSysFlag": 0,
+        "writeQueueNums": queues,
+    }
+
+
+def read_topics(root: str) -> dict[str, Any]:
+    """Read a store's ``topics.json``; nothing where there is none.
+
+    Raises:
+        StoreError: there is one that cannot be read.
+    """
+    path = Path(paths.config_dir(root)) / "topics.json"
+    if not path.exists():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        config_json.topic_configs(text)
+        found = config_json.loads(text)
+    except DecodeError as error:
+        raise StoreError(f"{path}: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Compute how many queues each topic must have so that these are among them."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in queues:
+        counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return counts
+
+
+def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
+    """Ensure that ``topics.json`` has topics with at least so many queues; all else in it stays.
+
+    The old file becomes the ``.bak`` (``ConfigManager#persist``).
+    """
+    found = read_topics(root)
+    table = found.get("topicConfigTable") or {}
+    changed = False
+    for topic, queues in counts.items():
+        config = table.setdefault(topic, topic_config(topic, 0))
+        for name in ("readQueueNums", "writeQueueNums"):
+            if config.get(name, 0) < queues:
+                config[name] = queues
+                changed = True
+    if not changed:
+        return
+    version = found.get("dataVersion") or {}
+    found["dataVersion"] = {"stateVersion": 0, **version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
+    found["topicConfigTable"] = table
+    path = Path(paths.config_dir(root)) / "topics.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        write_forced(path.with_name("topics.json.bak"), path.read_bytes())
+    write_forced(path, json.dumps(found, indent=1).encode())

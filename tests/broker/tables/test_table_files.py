@@ -1,0 +1,179 @@
+"""The broker's tables in their files: written off the event loop, many changes at once, and again after a failure."""
+
+import asyncio
+import errno
+import json
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables import names
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Handler
+from rmq_core.store.config import FlushDiskType, StoreConfig
+from rmq_core.store.files.disk import Disk
+from tests.broker.conftest import Asker, eventually, small_store
+
+
+class CountingDisk(Disk):
+    """A disk that counts the files replaced, and cannot replace some.
+
+    Attributes:
+        replaced: names of files, in order.
+        threads: that have replaced one.
+        failing: names that cannot be.
+        fails_late: they have their new content then, but not for certain.
+    """
+
+    def __init__(self) -> None:
+        self.replaced: list[str] = []
+        self.threads: set[int] = set()
+        self.failing: set[str] = set()
+        self.fails_late = False
+
+    def replace(self, path: str, data: bytes) -> None:
+        name = Path(path).name
+        if name in self.failing and not self.fails_late:
+            raise OSError(errno.EIO, "Input/output error", path)
+        super().replace(path, data)
+        self.replaced.append(name)
+        if name in self.failing:
+            raise OSError(errno.EIO, "Input/output error", path)
+        self.threads.add(threading.get_ident())
+
+
+@pytest.fixture
+def disk() -> CountingDisk:
+    """The broker's disk."""
+    return CountingDisk()
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """A broker that writes what it has periodically."""
+    return BrokerConfig(listen_port=0, flush_consumer_offset_interval_ms=20, flush_delay_offset_interval_ms=20)
+
+
+@pytest.fixture(params=list(FlushDiskType))
+def store_config(tmp_path: Path, request: pytest.FixtureRequest) -> StoreConfig:
+    """A store of each kind."""
+    return small_store(tmp_path / "store", request.param)
+
+
+@pytest.fixture
+async def asker(config: BrokerConfig, store_config: StoreConfig, disk: CountingDisk) -> AsyncIterator[Asker]:
+    """A running broker on the disk, with its client."""
+    handlers: dict[int, Handler] = {}
+    async with Broker(config, store_config, disk=disk) as broker, RemotingClient(handlers) as client:
+        yield Asker(broker, client, handlers)
+
+
+def table(asker: Asker, name: str) -> str:
+    """The text of a file in ``config/``; nothing if there is none."""
+    path = Path(asker.broker.store.config.root, "config", name)
+    return path.read_text() if path.exists() else ""
+
+
+async def test_new_groups_of_many_pulls_are_written_together_and_off_the_loop(asker: Asker, disk: CountingDisk) -> None:
+    await asker.send("T")
+    fields = {"topic": "T", "queueId": 0, "queueOffset": 5, "maxMsgNums": 1, "sysFlag": 0, "commitOffset": 0,
+              "suspendTimeoutMillis": 0, "subVersion": 0}  # fmt: skip
+    groups = [f"group{number}" for number in range(1000)]
+    await asyncio.gather(*(asker.ask(RequestCode.PULL_MESSAGE, fields | {"consumerGroup": name}) for name in groups))
+
+    async def are_written() -> bool:
+        return all(f'"{name}"' in table(asker, "subscriptionGroup.json") for name in groups)
+
+    await eventually(are_written)
+    assert disk.replaced.count("subscriptionGroup.json") < len(groups) // 10
+    assert threading.get_ident() not in disk.threads
+
+
+async def test_a_message_of_a_new_topic_is_acknowledged_once_the_topic_is_written(asker: Asker) -> None:
+    answers = await asyncio.gather(*(asker.send(f"N{number % 7}", b"%d" % number) for number in range(70)))
+    assert {answer.code for answer in answers} == {0}
+    assert all(f'"N{number}"' in table(asker, "topics.json") for number in range(7))
+
+
+async def test_what_could_not_be_written_is_written_when_the_disk_does_it_again(
+    asker: Asker, disk: CountingDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.failing = {"topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json"}
+    assert (await asker.send("New")).code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert (await asker.send("New")).code == ResponseCode.FLUSH_DISK_TIMEOUT
+    made = await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, {
+        "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false",
+    })  # fmt: skip
+    assert made.code == ResponseCode.SYSTEM_ERROR
+    assert "topics.json cannot be written" in str(made.remark)
+    await asker.pull("New", consumerGroup="slow", sysFlag=5, commitOffset=1)
+    await asker.send("TopicTest", properties={"DELAY": "1"})
+
+    async def has_failed() -> bool:
+        return all(name in caplog.text for name in disk.failing - {"delayOffset.json"})
+
+    await eventually(has_failed)
+    disk.failing = set()
+
+    async def is_written() -> bool:
+        return (
+            '"Made"' in table(asker, "topics.json") and '"New"' in table(asker, "topics.json")
+            and '"slow"' in table(asker, "subscriptionGroup.json")
+            and "New@slow" in table(asker, "consumerOffset.json") and table(asker, "delayOffset.json") != ""
+        )  # fmt: skip
+
+    await eventually(is_written)
+    assert (await asker.send("New")).code == 0
+
+
+@pytest.mark.parametrize("slave", [False, True])
+async def test_offsets_beyond_the_end_of_what_a_store_has_are_set_back(
+    config: BrokerConfig, store_config: StoreConfig, slave: bool
+) -> None:
+    handlers: dict[int, Handler] = {}
+    async with Broker(config, store_config) as broker, RemotingClient(handlers) as client:
+        asker = Asker(broker, client, handlers)
+        for _ in range(5):
+            await asker.send("T")
+    directory = Path(store_config.root, "config")
+    offsets = {"T@ahead": {0: 10, 3: 2}, "T@right": {0: 5}, "Gone@ahead": {0: 4}}
+    directory.joinpath("consumerOffset.json").write_text(json.dumps({"offsetTable": offsets}))
+    directory.joinpath("delayOffset.json").write_text(json.dumps({"offsetTable": {"1": 7}}))
+    again = BrokerConfig(listen_port=0, broker_role="SLAVE", broker_id=1) if slave else config
+    async with Broker(again, store_config) as broker:
+        assert broker.state.offsets.table == {"T@ahead": {0: 5, 3: 0}, "T@right": {0: 5}, "Gone@ahead": {0: 0}}
+    written = json.loads(directory.joinpath("delayOffset.json").read_text())["offsetTable"]
+    assert written == {"1": 0}
+
+
+async def test_a_file_that_was_replaced_but_not_forced_is_written_again(asker: Asker, disk: CountingDisk) -> None:
+    disk.failing, disk.fails_late = {"topics.json"}, True
+    assert (await asker.send("New")).code == ResponseCode.FLUSH_DISK_TIMEOUT
+    assert '"New"' in table(asker, "topics.json")
+    disk.failing = set()
+    disk.replaced.clear()
+    assert (await asker.send("New")).code == 0
+    assert "topics.json" in disk.replaced
+
+
+async def test_clients_make_no_more_topics_and_groups_than_their_files_can_bear(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics, groups = asker.broker.state.topics.table, asker.broker.state.groups.table
+    monkeypatch.setattr(names, "MOST_MADE_BY_USE", len(topics) + 2)
+    assert [(await asker.send(f"N{number}")).code for number in range(3)] == [0, 0, ResponseCode.TOPIC_NOT_EXIST]
+    assert (await asker.send("%RETRY%of_nobody")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await asker.send("N0")).code == 0
+    monkeypatch.setattr(names, "MOST_MADE_BY_USE", len(groups) + 2)
+    for number in range(3):
+        answer = await asker.pull("N0", consumerGroup=f"G{number}")
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    made = await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G2"}')
+    assert made.code == 0
+    assert (await asker.pull("N0", consumerGroup="G2")).code == 0

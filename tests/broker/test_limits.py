@@ -1,0 +1,141 @@
+"""What a stranger sends at its limits is answered soon, and does not keep the others waiting."""
+
+import asyncio
+
+import pytest
+
+from rmq_core.broker.broker import Broker
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.remoting.bodies import ConsumeTimeSpans, SubscriptionData, TopicStats, decode_body
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.errors import ConnectionLostError
+from rmq_core.remoting.header import request
+from tests.broker.conftest import Asker, messages
+from tests.broker.frame_fuzz import FuzzReport, fuzz_frames
+from tests.torture import TIMES, rounds
+
+QUEUES = 65_536
+PATIENCE_S = 60  # on a busy machine
+
+
+def handled_codes(broker: Broker) -> list[int]:
+    return sorted(broker._server._handlers)
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "limit"),
+    [
+        (RequestCode.UPDATE_BROKER_CONFIG, b"a\\\n" * (700 << 10), "maxBodyBytes"),
+        (RequestCode.GET_TOPIC_CONFIG, b"x" * (1 << 20), "maxBodyBytes"),
+        (RequestCode.HEART_BEAT, b'{"consumerDataSet":[' + b"{}," * (5 << 20) + b"{}]}", "maxListBytes"),
+        (RequestCode.HEART_BEAT, b'{"consumerDataSet":[' + b"{}," * (100 << 10) + b"{}]}", "maxListObjects"),
+        (RequestCode.LOCK_BATCH_MQ, b'{"mqSet":[' + b"{}," * (100 << 10) + b"{}]}", "maxListObjects"),
+    ],
+    ids=["settings", "a body that is not wanted", "a heartbeat", "members of a heartbeat", "queues to lock"],
+)
+async def test_bodies_over_their_limit_are_refused_by_its_name(
+    asker: Asker, code: int, body: bytes, limit: str
+) -> None:
+    answer = await asker.ask(code, {"topic": "T"}, body)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert limit in (answer.remark or "")
+    assert (await asker.send("T")).code == 0
+
+
+async def test_a_heartbeat_in_the_dialect_of_fastjson_is_read_if_it_is_short(asker: Asker) -> None:
+    short = b'{"clientID":"c","consumerDataSet":[{"groupName":"cg","subscriptionDataSet":[{"topic":"T",1:2}]}]}'
+    assert (await asker.ask(RequestCode.HEART_BEAT, {}, short)).code == 0
+    long = short.replace(b"1:2", b"1:2," * 100_000 + b"1:2")
+    answer = await asker.ask(RequestCode.HEART_BEAT, {}, long)
+    assert (answer.code, "too long" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+async def test_expressions_over_their_limit_are_refused(asker: Asker) -> None:
+    await asker.send("T")
+    for kind, expression in (("TAG", "a||" * 6000), ("SQL92", "a>1 AND " * 3000 + "a>1")):
+        answer = await asker.pull("T", subscription=expression, expressionType=kind)
+        assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        assert "maxExpressionChars" in (answer.remark or "")
+    many = [SubscriptionData(topic=f"T{n}", expression_type="SQL92", sub_string=f"a>{n}" * 40) for n in range(400)]
+    assert (await asker.heartbeat("cg", *many)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_a_query_is_answered_with_what_fits_into_a_frame(asker: Asker) -> None:
+    for _ in range(20):
+        assert (await asker.send("T", bytes(900_000), properties={"KEYS": "k"})).code == 0
+    fields = {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+    answer = await asker.ask(RequestCode.QUERY_MESSAGE, fields)
+    assert answer.code == 0
+    assert [one.queue_offset for one in messages(answer)] == list(range(19, 2, -1))
+
+
+async def test_a_header_that_no_client_sends_ends_its_connection(asker: Asker) -> None:
+    with pytest.raises(ConnectionLostError):
+        await asker.ask(RequestCode.PULL_MESSAGE, {"subscription": "a||" * (5 << 20)})
+    assert (await asker.send("T")).code == 0
+
+
+@pytest.mark.long
+async def test_the_others_are_served_while_all_queues_of_a_wide_topic_are_told(asker: Asker) -> None:
+    created = await asker.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        {
+            "topic": "Wide", "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6,
+            "topicFilterType": "SINGLE_TAG", "order": "false",
+        },
+    )  # fmt: skip
+    assert created.code == 0
+    await asker.heartbeat("cg", SubscriptionData(topic="Wide"))
+    group = {"group": "cg", "consumerGroup": "cg", "topic": "Wide"}
+    turns = [0]  # of the loop; the first are of the time before
+
+    async def count_turns() -> None:
+        while True:
+            turns[-1] += 1
+            await asyncio.sleep(0.001)
+
+    counting = asyncio.create_task(count_turns())
+    found = []
+    for code, more in (
+        (RequestCode.GET_TOPIC_STATS_INFO, {}),
+        (RequestCode.GET_CONSUME_STATS, {}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {}),
+        (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"timestamp": "-1", "isForce": "true"}),
+    ):
+        turns.append(0)
+        found.append(await asker.client.invoke(asker.broker.address, request(code, group | more), PATIENCE_S))
+    counting.cancel()
+    stats, progress, spans, reset = [answer.body for answer in found]
+    assert len(decode_body(stats, TopicStats).offset_table) == QUEUES
+    assert len(decode_body(spans, ConsumeTimeSpans).consume_time_span_set) == QUEUES
+    assert bytes(progress).count(b'"brokerOffset"') == bytes(reset).count(b'"Wide"') == QUEUES
+    assert min(turns[1:]) > 3  # it takes some 0.5 s, in slices of 0.01 s, on an idle machine
+
+
+class TestFuzz:
+    """Each request code with frames at its limits and at random."""
+
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        return BrokerConfig(listen_port=0, channel_expired_timeout_ms=1 << 31)
+
+    async def fuzz(self, asker: Asker, seed: int, limits_of: list[int]) -> FuzzReport:
+        async def healthy() -> None:
+            assert (await asker.send("Healthy")).code == 0
+
+        await asker.send("T", properties={"KEYS": "k"})
+        await asker.heartbeat("G", SubscriptionData(topic="T"))
+        codes = handled_codes(asker.broker)
+        report = await fuzz_frames(asker.broker.address, codes, seed, 300, limits_of=limits_of, healthy=healthy)
+        assert report.healthy > 0
+        assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.25), (seed, report)
+        assert report.grown_bytes < 4 * (16 << 20) + (48 << 20), (seed, report)  # 48 MiB are the stranger's own
+        return report
+
+    @pytest.mark.torture
+    @pytest.mark.parametrize("seed", rounds(1))
+    async def test_no_frame_keeps_the_loop_or_takes_the_memory(self, asker: Asker, seed: int) -> None:
+        codes = handled_codes(asker.broker)
+        report = await self.fuzz(asker, seed, codes if TIMES > 1 else codes[seed::6])
+        assert report.frames > 1000
+        assert set(report.answers) > {0, ResponseCode.INVALID_PARAMETER, ResponseCode.SYSTEM_ERROR}

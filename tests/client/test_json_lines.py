@@ -1,0 +1,49 @@
+"""Messages as lines of JSON."""
+
+import json
+
+import pytest
+
+from rmq_core.client import Message, MessageError
+from rmq_core.client.json_lines import line_of_message, message_of_line
+from tests.client.conftest import received
+
+
+def test_a_line_has_all_that_a_message_can_have() -> None:
+    line = b'{"topic":"T","body":"b\\u00fc","tags":"A","keys":"k l","properties":{"x":"y"},"flag":3,"delay_level":2}'
+    assert message_of_line(line, None) == Message(
+        "T", "bü".encode(), tags="A", keys="k l", properties={"x": "y"}, flag=3, delay_level=2
+    )
+
+
+def test_the_topic_that_is_given_goes_before_that_of_the_line() -> None:
+    assert message_of_line(b'{"topic":"T","body":"b"}', "U").topic == "U"
+
+
+def test_what_is_printed_can_be_sent_again() -> None:
+    for body in (b"text", b"\xff\x00"):
+        line = line_of_message(received(7, body))
+        assert line.endswith(b"\n")
+        assert json.loads(line)["queue_offset"] == 7
+        again = message_of_line(line, None)
+        assert (again.topic, again.body) == ("T", body)
+        assert again.properties == {}  # it gets a unique key of its own
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "not a message"),
+        (b"[]", "not a message"),
+        (b"\xff", "not a message"),
+        (b"[" * 100_000, "not a message"),
+        (b'{"bdy":"x"}', "unknown field `bdy`"),
+        (b'{"topic":"T"}', "neither body"),
+        (b'{"topic":"T","body_base64":"!"}', "body_base64"),
+        (b'{"topic":"T","body":1}', "not a message"),
+        (b'{"body":"x"}', "no topic"),
+    ],
+)
+def test_a_line_that_is_no_message_is_refused(line: bytes, reason: str) -> None:
+    with pytest.raises(MessageError, match=reason):
+        message_of_line(line, None)

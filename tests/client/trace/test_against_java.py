@@ -1,0 +1,69 @@
+"""Traces of the original's clients read here, and ours by its mqadmin."""
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rmq_core.client import Admin, Message, Producer, ProducerOptions, PushConsumer, PushOptions, ReceivedMessage
+from rmq_core.client.options import StartPosition
+from rmq_core.remoting.loop import run
+from rmq_formats.codecs.trace import TRACE_TOPIC, MessageType, TraceRecord, TraceType, decode_trace, encode_trace
+from tests.broker_processes import Standalone
+from tests.client.trace.test_clients import traces_of
+from tests.interop import peer
+
+pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("trace")]
+SOURCE = Path(__file__).parent / "Traced.java"
+
+
+def test_mqadmin_shows_what_our_clients_trace(running: Standalone) -> None:
+    async def main() -> str:
+        heard = asyncio.Event()
+        options = PushOptions(start=StartPosition.FIRST, enable_trace=True)
+        consumer = PushConsumer(running.namesrv, "our_cg", lambda _: heard.set(), options)
+        consumer.subscribe("Shown")
+        async with Producer(running.namesrv, "our_pg", ProducerOptions(enable_trace=True)) as producer:
+            sent = await producer.send(Message("Shown", b"hello", tags="TagA", keys="4711"))
+            async with consumer, asyncio.timeout(60):
+                await heard.wait()
+        return sent.msg_id
+
+    msg_id = run(main())
+    shown = peer.command("queryMsgTraceById", "-n", running.namesrv, "-i", msg_id)
+    lines = [line.split() for line in shown.splitlines() if line.startswith(("Pub ", "Sub "))]
+    assert [(line[0], line[1], line[-1]) for line in lines] == [
+        ("Pub", "our_pg", "success"), ("Sub", "our_cg", "success"),
+    ]  # fmt: skip
+    assert lines[0][2] == "127.0.0.1"
+
+
+def test_what_the_original_traces_is_read_and_written_the_same(running: Standalone) -> None:
+    peer.build()
+    jars = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer") / "lib/*"
+    done = subprocess.run(
+        ["java", peer.QUICK_START, "-cp", str(jars), str(SOURCE), running.namesrv, "FromJava"],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    ids = [line.removeprefix("SENT ") for line in done.stdout.splitlines() if line.startswith("SENT ")]
+
+    async def trace_messages_of(key: str) -> list[ReceivedMessage]:
+        async with Admin(running.namesrv) as admin:
+            return await admin.query_by_key(TRACE_TOPIC, key)
+
+    sends: list[TraceRecord] = []
+    for msg_id in ids:
+        for message in run(trace_messages_of(msg_id)):
+            assert "".join(map(encode_trace, decode_trace(message.body))).encode() == message.body
+        found = run(traces_of(running.namesrv, msg_id))
+        sends += [one for one in found if one.trace_type is TraceType.PUB]
+        calls = [one for one in found if one.trace_type in (TraceType.SUB_BEFORE, TraceType.SUB_AFTER)]
+        assert {(one.group, one.is_success) for one in calls} == {("java_cg", True)}
+        assert len({one.request_id for one in calls}) == 1
+        assert len(calls) == 2
+    assert [one.message_type for one in sends] == [MessageType.NORMAL, MessageType.DELAY, MessageType.HALF]
+    assert [(one.tags, one.keys) for one in sends] == [("TagA", "k1 k2"), (None, None), ("TagT", "k3")]
+    (ended,) = [one for one in found if one.trace_type is TraceType.END_TRANSACTION]
+    assert (ended.group, ended.transaction_state, ended.keys) == ("java_tg", "COMMIT_MESSAGE", "k3")

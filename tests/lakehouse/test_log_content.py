@@ -1,0 +1,62 @@
+"""What an export relies on: a log that is forced, and the very log that was exported before."""
+
+import errno
+import json
+import os
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from rmq_formats.errors import StoreError
+from tests.lakehouse.exported_stores import Exporter, plain, write
+
+pytestmark = pytest.mark.spark
+
+FIRST_MS = 1_700_000_000_000
+ONCE = ("--mode", "available-now")
+
+
+@pytest.mark.parametrize("mode", [(), ONCE], ids=["batch", "available-now"])
+def test_the_log_is_forced_before_it_is_read(
+    exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = write(exporter.store, plain(30), FIRST_MS)
+    disk = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if "/commitlog/" in os.readlink(f"/proc/self/fd/{descriptor}"):  # noqa: PTH115
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        disk(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises((StoreError, StreamingQueryException), match="cannot be forced to the disk: Input/output error"):
+        exporter.run(*mode)
+    monkeypatch.setattr(os, "fsync", disk)
+    assert exporter.run(*mode)[0]["messages"] == 30
+    assert exporter.offsets() == placed
+
+
+def test_a_log_that_was_cut_and_grew_anew_is_refused(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(20), FIRST_MS)
+    end = exporter.run()[0]["ending_physical_offset"]
+    write(exporter.store, plain(30), FIRST_MS + 1)  # records of the same sizes
+    for arguments in ((), ONCE):
+        with pytest.raises(StoreError, match=f"bytes 0 to {end} of the CommitLog are not those that .*table was"):
+            exporter.run(*arguments)
+    assert exporter.offsets() == placed
+    placed = write(exporter.store, plain(33), FIRST_MS + 1)
+    assert exporter.run("--from-offset", str(end))[0]["messages"] == 13
+    assert exporter.offsets() == placed
+    assert exporter.run()[0]["messages"] == 0
+
+
+def test_another_log_is_refused_by_a_table_of_keys(exporter: Exporter) -> None:
+    topic = {"topic": "Even", "format": "json", "schema": "n INT", "key": ["n"], "table": "numbers"}
+    spec = exporter.work / "spec.json"
+    spec.write_text(json.dumps({"topics": [topic]}))
+    bodies = [("Even", b'{"n": %d}' % (number % 3)) for number in range(9)]
+    write(exporter.store, bodies, FIRST_MS)
+    exporter.run("--typed", str(spec), table=False)
+    write(exporter.store, bodies * 2, FIRST_MS + 1)
+    with pytest.raises(StoreError, match=r"of the CommitLog are not those that .*numbers was exported from"):
+        exporter.run("--typed", str(spec), table=False)

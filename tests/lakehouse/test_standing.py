@@ -1,0 +1,122 @@
+"""How far a table has landed is told by what it holds: restored, cloned, altered, its identifier dropped."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.errors import OptionError, StoreError
+from tests.lakehouse.exported_stores import Exporter, plain, write
+
+pytestmark = pytest.mark.spark
+
+ONCE = ("--mode", "available-now")
+ORDERS = {"topic": "Even", "format": "json", "schema": "id STRING, n INT", "key": ["id"], "table": "orders"}
+
+
+def sql(exporter: Exporter, statement: str, name: str = "table") -> None:
+    exporter.spark.sql(statement.format(f"delta.`{exporter.work / name}`"))
+
+
+def orders(count: int) -> list[tuple[str, bytes]]:
+    """Of each four one has no JSON; there are three keys."""
+    return [("Even", json.dumps({"id": n % 3, "n": n}).encode() if n % 4 else b"bad") for n in range(count)]
+
+
+def spec(exporter: Exporter) -> tuple[str, ...]:
+    path = exporter.work / "spec.json"
+    path.write_text(json.dumps({"topics": [ORDERS]}))
+    return "--typed", str(path), "--dlq-table", str(exporter.work / "dead")
+
+
+def test_a_retention_of_identifiers_lands_nothing_twice(exporter: Exporter) -> None:
+    placed = write(exporter.store, orders(12))
+    exporter.run(*spec(exporter))
+    for name in ("table", "orders", "dead"):
+        sql(exporter, "ALTER TABLE {} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration'='7 days')", name)
+    assert exporter.run(*spec(exporter))[0]["messages"] == 0  # they are younger, and say so
+    for name in ("table", "orders", "dead"):
+        sql(exporter, "ALTER TABLE {} SET TBLPROPERTIES ('delta.setTransactionRetentionDuration'='1 second')", name)
+    time.sleep(1.1)
+    placed = write(exporter.store, orders(16))
+    report, code = exporter.run(*spec(exporter))
+    assert (report["exports"], report["undecoded"], code) == ({"raw": 4, "Even": 3}, 1, 0)
+    assert exporter.offsets() == placed
+    assert [row.physical_offset for row in exporter.rows("dead")] == placed[::4]
+
+
+def test_a_restored_table_is_told_and_landed_again(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(30))
+    exporter.run("--ending-physical-offset", str(placed[10]))
+    exporter.run("--ending-physical-offset", str(placed[20]))
+    sql(exporter, "DELETE FROM {} WHERE physical_offset = " + str(placed[3]))
+    there = [offset for offset in placed[:20] if offset != placed[3]]
+    sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 1")
+    for arguments in ((), ONCE):
+        with pytest.raises(StoreError) as told:
+            exporter.run(*arguments)
+        assert f"was restored to what it held up to {placed[10]}, and had landed up to {placed[20]}" in str(told.value)
+    assert exporter.offsets() == placed[:10]
+    report, code = exporter.run("--from-offset", str(placed[10]))
+    assert (report["messages"], code) == (20, 0)
+    assert exporter.offsets() == placed
+    again, _ = exporter.run("--from-offset", "0")
+    assert again["messages"] == 0
+    assert exporter.run()[0]["messages"] == 0
+    sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 3")  # the deletion; it is accepted as it is
+    end = report["ending_physical_offset"]
+    assert exporter.run("--from-offset", str(end))[0]["messages"] == 0
+    assert exporter.offsets() == there
+    assert exporter.run()[1] == 0
+    with pytest.raises(StoreError, match=f"--from-offset {end + 1}: .* has landed up to {end} only"):
+        exporter.run("--from-offset", str(end + 1))
+
+
+def test_a_restored_typed_table_is_merged_again(exporter: Exporter) -> None:
+    placed = write(exporter.store, orders(16))
+    arguments = spec(exporter)
+    exporter.run(*arguments, "--ending-physical-offset", str(placed[8]), table=False)
+    exporter.run(*arguments, table=False)
+    rows = exporter.rows("orders"), exporter.rows("dead")
+    history = exporter.spark.sql(f"DESCRIBE HISTORY delta.`{exporter.work}/orders`").where("version = 1")
+    (row,) = history.selectExpr("date_format(timestamp, 'yyyy-MM-dd HH:mm:ss.SSS') AS time").collect()
+    sql(exporter, "RESTORE TABLE {} TO TIMESTAMP AS OF '" + row.time + "'", "orders")
+    sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 1", "dead")
+    with pytest.raises(StoreError, match=f"orders: was restored to what it held up to {placed[8]}, "):
+        exporter.run(*arguments, table=False)
+    for _ in range(2):
+        exporter.run(*arguments, "--from-offset", str(placed[8]), table=False)
+        assert (exporter.rows("orders"), exporter.rows("dead")) == rows
+    assert exporter.run(*arguments, table=False)[0]["messages"] == 0
+
+
+def test_what_leaves_the_content_as_it_is_changes_nothing(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(20))
+    exporter.run()
+    sql(exporter, "DELETE FROM {} WHERE physical_offset IN " + str((placed[4], placed[19])))
+    sql(exporter, "ALTER TABLE {} ADD COLUMNS (note STRING)")
+    sql(exporter, "OPTIMIZE {}")
+    sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 3")  # undoes the compaction alone
+    placed = write(exporter.store, plain(24))
+    report, code = exporter.run()
+    assert (report["messages"], code) == (4, 0)
+    assert exporter.offsets() == [offset for offset in placed if offset not in (placed[4], placed[19])]
+
+
+def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(20))
+    end = exporter.run("--ending-physical-offset", str(placed[10]))[0]["ending_physical_offset"]
+    exporter.spark.sql(f"CREATE TABLE delta.`{exporter.work}/copy` SHALLOW CLONE delta.`{exporter.table}`")
+    exporter.table = Path(exporter.work / "copy")
+    with pytest.raises(StoreError, match="copy: its log does not tell how far it has landed"):
+        exporter.run()
+    assert exporter.run("--from-offset", str(end))[0]["messages"] == 10
+    assert [row.physical_offset for row in exporter.rows("copy")] == placed
+    assert exporter.run()[0]["messages"] == 0
+
+
+def test_a_stream_begins_nowhere_else_than_where_the_table_stands(exporter: Exporter) -> None:
+    write(exporter.store, plain(2))
+    with pytest.raises(OptionError, match="--from-offset needs --mode batch"):
+        exporter.run(*ONCE, "--from-offset", "0")

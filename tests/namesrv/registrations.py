@@ -1,0 +1,39 @@
+"""Registrations that the tests of this directory share."""
+
+from rmq_core.namesrv.routes.route_info import Registered, RouteInfo
+from rmq_core.remoting.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigAndMapping
+from rmq_core.remoting.namesrv_requests import BrokerId, RegisterBroker
+
+
+def broker(
+    name: str = "a", broker_id: int = 0, *, address: str | None = None, cluster: str = "C", **options: object
+) -> RegisterBroker:
+    return RegisterBroker(
+        broker_name=name,
+        broker_addr=address or f"{name}{broker_id}:10911",
+        cluster_name=cluster,
+        broker_id=broker_id,
+        ha_server_addr=f"{name}{broker_id}:10912",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def identity(one: RegisterBroker) -> BrokerId:
+    return BrokerId(
+        broker_name=one.broker_name, broker_addr=one.broker_addr, cluster_name=one.cluster_name, broker_id=one.broker_id
+    )
+
+
+def topics(*names: str, version: int = 1, state_version: int = 0, **settings: object) -> RegisterBrokerBody:
+    table = {name: TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4, **settings) for name in names}  # type: ignore[arg-type]
+    return RegisterBrokerBody(
+        topic_config_serialize_wrapper=TopicConfigAndMapping(
+            data_version=DataVersion(counter=version, state_version=state_version), topic_config_table=table
+        )
+    )
+
+
+def register(
+    routes: RouteInfo, one: RegisterBroker, body: RegisterBrokerBody, now_ms: int = 0, connection: object = None
+) -> Registered | None:
+    return routes.register(one, body, zone=None, connection=connection, now_ms=now_ms)

@@ -1,0 +1,157 @@
+"""Queues of several brokers, and queues whose first messages are gone: at our brokers, without a Spark session."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
+
+from rmq_core.client import Admin
+from rmq_core.remoting.loop import run
+from rmq_formats.errors import ClusterError, OptionError
+from rmq_formats.spark.live.batch import SpanPartition
+from rmq_formats.spark.live.options import ClusterQueue
+from rmq_formats.spark.live.plan import Span
+from rmq_formats.spark.live.source import ClusterSource
+from rmq_formats.spark.live.stream import ClusterStreamReader
+from tests import warm_processes
+from tests.broker_processes import COMMAND, configured, standalone
+from tests.spark.live.scenarios import fresh, make_topic
+
+pytestmark = [pytest.mark.xdist_group("live_places")]
+_CONF = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\ndiskMaxUsedSpaceRatio=99\n"
+Row = dict[str, Any]
+
+
+def read(namesrv: str, **options: str) -> list[Row]:
+    """The rows of a read."""
+    source = ClusterSource({"namesrv": namesrv, **options})
+    reader = source.reader(source.schema())
+    return [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
+
+
+@contextmanager
+def second_broker(directory: Path, namesrv: str) -> Iterator[None]:
+    """``rmq broker`` named broker-b."""
+    conf = directory / "b.conf"
+    conf.write_text(f"{_CONF}brokerName=broker-b\n")
+    command = [*COMMAND, "broker", "--store", str(directory / "b"), "-c", str(conf), "--namesrv", namesrv]
+    with (directory / "b.log").open("wb") as log:
+        process = warm_processes.Popen([*command, "--listen", "127.0.0.1:0"], stdout=subprocess.DEVNULL, stderr=log)
+    try:
+        run(until_two_brokers(namesrv))
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+async def until_two_brokers(namesrv: str) -> None:
+    async with asyncio.timeout(120), Admin(namesrv) as admin:
+        while len(await admin.masters()) < 2:
+            await asyncio.sleep(0.1)
+
+
+def test_queues_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
+    conf = tmp_path / "a.conf"
+    conf.write_text(_CONF)
+    with (
+        standalone(tmp_path / "a", "-c", str(conf), log=tmp_path / "a.log") as running,
+        second_broker(tmp_path, running.namesrv),
+    ):
+        topic, namesrv = make_topic(running.namesrv, fresh("Both")), running.namesrv
+        schema = StructType().add("body", BinaryType()).add("broker_name", StringType()).add("queue_id", IntegerType())
+        writer = ClusterSource({"namesrv": namesrv, "topic": topic}).writer(schema, False)
+        places = [(broker, queue_id) for broker in ("broker-a", "broker-b") for queue_id in (0, 1)]
+        columns = ("body", "broker_name", "queue_id")
+        sent = [dict(zip(columns, (b"%d" % one, *places[one % 4]), strict=True)) for one in range(40)]
+        arrow = pa.schema([("body", pa.binary()), ("broker_name", pa.string()), ("queue_id", pa.int32())])
+        writer.write(iter([pa.RecordBatch.from_pylist(sent, schema=arrow)]))
+        rows = read(namesrv, subscribe=topic)
+        assert sorted(((row["body"], row["broker_name"], row["queue_id"]) for row in rows), key=str) == sorted(
+            (tuple(row.values()) for row in sent), key=str
+        )
+        from_b = json.dumps({topic: {"broker-a:0": 10, "broker-a:1": 10, "broker-b:1": 4}})
+        left = sorted(int(row["body"]) for row in read(namesrv, subscribe=topic, startingOffsets=from_b))
+        assert left == sorted([*range(2, 40, 4), *range(19, 40, 4)])
+        with pytest.raises(Exception, match=r"queue 0 of '.*' is on several brokers: broker-a:0, broker-b:0"):
+            read(namesrv, subscribe=topic, startingOffsets=json.dumps({topic: {"0": 1}}))
+
+
+@pytest.fixture(scope="module")
+def cut(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A name server with a broker on a golden store whose first file of the log is gone."""
+    directory = tmp_path_factory.mktemp("cut")
+    shutil.copytree(golden("mixed") / "store", directory / "store")
+    (directory / "store" / "commitlog" / f"{0:020d}").unlink()
+    with configured(directory, _CONF) as running:
+        yield running.namesrv
+
+
+def test_messages_that_are_gone_are_an_error_or_left_out(cut: str) -> None:
+    rows = read(cut, subscribe="Orders")
+    queue = [row for row in rows if row["queue_id"] == 0]
+    first = queue[0]["queue_offset"]
+    assert 0 < first < 182
+    assert [row["queue_offset"] for row in queue] == list(range(first, 182))
+    options = {"assign": '{"Orders": [0]}', "startingOffsets": '{"Orders": {"0": 3}}'}
+    told = re.escape(f"Orders broker-a:0: offsets 3 to {first - 1} are gone")
+    with pytest.raises(ClusterError, match=told):
+        read(cut, **options)
+    assert len(read(cut, **options, failOnDataLoss="false")) == len(queue)
+
+
+def test_messages_that_go_after_planning_are_an_error_or_left_out(cut: str) -> None:
+    broker = read(cut, assign='{"Orders": [0]}')[0]["broker_name"]
+    partition = SpanPartition(Span(ClusterQueue("Orders", broker, 0), 0, 182))
+    source = ClusterSource({"namesrv": cut, "subscribe": "Orders"})
+    with pytest.raises(ClusterError, match=r"are gone: deleted while they were read"):
+        list(source.reader(source.schema()).read(partition))
+    source = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
+    batches = source.reader(source.schema()).read(partition)
+    assert sum(batch.num_rows for batch in batches) == len(read(cut, assign='{"Orders": [0]}'))
+
+
+def test_a_stream_tells_of_a_queue_that_is_shorter_than_its_checkpoint(cut: str) -> None:
+    source = ClusterSource({"namesrv": cut, "subscribe": "Orders"})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, ClusterStreamReader)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadMaxRows(1)) != start
+    (name, *_) = start["Orders"]
+    beyond = {"Orders": {**start["Orders"], name: 500}}
+    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are gone"):
+        reader.latestOffset(beyond, ReadAllAvailable())
+    reader.stop()
+    lenient = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
+    follower = lenient.streamReader(lenient.schema())
+    assert follower.latestOffset(beyond, ReadAllAvailable())["Orders"][name] == 500
+    follower.stop()
+    with pytest.raises(OptionError, match="is not one of rmq"):
+        reader.latestOffset({"physicalOffset": 5}, ReadAllAvailable())
+
+
+def test_a_batch_that_was_planned_before_a_queue_lost_its_end_is_an_error_or_told(cut: str) -> None:
+    source = ClusterSource({"namesrv": cut, "subscribe": "Orders"})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    (name, *_) = start["Orders"]
+    planned = {"Orders": {**start["Orders"], name: 500}}
+    with pytest.raises(ClusterError, match=f"Orders {name}: offsets 182 to 499 are gone"):
+        reader.partitions(start, planned)
+    reader.stop()
+    lenient = ClusterSource({"namesrv": cut, "subscribe": "Orders", "failOnDataLoss": "false"})
+    follower = lenient.streamReader(lenient.schema())
+    (partition,) = follower.partitions(start, planned)
+    assert isinstance(partition, SpanPartition)
+    assert (partition.span.begin, partition.span.end) == (start["Orders"][name], 182)
+    follower.stop()

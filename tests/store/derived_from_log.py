@@ -1,0 +1,90 @@
+"""What a store must be like, told from its log alone by the plain-Python codecs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmq_core.store.config import StoreConfig
+from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
+from rmq_formats.codecs.hashing import index_key_hash
+from rmq_formats.codecs.record import StoredMessage
+from tests.commitlog_walk_oracle import Frame, walk
+from tests.consumequeue_oracle import build_consumequeue, dispatch_tags_code, goes_to_consumequeue
+from tests.index_oracle import build_index, index_keys
+from tests.store_files import tree
+
+Expected = tuple[dict[str, bytes], list[bytes]]
+
+
+def records(config: StoreConfig, *, verify_crc: bool = True) -> list[StoredMessage]:
+    """The sound records of a store's log, in order."""
+    found = []
+    for path in sorted(Path(config.commitlog_path).iterdir()):
+        for item in walk(path.read_bytes(), int(path.name), verify_crc=verify_crc):
+            if isinstance(item, Frame):
+                found.append(item.decode())
+    return found
+
+
+def expected(config: StoreConfig) -> Expected:
+    """The files of ConsumeQueue by name, and those of the Index in order."""
+    levels = delay_levels_ms(config.delay_levels)
+    units: dict[tuple[str, int], list[tuple[int, Unit]]] = {}
+    entries: list[tuple[int | None, int, int]] = []
+    for message in records(config):
+        place = (message.physical_offset, message.store_timestamp_ms)
+        if goes_to_consumequeue(message.sys_flag):
+            unit = Unit(message.physical_offset, message.size, dispatch_tags_code(message, levels))
+            units.setdefault((message.topic, message.queue_id), []).append((message.queue_offset, unit))
+        entries.append((None, *place))
+        entries += [(index_key_hash(message.topic, key), *place) for key in index_keys(message)]
+    queues = {
+        f"{topic}/{queue_id}/{start:020d}": image
+        for (topic, queue_id), own in units.items()
+        for start, image in build_consumequeue(own, config.consumequeue_file_bytes).items()
+    }
+    index = build_index(entries, config.index_slots, config.index_entries) if config.index_enabled else []
+    return queues, index
+
+
+def found(config: StoreConfig) -> Expected:
+    """What is on the disk."""
+    root = Path(config.root)
+    index = tree(root / "index") if (root / "index").is_dir() else {}
+    queues = tree(root / "consumequeue") if (root / "consumequeue").is_dir() else {}
+    return queues, [index[name] for name in sorted(index)]
+
+
+def check_derived(config: StoreConfig, *, index: bool = True) -> None:
+    """ConsumeQueue, and Index if asked, are, byte for byte, what a fresh rebuild makes of the log."""
+    wanted, got = expected(config), found(config)
+    assert sorted(got[0]) == sorted(wanted[0])
+    for name, image in wanted[0].items():
+        assert got[0][name] == image, f"{name} differs at unit {first_difference(got[0][name], image) // 20}"
+    if not index:
+        return
+    assert len(got[1]) == len(wanted[1])
+    for number, (ours, theirs) in enumerate(zip(got[1], wanted[1], strict=True)):
+        assert ours == theirs, f"IndexFile {number} differs at byte {first_difference(ours, theirs)}"
+
+
+def first_difference(first: bytes, second: bytes) -> int:
+    """Position of the first byte in which two texts differ."""
+    for at, (left, right) in enumerate(zip(first, second, strict=False)):
+        if left != right:
+            return at
+    return min(len(first), len(second))
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message as it was given to a store."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+
+
+def sent_of(message: StoredMessage) -> Sent:
+    """The same of a stored one."""
+    return Sent(message.topic, message.queue_id, message.body, message.properties_bytes)

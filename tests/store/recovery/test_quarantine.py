@@ -1,0 +1,105 @@
+"""Quarantine and watermark: what is kept of damage, and what is known to be on the disk."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from rmq_core.store.commitlog.log import LogFile
+from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.watermark import COPIES, SECTOR_BYTES, Marks, Watermark, watermark_file
+from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC, Quarantine, tombstone
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.damage import Damage, DamageCode
+from rmq_formats.codecs.record import decode_record
+from tests.commitlog_walk_oracle import Frame, walk
+from tests.store.small_stores import QuickDisk
+
+FILE_BYTES = 1 << 14
+
+
+@pytest.mark.parametrize("size", [92, 93, 110, 1000, 4 << 20])
+def test_a_tombstone_is_a_record_of_just_that_size_that_no_one_gets(size: int) -> None:
+    message = decode_record(tombstone(size, 4096, 7), physical_offset=4096)
+    assert (message.size, message.recorded_physical_offset, message.store_timestamp_ms) == (size, 4096, 7)
+    assert message.sys_flag & 0xC == 0xC, "a rollback: neither queue nor Index"
+    assert TOMBSTONE_TOPIC.startswith(message.topic)
+
+
+@pytest.mark.parametrize("size", [92, 500, 5000])
+def test_what_is_buried_can_be_walked_over(tmp_path: Path, size: int) -> None:
+    image = random.Random(size).randbytes(FILE_BYTES)
+    path = tmp_path / f"{FILE_BYTES:020d}"
+    path.write_bytes(image)
+    file = LogFile(str(path), FILE_BYTES, FILE_BYTES, Disk())
+    quarantine = Quarantine(str(tmp_path), QuickDisk())
+    damage = Damage(FILE_BYTES + 1000, size, DamageCode.MAGIC)
+    kept = quarantine.keep(file, damage, 5)
+    assert quarantine.bury(file, damage, 5)
+    after = path.read_bytes()
+    assert Path(kept).read_bytes() == image[1000 : 1000 + size]
+    assert after[:1000] + after[1000 + size :] == image[:1000] + image[1000 + size :]
+    frames = list(walk(after[1000 : 1000 + size], damage.physical_offset, verify_crc=True))
+    assert all(isinstance(frame, Frame) for frame in frames)
+
+
+def test_what_is_too_small_for_a_record_stays(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(b"\xff" * FILE_BYTES)
+    file = LogFile(str(path), 0, FILE_BYTES, Disk())
+    assert not Quarantine(str(tmp_path), QuickDisk()).bury(file, Damage(100, 91, DamageCode.MAGIC), 5)
+    assert path.read_bytes() == b"\xff" * FILE_BYTES
+
+
+def test_damage_up_to_the_end_of_a_file_becomes_a_blank(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}"
+    path.write_bytes(b"\xff" * FILE_BYTES)
+    file = LogFile(str(path), 0, FILE_BYTES, Disk())
+    assert Quarantine(str(tmp_path), QuickDisk()).bury(file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5)
+    assert path.read_bytes()[-50:-42] == (50).to_bytes(4, "big") + bytes.fromhex("cbd43194")
+
+
+def mark(number: int) -> Watermark:
+    return Watermark(
+        clean=number % 2 == 0, log_flushed=number * 10, dispatched=number * 9, unit_total=number,
+        index_dispatched=number * 8, index_name=20240101000000000 + number, index_files=number,
+        index_header=bytes([number % 256]) * 40,
+    )  # fmt: skip
+
+
+def test_the_newer_of_two_copies_counts_and_a_torn_one_does_not(tmp_path: Path) -> None:
+    marks = Marks(str(tmp_path), QuickDisk())
+    assert marks.trusted() is None
+    for number in range(1, 6):
+        marks.write(mark(number), Checkpoint(physic_msg_timestamp_ms=number))
+    path = Path(watermark_file(str(tmp_path)))
+    image = path.read_bytes()
+    assert len(image) == COPIES * SECTOR_BYTES
+    found = Marks(str(tmp_path), QuickDisk()).trusted()
+    assert found is not None
+    assert (found.log_flushed, found.sequence) == (50, 5)
+    for byte in range(0, SECTOR_BYTES, 7):
+        torn = bytearray(image)
+        torn[SECTOR_BYTES + byte] ^= 1  # of the fifth, which is the second copy
+        path.write_bytes(torn)
+        fallback = Marks(str(tmp_path), QuickDisk()).trusted()
+        # The fourth knows its own checkpoint and the one before, not the fifth's: it is not trusted.
+        assert fallback is None or fallback == found
+
+
+def test_a_kill_between_the_two_files_leaves_a_trusted_mark(tmp_path: Path) -> None:
+    marks = Marks(str(tmp_path), QuickDisk())
+    marks.write(mark(1), Checkpoint(physic_msg_timestamp_ms=1))
+    before = (tmp_path / "checkpoint").read_bytes()
+    marks.write(mark(2), Checkpoint(physic_msg_timestamp_ms=2))
+    (tmp_path / "checkpoint").write_bytes(before)
+    found = Marks(str(tmp_path), QuickDisk()).trusted()
+    assert found is not None
+    assert found.log_flushed == 20
+
+
+def test_a_mark_is_not_trusted_after_the_original_has_worked_on_the_store(tmp_path: Path) -> None:
+    Marks(str(tmp_path), QuickDisk()).write(mark(1), Checkpoint(physic_msg_timestamp_ms=1))
+    with (tmp_path / "checkpoint").open("r+b") as file:
+        file.write(Checkpoint(physic_msg_timestamp_ms=99).encode())
+    assert Marks(str(tmp_path), QuickDisk()).trusted() is None

@@ -1,0 +1,194 @@
+"""Cleaning: what is too old goes, and what the disk has no room for; queues and Index follow the log."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rmq_core.store.maintenance.cleaning import Pressure
+from rmq_core.store.results import GetStatus, PutStatus
+from rmq_core.store.store import MessageStore
+from rmq_formats.errors import OptionError
+from tests.store.conftest import Opener
+from tests.store.derived_from_log import records
+from tests.store.small_stores import QuickDisk, config_of, fill, put, read_all
+
+HOUR_MS = 3_600_000
+NOW_S = 1_700_000_000
+
+
+class SizedDisk(QuickDisk):
+    """A disk of which a test says how full it is."""
+
+    ratio = 0.1
+
+    def used_ratio(self, path: str) -> float:  # noqa: ARG002 # as Disk has it
+        return self.ratio
+
+
+def hour_of(now_ms: int) -> str:
+    return f"{time.localtime(now_ms // 1000).tm_hour:02d}"
+
+
+def aged(store: MessageStore, hours: list[float]) -> None:
+    """Have the log's files been written so many hours before now."""
+    for path, age in zip(sorted(Path(store.config.commitlog_path).iterdir()), hours, strict=False):
+        os.utime(path, (NOW_S - age * 3600,) * 2)
+
+
+def filled(open_store: Opener, disk: SizedDisk | None = None, **changes: object) -> MessageStore:
+    """A store of several files, all of them forced."""
+    store = open_store(disk=disk or SizedDisk(), **{"delete_when": hour_of(NOW_S * 1000), **changes})
+    for _ in fill(store, 400):
+        pass
+    assert store.flush()
+    assert len(store._log.files) > 6
+    return store
+
+
+def wait_removed(store: MessageStore) -> None:
+    """Files go on a thread."""
+    deadline = time.monotonic() + 60
+    while any(int(path.name) < store.min_physical_offset for path in Path(store.config.commitlog_path).iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def check_readable(store: MessageStore) -> None:
+    """All that the log has, and nothing else, can be read; each queue begins at its first message."""
+    store.dispatch()
+    wait_removed(store)
+    wanted = [message for message in records(store.config) if message.sys_flag & 0xC in (0, 8)]
+    wanted = [message for message in wanted if message.physical_offset >= store.min_physical_offset]
+    found = sorted(int.from_bytes(record[28:36], "big") for record in read_all(store))
+    assert found == [message.physical_offset for message in wanted]
+    firsts: dict[tuple[str, int], int] = {}
+    for message in wanted:
+        firsts.setdefault((message.topic, message.queue_id), message.queue_offset)
+    for (topic, queue_id), first in firsts.items():
+        assert store.min_offset(topic, queue_id) == first
+        below = store.get(topic, queue_id, first - 1, 1)
+        assert first == 0 or (below.status, below.next_offset) == (GetStatus.OFFSET_TOO_SMALL, first)
+
+
+def test_old_files_go_at_their_hour_with_queues_and_index(open_store: Opener) -> None:
+    store = filled(open_store)
+    aged(store, [73, 73, 73, 71, 73])
+    starts = [file.start for file in store._log.files]
+    held = store.log_stretch(0, 100)
+    assert held is not None
+    before = bytes(held)
+    report = store.clean(NOW_S * 1000)
+    assert (report.pressure, report.log_files) == (Pressure.NONE, 3)
+    assert report.queue_files > 0
+    assert report.index_files > 0
+    assert store.min_physical_offset == starts[3]
+    wait_removed(store)
+    assert bytes(held) == before, "a slice that someone holds stays readable"
+    check_readable(store)
+    assert store.shutdown()
+    assert sorted(int(path.name) for path in Path(store.config.commitlog_path).iterdir()) == starts[3:]
+    again = open_store(disk=SizedDisk())
+    assert again.recovery.is_trusted
+    assert again.min_physical_offset == starts[3]
+    check_readable(again)
+
+
+def test_at_another_hour_they_stay_unless_an_operator_asks(open_store: Opener) -> None:
+    store = filled(open_store, delete_when=hour_of(NOW_S * 1000 + 5 * HOUR_MS))
+    aged(store, [73] * 20)
+    assert store.clean(NOW_S * 1000).log_files == 0
+    assert store.clean(NOW_S * 1000, manually=True).log_files == store.config.delete_batch
+
+
+def test_the_last_file_stays_whatever_its_age(open_store: Opener) -> None:
+    store = filled(open_store, delete_batch=1000)
+    aged(store, [1000] * 100)
+    store.clean(NOW_S * 1000)
+    assert len(store._log.files) == 1
+    check_readable(store)
+    numbers = {key: store.next_offset(*key) for key in [("Orders", 0), ("Clicks", 2), ("Payments", 1)]}
+    assert store.shutdown()
+    again = open_store(disk=SizedDisk())
+    assert {key: again.next_offset(*key) for key in numbers} == numbers
+    check_readable(again)
+
+
+@pytest.mark.parametrize("slave", [True, False])
+def test_the_last_file_stays_though_it_is_full(open_store: Opener, slave: bool) -> None:
+    """A slave makes the next file when its first byte comes; a master may lose it with its power."""
+    store = filled(open_store)
+    copied = bytes(b"".join(file.view for file in store._log.files[:2]))
+    assert store.shutdown()
+    settings = {"name": "full", "delete_when": hour_of(NOW_S * 1000), "offset_check_in_slave": True}
+    full = open_store(disk=SizedDisk(), slave=True, **settings)
+    assert full.put_encoded(0, copied)
+    assert full.flush()
+    if not slave:
+        assert full.shutdown()
+        full = open_store(disk=SizedDisk(), **settings)
+    full.dispatch()
+    assert full.max_physical_offset == full.dispatched_offset == len(copied)
+    aged(full, [1000] * 100)
+    assert full.clean(NOW_S * 1000).log_files == 1
+    assert (full.min_physical_offset, full.max_physical_offset) == (len(copied) // 2, len(copied))
+    check_readable(full)
+
+
+def test_a_batch_of_cleaning_has_its_limit(open_store: Opener) -> None:
+    store = filled(open_store, delete_batch=2)
+    aged(store, [100] * 20)
+    assert [store.clean(NOW_S * 1000).log_files for _ in range(2)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "ages", "removed", "pressure"),
+    [
+        (0.76, [80, 80, 10], 2, Pressure.RECLAIM), (0.75, [80, 80, 10], 0, Pressure.NONE),
+        (0.86, [80, 1, 1, 80], 3, Pressure.FORCE), (0.91, [1, 1, 1, 1], 3, Pressure.FULL),
+    ],
+)  # fmt: skip
+def test_a_disk_that_fills_up_has_files_go_at_any_hour(
+    open_store: Opener, ratio: float, ages: list[float], removed: int, pressure: Pressure
+) -> None:
+    disk = SizedDisk()
+    store = filled(open_store, disk, delete_when=hour_of(NOW_S * 1000 + 5 * HOUR_MS), delete_batch=3)
+    aged(store, [*ages, *[0.5] * 20])
+    disk.ratio = ratio
+    report = store.clean(NOW_S * 1000)
+    assert (report.log_files, report.pressure) == (removed, pressure)
+    assert put(store).status is (PutStatus.SERVICE_NOT_AVAILABLE if pressure is Pressure.FULL else PutStatus.PUT_OK)
+    disk.ratio = 0.5
+    store.clean(NOW_S * 1000)
+    assert put(store).status is PutStatus.PUT_OK, "it heals by itself"
+    check_readable(store)
+
+
+def test_force_can_be_switched_off(open_store: Opener) -> None:
+    disk = SizedDisk()
+    store = filled(open_store, disk, clean_forcibly=False)
+    aged(store, [1] * 20)
+    disk.ratio = 0.86
+    assert store.clean(NOW_S * 1000).log_files == 0
+
+
+def test_what_is_not_dispatched_or_not_forced_stays(open_store: Opener) -> None:
+    store = open_store(disk=SizedDisk(), delete_when=hour_of(NOW_S * 1000), flush_interval_ms=60_000,
+                       flush_consumequeue_interval_ms=60_000)  # fmt: skip
+    while store.max_physical_offset < 5 * 16384:
+        put(store, body=bytes(1000))
+    aged(store, [100] * 20)
+    assert store.clean(NOW_S * 1000).log_files == 0
+    assert store.flush()
+    assert store.clean(NOW_S * 1000).log_files == 0
+    store.dispatch()
+    assert store.clean(NOW_S * 1000).log_files == 5
+    store.dispatch()
+    check_readable(store)
+
+
+@pytest.mark.parametrize("text", ["24", "x", "4.5", "-1"])
+def test_hours_that_no_day_has_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionError, match="deleteWhen"):
+        config_of(tmp_path, delete_when=text)

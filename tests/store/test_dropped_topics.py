@@ -1,0 +1,75 @@
+"""Topics that are deleted and made again: their queues at a slave, which may hear of it late, and after a rebuild."""
+
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_core.store.store import MessageStore
+from tests.store.conftest import Opener
+from tests.store.small_stores import put
+from tests.torture import rounds
+
+pytestmark = pytest.mark.torture
+
+
+def copied(master: MessageStore, slave: MessageStore) -> None:
+    """Give a slave what it lacks of its master's log."""
+    master.dispatch()
+    while stretch := master.log_stretch(slave.max_physical_offset, 1000):
+        assert slave.put_encoded(slave.max_physical_offset, stretch)
+        slave.dispatch()
+
+
+def queues_of(store: MessageStore, count: int) -> list[list[bytes]]:
+    """The bodies that each queue of T gives."""
+    found: list[list[bytes]] = [[] for _ in range(count)]
+    for queue_id, of_queue in enumerate(found):
+        at = store.min_offset("T", queue_id)
+        for offset in range(at, store.max_offset("T", queue_id)):
+            (record,) = store.get("T", queue_id, offset, 1).slices
+            message = store.message(int.from_bytes(record[28:36], "big"))
+            assert message is not None
+            of_queue.append(message.body)
+    return found
+
+
+@pytest.mark.parametrize("seed", [*rounds(12), None])
+def test_queues_are_the_masters_at_any_time_and_after_a_rebuild(open_store: Opener, seed: int | None) -> None:
+    """The slave hears of deletions sometimes, and late; a queue that was written to since is right without that."""
+    seed = random.randrange(1 << 30) if seed is None else seed
+    source = random.Random(seed)
+    master, slave = open_store(name="master"), open_store(name="slave", slave=True)
+    for number in range(120):
+        step = source.randrange(24)
+        if step == 0:
+            master.delete_topics(["T"])
+        elif step == 1:
+            slave.drop_before(dict(master.dropped_topics))
+        elif step == 2:
+            copied(master, slave)
+        elif step == 3:
+            assert slave.shutdown()
+            slave = open_store(name="slave", slave=True)
+        else:
+            topic = source.choice(["T", "T", "Other"])
+            put(master, topic, source.randrange(3), b"%d %d" % (seed, number))
+    copied(master, slave)
+    for queue_id in range(3):
+        if master.max_offset("T", queue_id):
+            assert queues_of(slave, 3)[queue_id] == queues_of(master, 3)[queue_id], f"seed {seed}"
+    slave.drop_before(dict(master.dropped_topics))
+    assert queues_of(slave, 3) == queues_of(master, 3), f"seed {seed}"
+    assert slave.shutdown()
+    root = Path(slave.config.root)
+    for name in ("watermark", "checkpoint"):
+        (root / name).unlink()
+    shutil.rmtree(root / "consumequeue")
+    for is_slave in (True, False):  # as its master's successor, too
+        again = open_store(name="slave", slave=is_slave)
+        assert again.recovery.end_offset == master.max_physical_offset
+        assert queues_of(again, 3) == queues_of(master, 3), f"seed {seed}"
+        assert replace(again.config, slave=True) == slave.config
+        assert again.shutdown()

@@ -1,0 +1,181 @@
+"""Two rebuilds into one target: one is refused, and what another one left when it died is in nobody's way."""
+
+import errno
+import json
+import os
+import time
+from collections.abc import Callable
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.errors import StoreError, StoreLockedError
+from rmq_formats.tasks import object_lease
+from rmq_formats.tasks.object_lease import lease
+from rmq_formats.tasks.store_lock import LOCK_NAME, directory_lock
+from tests.rebuilt_stores import rebuild, small_store
+
+
+class Directory:
+    """Notes that are files, and may fail."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fault: Exception | None = None  # of puts
+        self.keeps = False
+        self.puts = 0
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.path.iterdir())
+
+    def read(self, name: str) -> str | None:
+        path = self.path / name
+        return path.read_text() if path.exists() else None
+
+    def put(self, name: str, text: str) -> None:
+        self.puts += 1
+        if self.fault:
+            raise self.fault
+        temporary = self.path.with_name(name)
+        temporary.write_text(text)
+        temporary.replace(self.path / name)
+
+    def delete(self, name: str) -> None:
+        if self.keeps:
+            raise StoreError("no network")
+        (self.path / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Directory:
+    (tmp_path / "leases").mkdir()
+    return Directory(tmp_path / "leases")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("_BEAT_S", 0.05), ("_SILENCE_S", 1.0), ("_LOOK_S", 0.1)):
+        monkeypatch.setattr(object_lease, name, seconds)
+
+
+def of_another_machine(text: str) -> str:
+    return json.dumps(json.loads(text) | {"process": "another boot 17 4711", "host": "elsewhere", "pid": 17})
+
+
+def test_a_second_one_is_refused_and_a_third_is_not(notes: Directory) -> None:
+    with lease(notes, "s3://bucket/out") as check:
+        with (
+            pytest.raises(StoreLockedError, match=f"s3://bucket/out: .*process {os.getpid()} on "),
+            lease(notes, "s3://bucket/out"),
+        ):
+            pass
+        check()
+    assert notes.names() == []
+    with lease(notes, "s3://bucket/out"):
+        pass
+
+
+def die_holding(path: Path) -> None:
+    with lease(Directory(path), "out"):
+        os._exit(9)
+
+
+def test_one_whose_process_has_died_here_is_passed_over_at_once(notes: Directory) -> None:
+    process = get_context("fork").Process(target=die_holding, args=(notes.path,))
+    process.start()
+    process.join()
+    assert len(notes.names()) == 1
+    begin = time.monotonic()
+    with lease(notes, "out"):
+        assert len(notes.names()) == 1
+    assert time.monotonic() - begin < object_lease._SILENCE_S
+    assert notes.names() == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_of_another_machine_is_dead_when_it_is_silent(notes: Directory) -> None:
+    object_lease._put(notes, "theirs", 3)
+    notes.put("theirs", of_another_machine(notes.read("theirs") or ""))
+    notes.put("unreadable", "\0")
+    with lease(notes, "out"):
+        assert "theirs" not in notes.names()
+        assert "unreadable" not in notes.names()
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_of_another_machine_lives_while_it_beats(notes: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_lease, "_SILENCE_S", 600.0)
+    monkeypatch.setattr(object_lease, "_lives", lambda _: None)
+    with (
+        lease(notes, "out"),
+        pytest.raises(StoreLockedError, match="let it end first"),
+        lease(notes, "out"),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_was_taken_for_dead_is_told_before_it_publishes(notes: Directory) -> None:
+    with lease(notes, "out") as check:
+        notes.fault = StoreError("no network")
+        for name in notes.names():
+            notes.delete(name)
+        with pytest.raises(StoreLockedError, match="nothing was published"):
+            check()
+
+
+def test_one_that_this_process_could_not_delete_locks_nobody_out(notes: Directory) -> None:
+    with lease(notes, "out"):
+        (left,) = notes.names()
+        notes.keeps = True
+    notes.keeps = False
+    assert notes.names() == [left]
+    with lease(notes, "out"):
+        assert left not in notes.names()
+        with pytest.raises(StoreLockedError, match=f"process {os.getpid()} on "), lease(notes, "out"):
+            pass
+    assert notes.names() == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("fault", [StoreError("no network"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+def test_beats_go_on_after_one_that_failed(notes: Directory, fault: Exception) -> None:
+    with lease(notes, "out") as check:
+        (own,) = notes.names()
+        notes.fault = fault
+        failed = notes.puts + 1
+        wait_until(lambda: notes.puts >= failed)
+        notes.fault = None
+        before = notes.read(own)
+        wait_until(lambda: notes.read(own) != before)
+        check()
+
+
+def wait_until(come: Callable[[], bool]) -> None:
+    """Look again and again, for a minute."""
+    deadline = time.monotonic() + 60
+    while not come():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_directory_takes_one_rebuild_at_a_time(tmp_path: Path) -> None:
+    store, out = small_store(tmp_path / "store", 30), tmp_path / "deep" / "out"
+    process = get_context("fork").Process(target=_hold, args=(out, tmp_path / "held"))
+    process.start()
+    while not (tmp_path / "held").exists():
+        time.sleep(0.01)
+    with pytest.raises(StoreLockedError, match="another rebuild writes there"):
+        rebuild(store, out)
+    assert [path.name for path in out.iterdir()] == [LOCK_NAME]
+    process.kill()
+    process.join()
+    assert rebuild(store, out).messages == 30
+    assert sorted(path.name for path in out.iterdir()) == ["consumequeue", "index"]
+
+
+def _hold(out: Path, held: Path) -> None:
+    with directory_lock(str(out)):
+        held.touch()
+        time.sleep(600)

@@ -1,0 +1,153 @@
+"""Dump, inspect and query of other layouts: each file is read as what it is, or refused by name or content."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.storage.store_variants import Variant as Layout
+from tests.cli.conftest import Rmq
+from tests.variants.conftest import Untouched, refusal
+
+LAYOUTS = {
+    "dledger_mixed": {Layout.DLEDGER},
+    "lmq": {Layout.LIGHT_QUEUES},
+    "bcq": {Layout.BATCH_QUEUES},
+    "rocksdb_crash": {Layout.ROCKSDB_QUEUES, Layout.ROCKSDB_CONFIG},
+    "rocksdb_lmq": {Layout.ROCKSDB_QUEUES, Layout.ROCKSDB_CONFIG},
+    "tiered": {Layout.TIERED},
+    "compaction": {Layout.COMPACTION},
+    "controller": {Layout.CONTROLLER},
+}
+REFUSED = {  # a path below a store, and words of the line
+    "dledger_mixed": {
+        "dledger-n0": "DLedger", "dledger-n0/data": "DLedger", "dledger-n0/data/00000000000000524288": "DLedger",
+        "dledger-n0/index": "DLedger", "dledger-n0/index/00000000000000000000": "DLedger", "commitlog": "DLedger",
+    },
+    "bcq": {
+        "batchconsumequeue": "batch queue", "batchconsumequeue/BatchOrders": "batch queue",
+        "batchconsumequeue/BatchOrders/0": "batch queue",
+        "batchconsumequeue/BatchOrders/0/00000000000000000000": "batch queue",
+    },
+    "rocksdb_lmq": {
+        "consumequeue": "RocksDB", "consumequeue/000004.log": "RocksDB", "consumequeue/CURRENT": "RocksDB",
+        "consumequeue/000010.sst": "RocksDB", "config/rdb/CURRENT": "RocksDB", "config/rdb/000009.sst": "RocksDB",
+    },
+    "compaction": {"compaction/compactionCq": "compacted topics"},
+    "tiered": {
+        "tiered/1cfb8c9b_GoldenCluster/golden-a/Orders/0/CONSUME_QUEUE": "tiered storage",
+        "tiered/1cfb8c9b_GoldenCluster/golden-a/Orders/0/CONSUME_QUEUE/08f90c1a00000000000000002000": "tiered storage",
+    },
+}  # fmt: skip
+Variant = Callable[[str], Path]
+
+
+def test_inspect_names_the_layout(variant_name: str, rmq: Rmq, golden: Variant, untouched: Untouched) -> None:
+    store = golden(variant_name) / "store"
+    with untouched(store):
+        result = rmq("inspect", store, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert set(found["layouts"]) == {layout.value for layout in LAYOUTS[variant_name]}
+    assert all(path.startswith(str(store)) for path in found["layouts"].values())
+    assert ("commitlog" in found) == (variant_name != "dledger_mixed")
+    assert ("consumequeue" in found) == (not variant_name.startswith("rocksdb"))
+    shown = " ".join(rmq("inspect", store).stdout.split())
+    assert all(layout.value in shown for layout in LAYOUTS[variant_name])
+
+
+def test_inspect_of_a_classic_store_names_none(rmq: Rmq, golden: Variant) -> None:
+    assert "layouts" not in json.loads(rmq("inspect", golden("exotic") / "store", "--json").stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "words"), [(name, path, words) for name, own in REFUSED.items() for path, words in own.items()]
+)
+@pytest.mark.parametrize("command", ["dump", "inspect"])
+def test_files_of_other_layouts_are_refused_by_name(
+    command: str, name: str, path: str, words: str, rmq: Rmq, golden: Variant, untouched: Untouched
+) -> None:
+    place = golden(name) / "store" / path
+    assert place.exists()
+    with untouched(golden(name) / "store"):
+        line = refusal(rmq, command, place)
+    assert words in line
+    assert "rmq does not read" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "words"),
+    [
+        ("bcq", "batchconsumequeue/BatchOrders/0/00000000000000000000", "batch queues"),
+        ("dledger_mixed", "dledger-n0/data/00000000000000524288", "DLedger"),
+        ("compaction", "compaction/compactionCq/Profiles/0/00000000000000000000", "batch queues"),
+        ("rocksdb_lmq", "consumequeue/000010.sst", "RocksDB"),
+    ],
+)
+@pytest.mark.parametrize("copy", ["copied", "00000000000000000000"])
+def test_copied_files_are_refused_by_content(
+    name: str, path: str, words: str, copy: str, rmq: Rmq, golden: Variant, tmp_path: Path
+) -> None:
+    (tmp_path / copy).write_bytes((golden(name) / "store" / path).read_bytes())
+    for place in (tmp_path / copy, tmp_path) if copy.isdigit() else (tmp_path / copy,):
+        line = refusal(rmq, "dump", place)
+        assert words in line
+        assert "by its content" in line
+
+
+def test_a_copied_index_of_a_dledger_log_is_refused_by_content(rmq: Rmq, golden: Variant, tmp_path: Path) -> None:
+    with (golden("dledger_mixed") / "store" / "dledger-n0" / "index" / f"{0:020d}").open("rb") as file:
+        (tmp_path / "copied").write_bytes(file.read(100_000))  # of 160 MiB, all but zeros
+    assert "DLedger CommitLog, by its content" in refusal(rmq, "dump", tmp_path / "copied")
+
+
+@pytest.mark.parametrize("topic", ["CURRENT", "batchconsumequeue", "CONSUME_QUEUE"])
+def test_topics_named_as_a_layout_are_dumped(topic: str, rmq: Rmq, golden: Variant, tmp_path: Path) -> None:
+    shutil.copytree(golden("exotic") / "store" / "consumequeue" / "Exotic", tmp_path / "consumequeue" / topic)
+    for place in (tmp_path / "consumequeue", tmp_path / "consumequeue" / topic):
+        result = rmq("dump", place, "--limit", 1)
+        assert result.exit_code == 0, result.output
+
+
+def test_dump_of_half_a_log_is_refused(rmq: Rmq, golden: Variant) -> None:
+    assert "DLedger" in refusal(rmq, "dump", golden("dledger_mixed") / "store")
+    assert "DLedger" in refusal(
+        rmq, "query", golden("dledger_mixed") / "store", "--topic", "Orders", "--queue", 0, "--offset", 0
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "dledger_mixed"])
+def test_dump_prints_every_record(name: str, rmq: Rmq, golden: Variant, untouched: Untouched) -> None:
+    with untouched(golden(name) / "store"):
+        result = rmq("dump", golden(name) / "store", "--json", "--no-body")
+    expected = [json.loads(line) for line in (golden(name) / "expected" / "messages.jsonl").read_bytes().splitlines()]
+    assert result.exit_code == 0
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["physical_offset"] for row in found] == [row["physical_offset"] for row in expected]
+
+
+@pytest.mark.parametrize("name", ["bcq", "rocksdb_lmq", "rocksdb_crash", "lmq"])
+def test_query_finds_what_a_scan_finds(name: str, rmq: Rmq, golden: Variant, untouched: Untouched) -> None:
+    store = golden(name) / "store"
+    rows = [json.loads(line) for line in rmq("dump", store, "--json", "--no-body").stdout.splitlines()]
+    row = next(item for item in reversed(rows) if not item["topic"].startswith(("%", "RMQ", "SCHEDULE", "Warm")))
+    where = ("--topic", row["topic"], "--queue", row["queue_id"], "--offset", row["queue_offset"])
+    with untouched(store):
+        result = rmq("query", store, "--json", *where)
+    assert result.exit_code == 0, result.output
+    assert row["physical_offset"] in {json.loads(line)["physical_offset"] for line in result.stdout.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("name", "topic", "queue_id", "offset", "words"),
+    [("bcq", "BatchOrders", 1, 2, "within an inner batch"), ("lmq", "%LMQ%device0", 0, 0, "light queues (LMQ)")],
+)
+def test_query_does_not_say_that_a_message_is_not_there(
+    name: str, topic: str, queue_id: int, offset: int, words: str, rmq: Rmq, golden: Variant
+) -> None:
+    result = rmq("query", golden(name) / "store", "--topic", topic, "--queue", queue_id, "--offset", offset)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert words in result.stderr.splitlines()[-1]
+    assert "no such message" not in result.stderr

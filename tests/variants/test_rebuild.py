@@ -1,0 +1,142 @@
+"""Rebuilds of other layouts: equal to Java where rmq makes them, refused in one line where it would lose something."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.errors import OptionError, RmqError, StoreLayoutError
+from rmq_formats.rebuild.job import options_from_arguments
+from tests.cli.conftest import Rmq
+from tests.conftest import VARIANTS
+from tests.rebuilt_stores import SMALL, Splits, built, golden_options, rebuild, small_store
+from tests.store_files import tree
+from tests.variants.conftest import Untouched, refusal
+
+SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
+REFUSED = {  # a rebuild of the queues: words of the line
+    "dledger_mixed": ("dledger-n0/data", "DLedger CommitLog"),
+    "lmq": ("consumequeue/%LMQ%", "light queues (LMQ)", "--what index"),
+    "bcq": ("/batchconsumequeue:", "batch queues (BatchConsumeQueue)", "--what index"),
+    "rocksdb_crash": ("consumequeue/CURRENT", "RocksDB", "--what index"),
+    "rocksdb_lmq": ("consumequeue/CURRENT", "RocksDB", "--what index"),
+}
+Variant = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("is_in_place", [True, False], ids=["in place", "elsewhere"])
+def test_what_would_lose_queues_is_refused(
+    name: str, *, is_in_place: bool, rmq: Rmq, variant: Variant, untouched: Untouched, tmp_path: Path
+) -> None:
+    store = variant(name)
+    out = () if is_in_place else ("--out", tmp_path / "out")
+    with untouched(store):
+        for what in ("all", "consumequeue"):
+            line = refusal(rmq, "rebuild", store, *SIZES, "--what", what, *out)
+            assert all(words in line for words in REFUSED[name]), line
+    assert not (tmp_path / "out").exists()
+    assert not (store / ".rmq-rebuild").exists()
+
+
+def test_what_rmq_makes_is_java_s(variant_name: str, golden: Variant, untouched: Untouched, tmp_path: Path) -> None:
+    directory = golden(variant_name)
+    options = golden_options(VARIANTS[variant_name])
+    expected = built(directory / "expected")
+    with untouched(directory / "store"):
+        if variant_name == "dledger_mixed":
+            with pytest.raises(StoreLayoutError, match="DLedger"):
+                rebuild(directory / "store", tmp_path, replace(options, consumequeue=False))
+            return
+        if variant_name in REFUSED:
+            rebuild(directory / "store", tmp_path, replace(options, consumequeue=False))
+            assert built(tmp_path).index == expected.index
+            assert not (tmp_path / "consumequeue").exists()
+            return
+        rebuild(directory / "store", tmp_path, options)
+        assert built(tmp_path) == expected
+
+
+@pytest.mark.parametrize("name", ["tiered", "compaction", "controller"])
+def test_a_rebuild_in_place_leaves_the_other_layouts_files(name: str, variant: Variant, golden: Variant) -> None:
+    store = variant(name)
+    before = tree(store)
+    rebuild(store, None, golden_options(VARIANTS[name]))
+    assert built(store) == built(golden(name) / "expected")
+    made = ("consumequeue/", "index/", "lock")
+    assert {path: data for path, data in tree(store).items() if not path.startswith(made)} == {
+        path: data for path, data in before.items() if not path.startswith(made)
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("lmq", "light queues"), ("rocksdb_crash", "light queues"), ("bcq", "inner batches")]
+)
+@pytest.mark.parametrize("splits", [1, 7])
+def test_a_log_alone_tells_by_its_records(
+    name: str, words: str, splits: int, golden: Variant, untouched: Untouched, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    (store / "commitlog").mkdir(parents=True)
+    for path in (golden(name) / "store" / "commitlog").iterdir():
+        (store / "commitlog" / path.name).write_bytes(path.read_bytes())
+    options = golden_options(VARIANTS[name])
+    for out in (None, tmp_path / "out"):
+        with untouched(store), pytest.raises(StoreLayoutError, match=words) as caught:
+            rebuild(store, out, options, Splits(splits))
+        assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in store.iterdir()) == ["commitlog", "lock"]
+    assert not any((tmp_path / "out").iterdir())
+    rebuild(store, None, replace(options, consumequeue=False))
+    assert built(store).index == built(golden(name) / "expected").index
+
+
+def test_classic_records_have_no_marks(
+    golden_name: str, golden: Variant, golden_settings: dict, tmp_path: Path
+) -> None:
+    rebuild(golden(golden_name) / "store", tmp_path, golden_options(golden_settings[golden_name]))
+
+
+def test_double_written_queues_are_refused(tmp_path: Path, untouched: Untouched) -> None:
+    store = small_store(tmp_path / "store")
+    rebuild(store)
+    for name in ("CURRENT", "MANIFEST-000005", "000010.sst"):
+        (store / "consumequeue" / name).write_bytes(b"x")
+    with untouched(store), pytest.raises(StoreLayoutError, match="CURRENT: the ConsumeQueue is in RocksDB"):
+        rebuild(store)
+
+
+def test_the_index_of_newer_brokers_is_refused(tmp_path: Path, untouched: Untouched) -> None:
+    store = small_store(tmp_path / "store")
+    (store / "rocksdbstore").mkdir()
+    with untouched(store), pytest.raises(StoreLayoutError, match=r"rocksdbstore: .*5\.4 or later.*TAGS"):
+        rebuild(store)
+    rebuild(store, None, replace(SMALL, index=False))
+    assert not (store / "index").exists()
+
+
+@pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])
+def test_topics_in_rocksdb_are_not_taken_for_none(name: str, golden: Variant) -> None:
+    store = golden(name) / "store"
+    with pytest.raises(StoreLayoutError, match="config/rdb: the broker's topics and consumer offsets are in RocksDB"):
+        options_from_arguments("index", 2000, None, 500, 2000, (), str(store), f"{store}/config/topics.json")
+    with pytest.raises(OptionError, match="no such file") as caught:
+        options_from_arguments("index", 2000, None, 500, 2000, (), str(golden("tiered")), f"{store}/config/none.json")
+    assert isinstance(caught.value, RmqError)
+
+
+@pytest.mark.parametrize("place", ["raft", "raft/dledger-n0"])
+def test_a_dledger_log_that_was_moved_is_known(
+    place: str, rmq: Rmq, variant: Variant, untouched: Untouched, tmp_path: Path
+) -> None:
+    """By ``storePathDLedgerCommitLog``, or by somebody: half a log must not be taken for the whole one."""
+    store = variant("dledger_mixed")
+    (store / place).parent.mkdir(exist_ok=True)
+    (store / "dledger-n0").rename(store / place)
+    with untouched(store):
+        for command in (("rebuild", store), ("rebuild", store, "--out", tmp_path / "out"), ("verify", store),
+                        ("repair", store, "--apply")):  # fmt: skip
+            line = refusal(rmq, *command)
+            assert f"{store}/{place}/data" in line, line
+            assert "DLedger CommitLog" in line, line

@@ -1,0 +1,133 @@
+"""Sources, the Store class and jobs on other layouts: all rows, or a refusal in one line, never some of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs import export_delta, rebuild, replay, verify
+from rmq_formats.errors import StoreLayoutError
+from rmq_formats.read.plan import plan_read
+from rmq_formats.read.query import AccessPath, Query
+from rmq_formats.spark.commitlog.source import CommitLogSource
+from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
+from rmq_formats.spark.derived.index import IndexSource
+from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.store import Store
+from tests.store_files import tree
+from tests.variants.conftest import Untouched
+
+Variant = Callable[[str], Path]
+READ = ("lmq", "bcq", "rocksdb_crash", "rocksdb_lmq", "tiered", "compaction", "controller")
+
+
+def rows_of(source: type, store: Path, **options: str) -> list[dict]:
+    """What a batch of a source reads, without a session."""
+    made = source({"path": str(store), **options})
+    reader = made.reader(made.schema())
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def expected_records(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "expected" / "messages.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("by_topic", [False, True], ids=["all", "by topic"])
+def test_every_record_is_a_row(name: str, *, by_topic: bool, golden: Variant, untouched: Untouched) -> None:
+    expected = expected_records(golden(name))
+    topics = sorted({row["topic"] for row in expected})
+    options = {"subscribe": ",".join(topics)} if by_topic else {}
+    with untouched(golden(name) / "store"):
+        found = rows_of(CommitLogSource, golden(name) / "store", **options)
+    key = "physicalOffset" if "physicalOffset" in expected[0] else "physical_offset"
+    assert sorted(row["physical_offset"] for row in found) == sorted(row[key] for row in expected)
+
+
+@pytest.mark.parametrize("source", [CommitLogSource])
+def test_half_a_log_is_no_source(source: type, golden: Variant, untouched: Untouched) -> None:
+    store = golden("dledger_mixed") / "store"
+    with untouched(store):
+        with pytest.raises(StoreLayoutError, match="DLedger"):
+            rows_of(source, store)
+        for read in (
+            Store(store).segments, lambda: list(Store(store).messages()), lambda: list(Store(store).arrow()),
+            lambda: Store(store).query(topic="Orders", queue_id=0, offset=0), Store(store)._repr_html_,
+        ):  # fmt: skip
+            with pytest.raises(StoreLayoutError, match="DLedger"):
+                read()
+        stream = source({"path": str(store)})
+        with pytest.raises(StoreLayoutError, match="DLedger"):
+            stream.streamReader(stream.schema()).initialOffset()
+
+
+def test_the_queues_and_index_of_dledger_are_rows(golden: Variant) -> None:
+    directory = golden("dledger_mixed")
+    units = rows_of(ConsumeQueueSource, directory / "store")
+    assert len(units) == len([row for row in expected_records(directory) if row["topic"]])
+    assert rows_of(IndexSource, directory / "store")
+
+
+def test_light_queues_are_queues_like_any(golden: Variant) -> None:
+    units = rows_of(ConsumeQueueSource, golden("lmq") / "store")
+    light = {row["topic"] for row in units if row["topic"].startswith("%LMQ%")}
+    assert light == {path.name for path in (golden("lmq") / "store" / "consumequeue").glob("%LMQ%*")}
+
+
+@pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])
+def test_queues_in_rocksdb_are_no_rows(name: str, golden: Variant, untouched: Untouched) -> None:
+    store = golden(name) / "store"
+    with untouched(store):
+        with pytest.raises(StoreLayoutError, match="CURRENT: the ConsumeQueue is in RocksDB"):
+            rows_of(ConsumeQueueSource, store)
+        with pytest.raises(StoreLayoutError, match="RocksDB"):
+            rows_of(CommitLogSource, store, accessPath="consumequeue", subscribePattern=".*")
+        with pytest.raises(StoreLayoutError, match="RocksDB"):
+            rows_of(CommitLogSource, store, accessPath="index", key="k")
+
+
+def test_batch_topics_are_not_left_out_in_silence(golden: Variant, untouched: Untouched) -> None:
+    store = golden("bcq") / "store"
+    with untouched(store):
+        for options in ({}, {"subscribe": "BatchOrders,Orders"}, {"subscribePattern": "Batch.*"}):
+            with pytest.raises(StoreLayoutError, match=r"topic Batch\w+ has batch queues \(BatchConsumeQueue\)"):
+                rows_of(ConsumeQueueSource, store, **options)
+        assert {row["topic"] for row in rows_of(ConsumeQueueSource, store, subscribe="Orders")} == {"Orders"}
+        with pytest.raises(StoreLayoutError, match="BatchConsumeQueue"):
+            rows_of(CommitLogSource, store, accessPath="consumequeue", subscribePattern=".*")
+    assert {"BatchOrders", "BatchClicks"} < set(Store(store).topics())
+
+
+def test_a_stale_plain_queue_of_a_batch_topic_is_not_believed(variant: Variant) -> None:
+    store = variant("bcq")
+    (store / "consumequeue" / "Orders").rename(store / "consumequeue" / "BatchOrders")
+    query = Query(topics=frozenset(["BatchOrders"]))
+    plan = plan_read(LocalStorage(), str(store), query)
+    assert plan.access_path is AccessPath.SCAN
+    assert "topic BatchOrders has batch queues" in plan.reason
+
+
+@pytest.mark.parametrize("job", [rebuild, verify, export_delta, replay])
+def test_jobs_refuse_half_a_log_before_a_session_starts(job: object, golden: Variant, untouched: Untouched) -> None:
+    store = golden("dledger_mixed") / "store"
+    more = {"export_delta": ["--table", "/none"], "replay": ["--to-namesrv", "127.0.0.1:1"]}
+    arguments = more.get(job.__name__.rpartition(".")[2], [])
+    with untouched(store), pytest.raises(StoreLayoutError, match="DLedger"):
+        job.check(job.parser().parse_args(["--store", str(store), *arguments]))
+
+
+def test_replay_sends_no_batch_as_one_message(golden: Variant) -> None:
+    arguments = ["--store", str(golden("bcq") / "store"), "--to-namesrv", "127.0.0.1:1"]
+    with pytest.raises(StoreLayoutError, match="inner batches"):
+        replay.check(replay.parser().parse_args(arguments))
+    replay.check(replay.parser().parse_args([*arguments, "--topics", "Orders"]))
+
+
+@pytest.mark.parametrize(("name", "words"), [("rocksdb_lmq", "config/rdb"), ("lmq", "lmqConsumerOffset.json")])
+def test_replay_of_a_group_says_where_its_offsets_are(name: str, words: str, golden: Variant, tmp_path: Path) -> None:
+    arguments = ["--store", str(golden(name) / "store"), "--to-namesrv", "127.0.0.1:1", "--group", "golden_cg"]
+    before = tree(tmp_path)
+    with pytest.raises(StoreLayoutError, match=words):
+        replay.check(replay.parser().parse_args(arguments))
+    assert tree(tmp_path) == before

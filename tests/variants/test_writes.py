@@ -1,0 +1,157 @@
+"""Nothing is written into a store whose layouts rmq does not write: no repair, no job, no sink, no broker."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from jobs import import_delta, replay
+from rmq_core.store.store import MessageStore
+from rmq_formats.errors import RmqError, StoreLayoutError
+from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
+from rmq_formats.spark.derived.index import IndexSource
+from rmq_formats.spark.options import schemas
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.write.commitlog import WriteOptions, begin_write
+from rmq_formats.write.log_end import log_segments, queue_ends
+from tests.cli.conftest import Rmq
+from tests.conftest import VARIANTS
+from tests.store.small_stores import NOW_MS, config_of
+from tests.variants.conftest import Untouched, refusal
+
+CLOSED = {
+    "dledger_mixed": "DLedger",
+    "lmq": "LMQ",
+    "bcq": "BatchCons",
+    "rocksdb_crash": "RocksDB",
+    "rocksdb_lmq": "RocksDB",
+}
+OPEN = {"tiered": "tiered storage", "compaction": "compacted topics", "controller": "controller mode"}
+Variant = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("apply", [(), ("--apply",)], ids=["plan", "apply"])
+def test_repair_is_refused(name: str, apply: tuple, rmq: Rmq, variant: Variant, untouched: Untouched) -> None:
+    store = variant(name)
+    (store / "index" / "20260101000000000").write_bytes(b"junk")
+    with untouched(store):
+        assert CLOSED[name] in refusal(rmq, "repair", store, *apply)
+    assert not (store / "quarantine").exists()
+    assert not (store / "lock").exists()
+
+
+@pytest.mark.parametrize("name", [*CLOSED, *OPEN])
+def test_generate_is_refused(name: str, rmq: Rmq, variant: Variant, untouched: Untouched) -> None:
+    store = variant(name)
+    for directory in ("commitlog", "consumequeue", "index"):
+        (store / directory).rename(store / f"{directory}.aside")
+    with untouched(store):
+        refusal(rmq, "generate", store, "--messages", 10)
+
+
+@pytest.mark.parametrize("name", [*CLOSED, *OPEN])
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_sinks_write_only_beside_what_they_know(
+    name: str, *, overwrite: bool, variant: Variant, untouched: Untouched
+) -> None:
+    store = variant(name)
+    if name in OPEN and not overwrite:
+        begin_write(WriteOptions(str(store), overwrite=False)).job.abort()
+        return
+    given = import_delta.parser().parse_args(
+        ["--table", "/none", "--store", str(store), "--mode", "overwrite" if overwrite else "append"]
+    )
+    with untouched(store):
+        for write in (lambda: begin_write(WriteOptions(str(store), overwrite)), lambda: import_delta.check(given)):
+            with pytest.raises(StoreLayoutError, match=CLOSED.get(name) or OPEN[name]):
+                write()
+
+
+def test_replay_into_such_a_store_is_refused(golden: Variant, variant: Variant, untouched: Untouched) -> None:
+    store = variant("lmq")
+    arguments = ["--store", str(golden("tiered") / "store"), "--to-store", str(store)]
+    with untouched(store), pytest.raises(StoreLayoutError, match="light queues"):
+        replay.check(replay.parser().parse_args(arguments))
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_derived_sinks_replace_no_other_queues(name: str, variant: Variant, untouched: Untouched) -> None:
+    store = variant(name)
+    options = {"path": str(store), "consumequeueFileBytes": "2000", "indexSlots": "500", "indexEntries": "2000"}
+    with untouched(store):
+        with pytest.raises(StoreLayoutError, match=CLOSED[name]):
+            ConsumeQueueSource({key: options[key] for key in ("path", "consumequeueFileBytes")}).writer(
+                schemas.CONSUMEQUEUE, overwrite=True
+            )
+        if name == "dledger_mixed":
+            text = [StructField(field, StringType()) for field in ("topic", "key")]
+            more = [schemas.INDEX["physical_offset"], schemas.INDEX["store_timestamp"]]
+            with pytest.raises(StoreLayoutError, match="DLedger"):
+                IndexSource({key: value for key, value in options.items() if "queue" not in key}).writer(
+                    StructType([*text, *more]), overwrite=True
+                )
+
+
+@pytest.mark.parametrize(("name", "words"), [("lmq", "light queues"), ("bcq", "inner batches")])
+def test_records_tell_an_append_what_directories_do_not(name: str, words: str, golden: Variant, tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    for path in (golden(name) / "store" / "commitlog").iterdir():
+        os.link(path, tmp_path / "commitlog" / path.name)
+    with pytest.raises(StoreLayoutError, match=words):
+        queue_ends(str(tmp_path), log_segments(str(tmp_path)), 1 << 40, 1)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_broker_does_not_open_it(name: str, variant: Variant, untouched: Untouched) -> None:
+    store = variant(name)
+    settings = VARIANTS[name]
+    config = config_of(
+        store, commitlog_file_bytes=settings.commitlog_file_bytes,
+        consumequeue_file_bytes=settings.consumequeue_file_bytes, index_slots=500, index_entries=2000,
+    )  # fmt: skip
+    with untouched(store), pytest.raises(RmqError, match=CLOSED[name]) as caught:
+        MessageStore.open(config, NOW_MS)
+    assert "\n" not in str(caught.value)
+    assert not (store / "lock").exists()
+
+
+@pytest.mark.parametrize("lost", [["config"], ["config", "consumequeue"]], ids=["tail", "whole log"])
+def test_a_broker_tells_batch_topics_by_their_records(lost: list[str], variant: Variant) -> None:
+    store = variant("bcq")
+    for name in ("batchconsumequeue", *lost):
+        shutil.rmtree(store / name)
+    config = config_of(
+        store, commitlog_file_bytes=262_144, consumequeue_file_bytes=2000, index_slots=500, index_entries=2000
+    )
+    with pytest.raises(StoreLayoutError, match="topic BatchClicks has inner batches"):
+        MessageStore.open(config, NOW_MS)
+    assert not (store / "abort").exists()
+    assert not (store / "batchconsumequeue").exists()
+    assert not list((store / "consumequeue").glob("Batch[!e]*"))
+
+
+def test_the_command_says_so_in_one_line(rmq: Rmq, variant: Variant, untouched: Untouched) -> None:
+    store = variant("bcq")
+    with untouched(store):
+        result = rmq("broker", "--store", store, "--listen", "127.0.0.1:0")
+    assert result.exit_code == 2
+    assert "batch queues (BatchConsumeQueue), which rmq does not write" in result.stderr.splitlines()[-1]
+
+
+def test_a_repair_does_not_cut_what_epochs_speak_of(rmq: Rmq, variant: Variant, untouched: Untouched) -> None:
+    store = variant("controller")
+    path = store / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    end = len(data.rstrip(b"\0"))
+    data[end - 40 : end + 3000] = b"\xff" * 3040  # the last record, and a torn write behind it
+    path.write_bytes(data)
+    for apply in ((), ("--apply",)):
+        with untouched(store):
+            line = refusal(rmq, "repair", store, *apply)
+        assert "controller mode" in line
+        assert "epochs" in line
+    assert ProcessRunner(1).parallelism == 1
