@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from pyspark.sql import SparkSession
@@ -30,8 +31,29 @@ FILE_BYTES = 1 << 20
 OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 20_000, 0, 50, 4000, (1000, 5000)))
 
 
+class Bursts:
+    """Counts what another process says of its writing, a byte a burst."""
+
+    def __init__(self, said: IO[bytes]) -> None:
+        self._said = said
+        self._came = threading.Semaphore(0)
+        self.thread = threading.Thread(target=self._listen)
+        self.thread.start()
+
+    def _listen(self) -> None:
+        while self._said.read(1):
+            self._came.release()
+
+    def wait(self) -> None:
+        """Return when a burst that has not begun yet has ended."""
+        while self._came.acquire(blocking=False):
+            pass
+        for _ in range(2):  # the first of them may have begun before
+            assert self._came.acquire(timeout=60), "the writer stands still"
+
+
 @contextmanager
-def writing(root: Path) -> Iterator[None]:
+def writing(root: Path) -> Iterator[Bursts]:
     """A store that another process writes on."""
     command = [sys.executable, "-m", "tests.scale.live_writer", str(root)]
     with warm_processes.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -39,12 +61,11 @@ def writing(root: Path) -> Iterator[None]:
         assert process.stdout is not None
         try:
             assert process.stdout.read(1) == b"x"
-            drain = threading.Thread(target=process.stdout.read)
-            drain.start()
-            yield
+            bursts = Bursts(process.stdout)
+            yield bursts
             assert process.poll() is None
             process.stdin.close()
-            drain.join()
+            bursts.thread.join()
             assert process.wait() == 0
         finally:
             process.kill()
@@ -66,11 +87,12 @@ def prefix(store: Path, count: int, target: Path) -> Path:
 @pytest.mark.long
 def test_a_rebuild_is_that_of_the_log_up_to_one_record(tmp_path: Path) -> None:
     store, counts = tmp_path / "store", []
-    with writing(store):
+    with writing(store) as bursts:
         for number in range(4):
             report = rebuild_store(str(store), str(tmp_path / f"out-{number}"), OPTIONS, Splits(5, ProcessRunner(2)))
             assert report.finding_counts == {}
             counts.append(report.messages)
+            bursts.wait()
     assert 2000 <= counts[0] < counts[1] < counts[2] < counts[3] < sum(1 for _ in stored_messages(store))
     for number in (0, 3):
         still = prefix(store, counts[number], tmp_path / f"prefix-{number}")
@@ -83,11 +105,12 @@ def test_a_rebuild_is_that_of_the_log_up_to_one_record(tmp_path: Path) -> None:
 def test_verify_finds_nothing_that_is_in_flight(tmp_path: Path) -> None:
     options = VerifyOptions(delay_levels_ms=OPTIONS.sizes.delay_levels_ms)
     counts, live = [], set()
-    with writing(tmp_path):
+    with writing(tmp_path) as bursts:
         for _ in range(6):
             report = verify_store(str(tmp_path), options, Splits(5, ProcessRunner(2)))
             live |= {kind.code for kind in report.counts}
             counts.append(report.messages)
+            bursts.wait()
     # Some of its messages have odd headers; that a broker runs is told, and it wrote no checkpoint yet.
     at_rest = {kind.code for kind in verify_store(str(tmp_path), options, ProcessRunner(1)).counts}
     assert live - at_rest == {"store.abort", "checkpoint.missing"}
