@@ -62,6 +62,20 @@ def test_a_new_log_file_that_appears_in_the_meantime_is_not_read(tmp_path: Path)
     assert (report.messages, len(report.segments)) == (20, 1)
 
 
+@pytest.mark.parametrize(("size", "code"), [(0, "commitlog.segment.empty"), (2048, "commitlog.segment.size")])
+def test_a_log_file_that_a_broker_is_making_is_no_finding_if_the_log_grows(
+    tmp_path: Path, size: int, code: str
+) -> None:
+    grow(tmp_path, 80)
+    files = sorted((tmp_path / "commitlog").iterdir())
+    assert len(files) > 1
+    (tmp_path / "commitlog" / f"{len(files) * FILE_BYTES:020d}").write_bytes(bytes(size))
+    assert codes(verify(tmp_path)) == {code: 1}
+    report = verify_store(str(tmp_path), VerifyOptions(), Meanwhile(0, lambda: grow(tmp_path, 120)))
+    assert codes(report) == {}
+    assert report.messages == 80
+
+
 def test_without_a_broker_the_same_differences_are_findings(tmp_path: Path) -> None:
     grow(tmp_path, 80, 75)
     report = verify(tmp_path)

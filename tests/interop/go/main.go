@@ -25,6 +25,9 @@ import (
 
 const firstDelayLevel = 1
 
+// After its timeout, 3 s unless told, this client sends again: a disk that takes longer would have messages twice.
+const sendTimeout = time.Minute
+
 // Told is a line of output.
 type Told struct {
 	Body           string `json:"body"`
@@ -79,7 +82,7 @@ func main() {
 
 func produce(resolver primitive.NsResolver, topic string, count int) {
 	p, err := rocketmq.NewProducer(producer.WithNsResolver(resolver), producer.WithGroupName("go_producers"),
-		producer.WithQueueSelector(producer.NewHashQueueSelector()))
+		producer.WithQueueSelector(producer.NewHashQueueSelector()), producer.WithSendMsgTimeout(sendTimeout))
 	check(err)
 	check(p.Start())
 	ctx := context.Background()
