@@ -96,7 +96,7 @@ def test_a_subscription_may_change_while_it_is_consumed(namesrv: str) -> None:
         async with consumer:
             await seen.until(1)
             consumer.subscribe(topic, "A || B")
-            async with Admin(namesrv) as admin, asyncio.timeout(20):
+            async with Admin(namesrv) as admin, asyncio.timeout(60):
                 while (await subscribed(admin, consumer, topic)) != "A || B":
                     await asyncio.sleep(0.05)
             await send_all(namesrv, topic, [b"2"], tags="B")
@@ -122,18 +122,18 @@ def test_two_consumers_of_a_group_share_the_queues_and_one_takes_over(namesrv: s
         async with first:
             await one.until(1)
             async with second:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while not (len(topic_queues(first, topic)) == len(topic_queues(second, topic)) == 2):
                         await asyncio.sleep(0.05)
                 assert not set(first.assignment) & set(second.assignment)
                 await send_all(namesrv, topic, bodies_of(40))
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while len(one.messages) + len(other.messages) < 41:
                         await asyncio.sleep(0.05)
                 # What was not committed yet when its queue moved comes twice, as in Java.
                 assert {*one.bodies, *other.bodies} == {*bodies_of(40), b"first"}
                 assert other.messages
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(topic_queues(first, topic)) < 4:
                     await asyncio.sleep(0.05)
 
@@ -290,7 +290,7 @@ def test_order_holds_while_queues_move_between_consumers(namesrv: str) -> None:
         async with first:
             await until_count(seen, 40)
             async with second:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while len(topic_queues(second, topic)) < 2:
                         await asyncio.sleep(0.02)
                 moved_at = sum(map(len, seen.values()))

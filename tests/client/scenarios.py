@@ -360,7 +360,7 @@ def test_an_admin_makes_topics_and_groups_and_finds_messages(namesrv: str) -> No
             assert at_two is not None
             assert at_two.msg_id == sent[2].msg_id
             assert await admin.message_at(queues[0], 3) is None
-            async with asyncio.timeout(10):  # the index is made some time after a message is stored
+            async with asyncio.timeout(60):  # the index is made some time after a message is stored
                 while len(await admin.query_by_key(topic, "l")) < 3:
                     await asyncio.sleep(0.05)
             assert [one.body for one in await admin.query_by_key(topic, "k")] == bodies_of(3)

@@ -46,7 +46,7 @@ def running(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
 
 
 def settings(tmp_path: Path, text: str = "") -> str:
@@ -64,7 +64,7 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signa
     with running("-c", settings(tmp_path, "serverWorkerThreads=8\n")) as (process, address):
         assert asyncio.run(ask(address)) == 0
         process.send_signal(number)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
     assert f"name server on {address} has stopped" in errors
     assert "Traceback" not in errors

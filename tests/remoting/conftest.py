@@ -62,7 +62,7 @@ class Raw:
     async def read(self, count: int = 1) -> list[RemotingCommand]:
         """So many commands; fewer if the stream ends."""
         while len(self._found) < count:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 data = await self.reader.read(1 << 16)
             if not data:
                 break
@@ -71,8 +71,8 @@ class Raw:
         return found
 
     async def is_closed(self) -> bool:
-        """Whether the other side ends the connection (within 5 s)."""
-        async with asyncio.timeout(5):
+        """Whether the other side ends the connection (within a minute)."""
+        async with asyncio.timeout(60):
             try:
                 while await self.reader.read(1 << 16):
                     pass

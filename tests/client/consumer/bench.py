@@ -68,6 +68,6 @@ class Bench:
 
     async def until(self, offset: int) -> None:
         """Wait until this can be committed."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self.offsets.known(QUEUE) != offset:
                 await asyncio.sleep(0.005)

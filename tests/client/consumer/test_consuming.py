@@ -198,7 +198,7 @@ async def test_nothing_more_is_pulled_above_the_limits(
     await asyncio.sleep(0)
     assert not waiting.done()
     queue.done(messages[:1])
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 60)
 
 
 def test_in_order_the_span_does_not_count() -> None:
