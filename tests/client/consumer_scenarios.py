@@ -273,12 +273,13 @@ def test_order_holds_while_queues_move_between_consumers(namesrv: str) -> None:
         topic, group = fresh("Moving"), fresh("group")
         seen: dict[int, list[int]] = {}
         running: set[int] = set()
+        pause_s = 0.02
 
         async def listener(messages: list[ReceivedMessage]) -> None:
             (message,) = messages
             assert message.queue_id not in running, "two calls for a queue at a time"
             running.add(message.queue_id)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause_s)
             running.discard(message.queue_id)
             seen.setdefault(message.queue_id, []).append(int(message.body))
 
@@ -289,10 +290,12 @@ def test_order_holds_while_queues_move_between_consumers(namesrv: str) -> None:
             consumer.subscribe(topic)
         async with first:
             await until_count(seen, 40)
+            pause_s = 0.3  # until they move, however long that takes
             async with second:
                 async with asyncio.timeout(60):
                     while len(topic_queues(second, topic)) < 2:
                         await asyncio.sleep(0.02)
+                pause_s = 0.02
                 moved_at = sum(map(len, seen.values()))
                 assert moved_at < 300, "the queues were done before they moved"
                 await until_count(seen, moved_at + 40)
@@ -304,7 +307,7 @@ def test_order_holds_while_queues_move_between_consumers(namesrv: str) -> None:
     run(main())
 
 
-async def until_count(seen: dict[int, list[int]], count: int, seconds: float = 40) -> None:
+async def until_count(seen: dict[int, list[int]], count: int, seconds: float = 120) -> None:
     async with asyncio.timeout(seconds):
         while sum(map(len, seen.values())) < count:
             await asyncio.sleep(0.02)

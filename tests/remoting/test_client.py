@@ -92,7 +92,9 @@ async def test_what_was_sent_last_leaves_before_the_client_closes(serve: Serve) 
     _, address = await serve({1: note})
     async with RemotingClient() as client:
         await client.invoke_oneway(address, request(1, None, bytes(1 << 20)))
-    await asyncio.sleep(0.1)
+    async with asyncio.timeout(60):
+        while not seen:
+            await asyncio.sleep(0.01)
     assert seen == [1 << 20]
 
 

@@ -281,7 +281,7 @@ async def test_comings_and_goings_are_told(serve: Serve, connect: Connect) -> No
 
 
 async def test_an_idle_connection_ends_and_a_busy_one_stays(serve: Serve, connect: Connect) -> None:
-    server, address = await serve(limits=ServerLimits(idle_timeout_s=0.3))
+    server, address = await serve(limits=ServerLimits(idle_timeout_s=1))
     idle, busy = await connect(address), await connect(address)
     await idle.ask()
     closed = asyncio.ensure_future(idle.is_closed())
@@ -440,20 +440,24 @@ async def test_closing_lets_requests_in_work_have_their_answers(serve: Serve, co
 
 
 async def test_requests_during_closing_are_told_to_go_away(serve: Serve, connect: Connect) -> None:
+    begun, ends = asyncio.Event(), asyncio.Event()
+
     async def slow(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        await asyncio.sleep(0.3)
+        begun.set()
+        await ends.wait()
         return command.response(0, "done")
 
     server, address = await serve({1: slow})
     peer = await connect(address)
     peer.write(encode_frame(request(1)))
-    await asyncio.sleep(0.05)
-    closing = asyncio.ensure_future(server.close(2))
+    await begun.wait()
+    closing = asyncio.ensure_future(server.close(60))
     await asyncio.sleep(0.05)
     assert (await peer.ask()).code == 1500
     old = request(ECHO)
     old.version = 401
     assert (await peer.ask(old)).code == 0
+    ends.set()
     await closing
 
 

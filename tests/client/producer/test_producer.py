@@ -149,16 +149,16 @@ async def test_a_broker_that_fails_is_left_out_for_a_while(fakes: FakeCluster) -
 
 async def test_a_broker_that_is_slow_is_avoided_for_the_chosen_time_although_it_succeeds(fakes: FakeCluster) -> None:
     async def slow(command: RemotingCommand) -> RemotingCommand:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         return sent(command)
 
     fakes.brokers["a"].answer = lambda command, _: slow(command)
-    backoff = Backoff(steps_ms=((0, 0), (500, 2000)), failure_ms=500)
+    backoff = Backoff(steps_ms=((0, 0), (1000, 3000)), failure_ms=500)
     async with Producer(fakes.namesrv, options=ProducerOptions(send_latency_fault=True, backoff=backoff)) as producer:
         used = [(await producer.send(MESSAGE)).queue.broker_name for _ in range(12)]
         assert used.count("a") == 1
         fakes.brokers["a"].answer = sent
-        await asyncio.sleep(2)
+        await asyncio.sleep(3)
         used = [(await producer.send(MESSAGE)).queue.broker_name for _ in range(8)]
         assert used.count("a") == 4
 
