@@ -180,6 +180,12 @@ class ConsumeQueue:
         if self.ext is not None:
             self.ext.cut(self.last_address())
 
+    def trim_empty_files(self) -> None:
+        """Remove files at the end that were made for units which are not there, but not one that tells a number."""
+        files = self.files.files
+        if files and files[-1].start >= self.max_offset * UNIT_BYTES and (len(files) > 1 or files[0].start == 0):
+            self.trim(self.max_offset)
+
     def last_address(self) -> int | None:
         """The last tags code that is an address in ConsumeQueueExt; None without one."""
         end = self.max_offset

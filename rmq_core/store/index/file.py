@@ -163,7 +163,12 @@ class MappedIndexFile(MappedFile):
         self.map[:INDEX_HEADER_BYTES] = kept.encode()
 
     def is_sound(self) -> bool:
-        """Whether the header fits the store's settings."""
+        """Whether it has a header, and that fits the store's settings.
+
+        A header of zeros is that of a file which was made, and never forced before a loss of power.
+        """
+        if not any(self.map[:INDEX_HEADER_BYTES]):
+            return False
         header = self.header
         return header.index_count <= self.entries and 0 <= header.begin_physical_offset <= header.end_physical_offset
 

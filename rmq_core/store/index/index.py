@@ -44,7 +44,7 @@ class Index:
         self._appended = 0  # keys of a batch that were appended before it failed
 
     def load(self) -> None:
-        """Open the existing files; one that does not fit the store's settings is removed, with all after it."""
+        """Open the existing files; one that is not sound is removed, with all after it, and made anew from the log."""
         directory = Path(self._directory)
         size = index_file_bytes(self._slots, self._entries)
         names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []

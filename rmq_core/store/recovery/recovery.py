@@ -237,6 +237,7 @@ class Recovery:
         for queue in self._queues:
             if queue.last_end() > scan.end:
                 queue.trim(queue.find_physical(scan.end, queue.first_stored))
+            queue.trim_empty_files()
             for damage in scan.damages:
                 begin = queue.find_physical(damage.physical_offset, queue.first_stored)
                 queue.blank(begin, queue.find_physical(damage.physical_offset + damage.size, begin))

@@ -11,6 +11,7 @@ import pytest
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.results import PutStatus
+from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.errors import StoreLockedError, StoreSizeError
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, records
@@ -106,6 +107,42 @@ def test_what_is_derived_can_be_lost(tmp_path: Path, lost: tuple[str, ...], cras
     assert len(read_all(store)) == store._queues.unit_total
     assert store.shutdown()
     assert log_records(config) == before
+    check_derived(config)
+
+
+@pytest.mark.parametrize("has_notes", [True, False])
+def test_files_that_were_made_and_never_forced_are_gone_after_a_loss_of_power(tmp_path: Path, has_notes: bool) -> None:
+    config = filled(config_of(tmp_path / "store"))
+    before = tree(Path(config.root))
+    last = max(name for name in before if name.startswith("consumequeue/Orders/0/"))
+    made = f"consumequeue/Orders/0/{int(Path(last).name) + config.consumequeue_file_bytes:020d}"
+    for name in (made, "consumequeue/Lost/0/00000000000000000000"):
+        path = Path(config.root) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(config.consumequeue_file_bytes))
+    indexes = sorted((Path(config.root) / "index").iterdir())
+    for path in indexes[-2:]:
+        path.write_bytes(bytes(40) + path.read_bytes()[40:])
+    if not has_notes:
+        for name in ("checkpoint", "watermark"):
+            (Path(config.root) / name).unlink()
+    crash(config)
+    assert opened(config).shutdown()
+    check_derived(config)
+    assert len(indexes) > 2
+
+
+def test_an_index_file_without_a_header_is_made_anew(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store")
+    store = opened(config)
+    put(store)
+    assert store.shutdown()
+    for name in ("checkpoint", "watermark"):
+        (Path(config.root) / name).unlink()
+    (path,) = (Path(config.root) / "index").iterdir()
+    path.write_bytes(bytes(index_file_bytes(config.index_slots, config.index_entries)))
+    crash(config)
+    assert opened(config).shutdown()
     check_derived(config)
 
 
