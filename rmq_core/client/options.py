@@ -83,7 +83,7 @@ class ProducerOptions(ClientOptions):
         create_topic_key: the template topic, whose route serves for a topic that does not exist yet.
         default_topic_queue_nums: how many queues such a topic gets.
         send_latency_fault: whether brokers that are slow or fail are avoided for a while.
-        backoff: for how long: ``LONG_BACKOFF``, that of 4.x, ``SHORT_BACKOFF``, that of 5.3.3, or one of yours.
+        backoff: for how long: ``SHORT_BACKOFF``, that of 5.3.3, ``LONG_BACKOFF``, that of 4.x, or one of yours.
         enable_trace: whether each send is traced.
         trace_topic: the topic of trace messages.
     """
@@ -98,7 +98,7 @@ class ProducerOptions(ClientOptions):
     create_topic_key: str = "TBW102"
     default_topic_queue_nums: int = 4
     send_latency_fault: bool = False
-    backoff: Backoff = LONG_BACKOFF
+    backoff: Backoff = SHORT_BACKOFF
     enable_trace: bool = False
     trace_topic: str = TRACE_TOPIC
 

@@ -6,6 +6,7 @@ The broker is as for ``tests.client.scenarios``.
 import asyncio
 
 from rmq_core.client import Admin, BrokerError, PullConsumer, PullOptions, PushConsumer, StartPosition
+from rmq_core.remoting.bodies import parse_queue_key
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.loop import run
 from tests.client.consumer_scenarios import topic_queues
@@ -28,6 +29,33 @@ def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str
             async with asyncio.timeout(60):
                 while await clients_of(admin, group):
                     await asyncio.sleep(0.05)
+
+    run(main())
+
+
+def test_a_pull_consumer_that_subscribes_tells_what_it_runs(namesrv: str) -> None:
+    async def main() -> None:
+        topic, group = fresh("Told"), fresh("group")
+        await send_all(namesrv, topic, bodies_of(8))
+        options = PullOptions(start=StartPosition.FIRST, auto_commit=False)
+        async with Admin(namesrv) as admin, PullConsumer(namesrv, group, options) as consumer:
+            consumer.subscribe(topic, "*")
+            await gather_messages(consumer, 8)
+            committed = consumer.assignment[0]
+            await consumer.commit({committed: 1})
+            async with asyncio.timeout(20):
+                while not await clients_of(admin, group):
+                    await asyncio.sleep(0.05)
+            address = (await admin.masters())[0]
+            info = await admin.brokers.running_info(address, group, consumer.client_id)
+            assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
+            assert int(info.properties["PROP_CONSUMER_START_TIMESTAMP"]) > 0
+            assert [one.topic for one in info.subscription_set] == [topic]
+            queues = {parse_queue_key(key): one for key, one in info.mq_table.items()}
+            assert queues.keys() == set(consumer.assignment)
+            # A broker tells 0 of a queue without an offset that begins at 0, and is in memory.
+            assert [one.commit_offset for queue, one in queues.items()] == [int(queue == committed) for queue in queues]
+            assert all(one.last_pull_timestamp > 0 and not one.droped for one in queues.values())
 
     run(main())
 

@@ -43,7 +43,7 @@ def test_its_defaults_are_the_codes() -> None:
         assert re.search(rf"`{name}`[,)]? ?\(?{text}", PAGE), name
     assert re.search(rf"Bodies\*\* of {producer.compress_above_bytes:,} bytes", PAGE)
     for least_ms, duration_ms in producer.backoff.steps_ms[2:]:
-        shown = f"{least_ms} ms" if least_ms < 1000 else f"{least_ms // 1000} s"
+        shown = f"{least_ms} ms" if least_ms < 1000 else f"{least_ms / 1000:g} s"
         assert f" {shown} " in PAGE
         assert f" {duration_ms // 1000} s " in PAGE
 

@@ -10,13 +10,33 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.client import Admin, BrokerError, Message, Producer, PushConsumer
+from rmq_core.client import (
+    Admin,
+    BrokerError,
+    Message,
+    Producer,
+    PullConsumer,
+    PullOptions,
+    PushConsumer,
+    StartPosition,
+)
 from rmq_core.client.allocation import Allocation, ConsistentHash, averagely
 from rmq_core.remoting.loop import run
 from tests.client.consumer_scenarios import *  # noqa: F403 # the tests themselves
 from tests.client.pull_scenarios import *  # noqa: F403
 from tests.client.scenarios import *  # noqa: F403
-from tests.client.scenarios import BROKER, FIRST, SETTINGS, Seen, bodies_of, fresh, known, replaced, send_all
+from tests.client.scenarios import (
+    BROKER,
+    FIRST,
+    SETTINGS,
+    Seen,
+    bodies_of,
+    fresh,
+    gather_messages,
+    known,
+    replaced,
+    send_all,
+)
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import (
     SMALL_FILES,
@@ -85,6 +105,13 @@ def test_mqadmin_sees_our_consumer_at_work(namesrv: str) -> None:
             assert len(seen.messages) == 9
             await mqadmin("resetOffsetByTime", "-n", namesrv, "-g", group, "-t", topic, "-s", "0")
             await seen.until(17)
+        pulling = PullConsumer(namesrv, fresh("group"), PullOptions(start=StartPosition.FIRST))
+        pulling.subscribe(topic)
+        async with pulling:
+            await gather_messages(pulling, 8)
+            status = await mqadmin("consumerStatus", "-n", namesrv, "-g", pulling.group, "-i", pulling.client_id)
+            assert "CONSUME_ACTIVELY" in status
+            assert status.count(topic) > 3
         found = await mqadmin("queryMsgByKey", "-n", namesrv, "-t", topic, "-k", "admin-key")
         assert sent.msg_id in found
 

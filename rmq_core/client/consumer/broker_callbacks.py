@@ -4,7 +4,7 @@ Source: ``ClientRemotingProcessor``.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from rmq_core.client.message import ReceivedMessage
@@ -39,9 +39,6 @@ class AskedConsumer(Protocol):
     def known_offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Return the consumer offsets in memory."""
 
-    def running_info(self) -> ConsumerRunningInfo:
-        """Return the running info of the consumer."""
-
     async def consume_directly(self, message: ReceivedMessage) -> ConsumeDirectlyResult:
         """Consume one message out of turn."""
 
@@ -56,8 +53,18 @@ def ids_changed_handler(group: str, rebalance_soon: Callable[[], None]) -> dict[
     return {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: ids_changed}
 
 
+def running_info_handler(group: str, running_info: Callable[[], Awaitable[ConsumerRunningInfo]]) -> dict[int, Handler]:
+    """Handler of the request for a consumer's running info, by its code."""
+
+    async def running(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        _check_group(read_fields(command, RunningInfo).consumer_group, group)
+        return command.response(body=encode_body(await running_info()))
+
+    return {RequestCode.GET_CONSUMER_RUNNING_INFO: running}
+
+
 def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
-    """Handlers of the other requests of brokers, by code; ``consumer`` answers them."""
+    """Handlers of the other requests of brokers to a push consumer, by code; ``consumer`` answers them."""
 
     def reset(command: RemotingCommand, _: Connection) -> None:
         if read_fields(command, ResetOffset).group == consumer.group and command.body:
@@ -66,17 +73,13 @@ def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
 
     def status(command: RemotingCommand, _: Connection) -> RemotingCommand:
         wanted = read_fields(command, GetConsumerStatus)
-        _check_group(wanted.group)
+        _check_group(wanted.group, consumer.group)
         table = {queue_key(queue): offset for queue, offset in consumer.known_offsets(wanted.topic).items()}
         return command.response(body=encode_body(ConsumerStatus(message_queue_table=table)))
 
-    def running(command: RemotingCommand, _: Connection) -> RemotingCommand:
-        _check_group(read_fields(command, RunningInfo).consumer_group)
-        return command.response(body=encode_body(consumer.running_info()))
-
     async def directly(command: RemotingCommand, _: Connection) -> RemotingCommand:
         wanted = read_fields(command, ConsumeDirectly)
-        _check_group(wanted.consumer_group)
+        _check_group(wanted.consumer_group, consumer.group)
         messages = decode_records(command.body, broker_name=wanted.broker_name or "")
         if not messages:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "the request has no message")
@@ -85,17 +88,17 @@ def handlers(consumer: AskedConsumer) -> dict[int, Handler]:
         spent_ms = int((asyncio.get_running_loop().time() - begin_s) * 1000)
         return command.response(body=encode_body(_timed(result, spent_ms)))
 
-    def _check_group(group: str) -> None:
-        if group != consumer.group:
-            remark = f"The Consumer Group <{group}> not exist in this consumer"
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
-
     return {
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: status,
-        RequestCode.GET_CONSUMER_RUNNING_INFO: running,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: directly,
     }
+
+
+def _check_group(asked: str, group: str) -> None:
+    if asked != group:
+        remark = f"The Consumer Group <{asked}> not exist in this consumer"
+        raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _timed(result: ConsumeDirectlyResult, spent_ms: int) -> ConsumeDirectlyResult:

@@ -20,11 +20,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rmq_core.client.consumer.broker_callbacks import ids_changed_handler
-from rmq_core.client.consumer.membership import Membership
+from rmq_core.client.consumer.broker_callbacks import ids_changed_handler, running_info_handler
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.pulled_queue import Arrivals, PulledQueue
 from rmq_core.client.consumer.rebalance import Rebalancer
+from rmq_core.client.membership import Membership
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.producer.group_client import GroupClient
@@ -32,8 +32,16 @@ from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import Puller
 from rmq_core.client.pull.subscription import ALL, subscription
 from rmq_core.remoting.acl import Credentials
-from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, MessageQueue, SubscriptionData
-from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.bodies import (
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    MessageQueue,
+    SubscriptionData,
+    queue_key,
+)
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.codes import CURRENT_VERSION_NAME, RequestCode
 from rmq_core.remoting.requests import UnregisterClient
 from rmq_formats.errors import OptionError
 
@@ -69,11 +77,12 @@ class PullConsumer(GroupClient):
             MessageError: a bad group.
         """
         super().__init__(
-            namesrv, group, options, credentials, handlers=ids_changed_handler(group, self._rebalance_soon)
-        )
+            namesrv, group, options, credentials,
+            handlers=ids_changed_handler(group, self._rebalance_soon) | running_info_handler(group, self.running_info),
+        )  # fmt: skip
         self.options = options
         self.offsets = QueueOffsets(self._cluster)
-        self._membership = Membership(self.client_id, group)
+        self._membership = Membership("consumer", self.client_id, group)
         self._puller = Puller(self._cluster, group, options, sends_subscription=True)
         self._consumed = RemoteOffsets(group, self.offsets)  # what poll had returned before it was last called
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -82,7 +91,7 @@ class PullConsumer(GroupClient):
         )
         self._assigned: dict[MessageQueue, PulledQueue] = self._rebalancer.works
         self._is_subscribed: bool | None = None  # None: neither subscribed nor assigned yet
-        self._is_started = False
+        self._started_ms = 0
         self._arrivals = Arrivals()
 
     async def start(self) -> None:
@@ -95,7 +104,7 @@ class PullConsumer(GroupClient):
         self._membership.take()
         try:
             await self._cluster.start()
-            self._is_started = True
+            self._started_ms = now_ms()
             if self._is_subscribed:
                 await self._cluster.meet_brokers(self._subscriptions)
         except BaseException:
@@ -111,7 +120,7 @@ class PullConsumer(GroupClient):
 
     async def close(self) -> None:
         """Commit if that is automatic, leave the group, and close all connections."""
-        self._is_started = False
+        self._started_ms = 0
         await self._cluster.stop_tasks()
         await self._rebalancer.close()
         await self._cluster.to_masters(
@@ -122,8 +131,8 @@ class PullConsumer(GroupClient):
         self._membership.give_up()
 
     def _heartbeat(self) -> HeartbeatData | None:
-        wanted = self._subscriptions or {one.wanted.topic: one.wanted for one in self._assigned.values()}
-        if not wanted or not self._is_started:
+        wanted = self._wanted()
+        if not wanted or not self._started_ms:
             return None
         data = ConsumerData(
             group_name=self.group,
@@ -132,6 +141,25 @@ class PullConsumer(GroupClient):
             subscription_data_set=list(wanted.values()),
         )
         return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])
+
+    def _wanted(self) -> Mapping[str, SubscriptionData]:
+        return self._subscriptions or {one.wanted.topic: one.wanted for one in self._assigned.values()}
+
+    async def running_info(self) -> ConsumerRunningInfo:
+        """Return the running info, as ``mqadmin consumerStatus`` shows it; raises as ``offsets.committed``."""
+        queues = {}
+        for queue, one in list(self._assigned.items()):
+            known = self._consumed.known(queue)
+            queues[queue_key(queue)] = one.info(await self.committed(queue) if known is None else known)
+        properties: dict[str, str | int | float | bool] = {
+            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
+            "PROP_CLIENT_VERSION": CURRENT_VERSION_NAME,
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
+            "PROP_NAMESERVER_ADDR": self._cluster.namesrv,
+        }
+        return ConsumerRunningInfo(
+            mq_table=queues, properties=properties, subscription_set=list(self._wanted().values())
+        )
 
     # Subscription.
 
@@ -155,7 +183,7 @@ class PullConsumer(GroupClient):
         for one in self._assigned.values():
             if one.queue.topic == topic:
                 self._want(one, data)
-        if self._is_started:
+        if self._started_ms:
             self._cluster.run(self._announce())
             if is_first:
                 self._cluster.run(self._rebalancer.run())
@@ -164,7 +192,7 @@ class PullConsumer(GroupClient):
         """Unsubscribe from a topic."""
         self._subscriptions.pop(topic, None)
         self._rebalancer.soon()
-        if self._is_started:
+        if self._started_ms:
             self._cluster.run(self._announce())
 
     def _choose(self, *, subscribes: bool) -> None:

@@ -12,7 +12,8 @@ from typing import Final
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.pull.request import Puller, PullStatus
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
+from rmq_core.remoting.bodies import MessageQueue, ProcessQueueInfo, SubscriptionData
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import FormatError
 
@@ -42,6 +43,7 @@ class PulledQueue:
         position: offset of the message that ``take`` gives next; None until the broker was asked where to begin.
         is_paused: it gives no messages.
         is_leaving: it is no longer assigned, and gives none either.
+        last_pull_ms: when it was last pulled, ms since 1970.
         is_abandoned: never: nothing of it goes on when it is stopped.
     """
 
@@ -71,6 +73,7 @@ class PulledQueue:
         self.position: int | None = None
         self.is_paused = False
         self.is_leaving = False
+        self.last_pull_ms = 0
         self._puller = puller
         self._options = options
         self._begin_offset = begin_offset
@@ -110,6 +113,19 @@ class PulledQueue:
         self._room.set()
         return found
 
+    def info(self, committed_offset: int | None) -> ProcessQueueInfo:
+        """Tell what a broker may ask about the queue; -1 stands for no committed offset, as in Java."""
+        cached = self._cached
+        return ProcessQueueInfo(
+            cached_msg_count=len(cached),
+            cached_msg_min_offset=cached[0].queue_offset if cached else 0,
+            cached_msg_max_offset=cached[-1].queue_offset if cached else 0,
+            cached_msg_size_in_mib=self._cached_bytes >> 20,
+            commit_offset=-1 if committed_offset is None else committed_offset,
+            droped=self.is_leaving,
+            last_pull_timestamp=self.last_pull_ms,
+        )
+
     async def _pull_again_and_again(self) -> None:
         while True:
             try:
@@ -123,6 +139,7 @@ class PulledQueue:
     async def _pull_once(self) -> None:
         if self.position is None:
             self._next_offset = self.position = await self._begin_offset(self.queue)
+        self.last_pull_ms = now_ms()
         pulled = await self._puller.pull(self.queue, self._next_offset, self.wanted)
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             log.warning("%d of %s is out of range, continuing at %d", self._next_offset, self.queue, pulled.next_offset)

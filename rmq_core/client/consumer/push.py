@@ -19,9 +19,8 @@ import logging
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
-from rmq_core.client.consumer.broker_callbacks import handlers, ids_changed_handler
+from rmq_core.client.consumer.broker_callbacks import handlers, ids_changed_handler, running_info_handler
 from rmq_core.client.consumer.concurrent import ConcurrentConsuming, Consuming
-from rmq_core.client.consumer.membership import Membership
 from rmq_core.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
 from rmq_core.client.consumer.orderly import ConsumingInOrder
 from rmq_core.client.consumer.queue_locks import ConsumerQueueLocks
@@ -30,6 +29,7 @@ from rmq_core.client.consumer.rebalance import Rebalancer
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
 from rmq_core.client.consumer.trace import TraceSender
 from rmq_core.client.listener import Later, Listener, call_listener
+from rmq_core.client.membership import Membership
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
 from rmq_core.client.options import MessageModel, PushOptions
 from rmq_core.client.producer.group_client import GroupClient
@@ -89,11 +89,12 @@ class PushConsumer(GroupClient):
         self._broadcasts = options.model is MessageModel.BROADCASTING
         super().__init__(
             namesrv, group, options, credentials,
-            handlers=ids_changed_handler(group, self._rebalance_soon) | handlers(self),
+            handlers=ids_changed_handler(group, self._rebalance_soon)
+            | running_info_handler(group, self.running_info) | handlers(self),
             keeps_instance_name=self._broadcasts,
         )  # fmt: skip
         self.options = options
-        self._membership = Membership(self.client_id, group)
+        self._membership = Membership("consumer", self.client_id, group)
         self._listener = listener
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._offsets = self._offset_store()
@@ -270,7 +271,7 @@ class PushConsumer(GroupClient):
         known = {queue: self._offsets.known(queue) for queue in self._rebalancer.works if queue.topic == topic}
         return {queue: offset for queue, offset in known.items() if offset is not None}
 
-    def running_info(self) -> ConsumerRunningInfo:
+    async def running_info(self) -> ConsumerRunningInfo:
         """Return the running info, as ``mqadmin consumerStatus`` shows it."""
         properties: dict[str, str | int | float | bool] = {
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from rmq_core.client.errors import BrokerError, NoReplyError, NoRouteError, SendFailedError
+from rmq_core.client.membership import Membership
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.producer.group_client import GroupClient
@@ -87,14 +88,24 @@ class Producer(GroupClient):
         asked = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.arrived, **(handlers or {})}
         super().__init__(namesrv, group, options, credentials, handlers=asked)
         self.options = options
+        self._membership = Membership("producer", self.client_id, group)
         self._packer = Packer(group, options)
         self._faults = LatencyFaults(options.backoff)
         self._queue_turns: dict[str, int] = {}  # by topic: the place of the next queue in turn
         self._tracer = Tracer(options.trace_topic, self._send_trace) if options.enable_trace else None
 
     async def start(self) -> None:
-        """Start the client; it connects to brokers on demand."""
-        await self._cluster.start()
+        """Start the client; it connects to brokers on demand.
+
+        Raises:
+            OptionError: a producer of this process has the same group and client id.
+        """
+        self._membership.take()
+        try:
+            await self._cluster.start()
+        except BaseException:
+            self._membership.give_up()
+            raise
         if self._tracer is not None:
             self._tracer.start()
 
@@ -107,6 +118,7 @@ class Producer(GroupClient):
             UnregisterClient(client_id=self._cluster.client_id, producer_group=self.group),
         )
         await self._cluster.close()
+        self._membership.give_up()
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self._cluster.client_id, producer_data_set=[ProducerData(group_name=self.group)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rmq_core.client import LONG_BACKOFF, SHORT_BACKOFF, Backoff
+from rmq_core.client import LONG_BACKOFF, SHORT_BACKOFF, Backoff, ProducerOptions
 from rmq_core.client.producer.latency import LatencyFaults
 
 
@@ -26,6 +26,11 @@ from rmq_core.client.producer.latency import LatencyFaults
 )
 def test_latency_costs_what_the_table_says(backoff: Backoff, latency_ms: int, duration_ms: int) -> None:
     assert backoff.duration_ms(latency_ms) == duration_ms
+
+
+def test_the_default_is_that_of_the_original() -> None:
+    """``MQFaultStrategy`` of 5.3.3: ``latencyMax``, ``notAvailableDuration``; a failure counts as 10 s."""
+    assert ProducerOptions().backoff == SHORT_BACKOFF
 
 
 @pytest.mark.parametrize(("backoff", "duration_ms"), [(LONG_BACKOFF, 600_000), (SHORT_BACKOFF, 10_000)])

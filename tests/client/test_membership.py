@@ -1,10 +1,20 @@
-"""Consumers at brokers that answer as a test says."""
+"""Clients of one process that would be the same member of a group, and those that would not."""
 
 import re
 
 import pytest
 
-from rmq_core.client import MessageModel, PullConsumer, PullOptions, PushConsumer, PushOptions
+from rmq_core.client import (
+    MessageModel,
+    Producer,
+    ProducerOptions,
+    PullConsumer,
+    PullOptions,
+    PushConsumer,
+    PushOptions,
+    TransactionProducer,
+    TransactionState,
+)
 from rmq_core.client.options import DEFAULT_INSTANCE
 from rmq_core.remoting.errors import ConnectError
 from rmq_formats.errors import OptionError
@@ -55,6 +65,24 @@ async def test_pull_consumers_of_a_group_must_differ_in_their_client_ids_too(fak
     async with first:
         with pytest.raises(OptionError, match="group g has a consumer with client id"):
             await second.start()
+
+
+async def test_producers_of_a_group_must_differ_in_their_client_ids_too(fakes: FakeCluster) -> None:
+    options = ProducerOptions(instance_name="one")
+    async with Producer(fakes.namesrv, "g", options):
+        for second in (
+            Producer(fakes.namesrv, "g", options),
+            TransactionProducer(fakes.namesrv, "g", lambda _: TransactionState.COMMIT, options),
+        ):
+            with pytest.raises(OptionError, match=r"group g has a producer with client id .*@one in this process"):
+                await second.start()
+            await second.close()
+        async with Producer(fakes.namesrv, "another", options), Producer(fakes.namesrv, "g"):
+            pass
+        async with PullConsumer(fakes.namesrv, "g", PullOptions(instance_name="one")):  # a group of another kind
+            pass
+    async with Producer(fakes.namesrv, "g", options):
+        pass
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("", r"[\d.]+@one"), ("u", r"[\d.]+@one@u")])
