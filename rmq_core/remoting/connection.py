@@ -44,6 +44,7 @@ class Connection(asyncio.Protocol):
         remote_host: the same as a record's born host has it, 8 or 20 bytes; none until it is connected.
         local_address: ``host:port`` of this side.
         waiting_bytes: of requests whose answers are awaited.
+        kept_bytes: of requests that are kept for long, such as long polls: they hold up no other.
         idle_ticks: how many ticks of its owner in a row found it idle.
         refuses_requests: answers requests with GO_AWAY where the peer is known to understand that.
     """
@@ -75,6 +76,7 @@ class Connection(asyncio.Protocol):
         self.remote_host = b""
         self.local_address = ""
         self.waiting_bytes = 0
+        self.kept_bytes = 0
         self.idle_ticks = 0
         self.refuses_requests = False
         self._handlers = handlers
@@ -126,6 +128,14 @@ class Connection(asyncio.Protocol):
         if self._is_held_up and self.waiting_bytes <= self._max_waiting_bytes // 2:  # then for many, not one by one
             self._is_held_up = False
             self._loop.call_soon(self._go_on)
+
+    def keep(self, size: int) -> None:
+        """Count what is kept for a request that is to be answered some time by ``send``; ``let_go`` it then."""
+        self.kept_bytes += size
+
+    def let_go(self, size: int) -> None:
+        """Count off what was kept so."""
+        self.kept_bytes -= size
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command as it is; nothing happens if the connection has ended.

@@ -23,9 +23,9 @@ class ServerLimits:
         max_header_bytes: likewise a larger header. The largest has a message's properties: 32,767 characters, of at
             most six bytes in JSON.
         max_connections: more are closed at once, so that those there are keep their share.
-        max_held_bytes: of unfinished frames, requests whose answers are awaited and answers that are not yet sent, all
-            connections together: above it, the one that holds the most ends. Without it 1,000 slow senders of 16 MiB
-            would take 16 GiB.
+        max_held_bytes: of unfinished frames, requests whose answers are awaited, requests that are kept for long and
+            answers that are not yet sent, all connections together: above it, the one that holds the most ends. Without
+            it 1,000 slow senders of 16 MiB would take 16 GiB.
         max_waiting_bytes: a connection's requests wait while those whose answers are awaited take more than this; some
             8,000, as many as a disk that is not hung forces at once.
         idle_timeout_s: no byte either way for so long (up to a quarter longer) ends a connection; Java's.
@@ -192,7 +192,8 @@ class _ServerConnection(Connection):
     """A client's connection; reports to its server that it begins and ends, and how many bytes it holds.
 
     Attributes:
-        held_bytes: of unfinished frames, requests whose answers are awaited, and answers that are not yet sent.
+        held_bytes: of unfinished frames, requests whose answers are awaited or that are kept for long, and answers
+            that are not yet sent.
     """
 
     def __init__(self, server: RemotingServer, handlers: Mapping[int, Handler]) -> None:
@@ -226,6 +227,14 @@ class _ServerConnection(Connection):
         super().release(size)
         self._add(-size)
 
+    def keep(self, size: int) -> None:
+        super().keep(size)
+        self._add(size)
+
+    def let_go(self, size: int) -> None:
+        super().let_go(size)
+        self._add(-size)
+
     def _flush(self) -> None:
         super()._flush()
         self._count()
@@ -248,7 +257,7 @@ class _ServerConnection(Connection):
         """Tell the server how many bytes are held now."""
         if self._has_given_up:
             return
-        held_bytes = self._parser.held_bytes + self.waiting_bytes
+        held_bytes = self._parser.held_bytes + self.waiting_bytes + self.kept_bytes
         if self._unread:
             held_bytes += sum(map(len, self._unread))
         if self._transport is not None:

@@ -29,8 +29,8 @@ class ServerSettings:
             memory.
         max_connections: more are refused.
         max_waiting_bytes: no more requests of a client are read while those whose answers are awaited take more.
-        max_held_bytes: of unfinished frames, requests that wait and answers that are not yet sent, all connections
-            together: above it, the connection that holds the most is closed.
+        max_held_bytes: of unfinished frames, requests that wait, long polls and answers that are not yet sent, all
+            connections together: above it, the connection that holds the most is closed.
     """
 
     server_channel_max_idle_time_seconds: int = setting(120, low=1)

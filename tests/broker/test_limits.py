@@ -7,7 +7,9 @@ import pytest
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.bodies import ConsumeTimeSpans, SubscriptionData, TopicStats, decode_body
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import WAITING_BYTES
 from rmq_core.remoting.errors import ConnectionLostError
 from rmq_core.remoting.header import request
 from tests.broker.conftest import Asker, messages
@@ -58,6 +60,30 @@ async def test_expressions_over_their_limit_are_refused(asker: Asker) -> None:
         assert "maxExpressionChars" in (answer.remark or "")
     many = [SubscriptionData(topic=f"T{n}", expression_type="SQL92", sub_string=f"a>{n}" * 40) for n in range(400)]
     assert (await asker.heartbeat("cg", *many)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+class TestHeldPulls:
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        return BrokerConfig(listen_port=0, max_held_bytes=4 << 20)
+
+    async def test_what_they_take_counts_and_whose_are_the_most_is_closed(self, asker: Asker) -> None:
+        server, waits = asker.broker._server, {"sysFlag": 6, "suspendTimeoutMillis": 60_000}
+        await asker.send("T")
+        healthy = [asyncio.create_task(asker.pull("T", 1, subscription=f"tag{n}", **waits)) for n in range(10)]
+        many_tags = "||".join(f"t{n}" for n in range(2000))
+        async with RemotingClient() as other:
+            stranger = Asker(asker.broker, other, {})
+            held = [asyncio.create_task(stranger.pull("T", 1, subscription=many_tags, **waits)) for _ in range(30)]
+            lost = await asyncio.wait_for(asyncio.gather(*held, return_exceptions=True), PATIENCE_S)
+        assert {type(error) for error in lost} == {ConnectionLostError}
+        assert WAITING_BYTES * 10 <= server.held_bytes < 1 << 20
+        await asker.send("T", properties={"TAGS": "tag3", "WAIT": "true"})
+        done, _ = await asyncio.wait(healthy, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        assert [len(messages(answer.result())) for answer in done] == [1]
+        assert WAITING_BYTES * 9 <= server.held_bytes < WAITING_BYTES * 10
+        for pull in healthy:
+            pull.cancel()
 
 
 async def test_a_query_is_answered_with_what_fits_into_a_frame(asker: Asker) -> None:

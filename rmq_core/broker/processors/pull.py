@@ -14,7 +14,7 @@ from rmq_core.broker.tables.held_pulls import HeldPull, HeldPulls
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type, subscription
 from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler, failure
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, failure
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -158,9 +158,10 @@ class Pulls:
             if response is not None:
                 connection.send(response)
 
+        size = WAITING_BYTES + len(asked.subscription or "") + wanted.own_bytes
         deadline_ms = self._state.clock_ms() + max(0, wait_ms)
         self._held.hold(
-            asked.topic, asked.queue_id, HeldPull(connection, wanted, asked.queue_offset, deadline_ms, answer)
+            asked.topic, asked.queue_id, HeldPull(connection, wanted, asked.queue_offset, deadline_ms, answer, size)
         )
 
     def _checked(self, asked: PullMessage, connection: Connection) -> tuple[SubscriptionGroupConfig, TopicConfig]:

@@ -21,6 +21,7 @@ class HeldPull:
         next_offset: the queue's maximum offset has to be above it.
         deadline_ms: until when it is held.
         answer: answers it with what the store has then.
+        size: what it takes, B.
     """
 
     connection: Connection
@@ -28,6 +29,7 @@ class HeldPull:
     next_offset: int
     deadline_ms: int
     answer: Callable[[], None]
+    size: int
 
 
 class HeldPulls:
@@ -42,7 +44,8 @@ class HeldPulls:
         self._queues: dict[tuple[str, int], list[HeldPull]] = {}
 
     def hold(self, topic: str, queue_id: int, pull: HeldPull) -> None:
-        """Hold a pull."""
+        """Hold a pull; its bytes are its connection's."""
+        pull.connection.keep(pull.size)
         self._queues.setdefault((topic, queue_id), []).append(pull)
         self.count += 1
 
@@ -77,4 +80,5 @@ class HeldPulls:
         staying = set(kept)
         for pull in held:
             if pull not in staying:
+                pull.connection.let_go(pull.size)
                 pull.answer()

@@ -20,6 +20,8 @@ TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 _END: Final = bytes([PROPERTY_SEPARATOR])
 _NAME_END: Final = bytes([NAME_VALUE_SEPARATOR])
+_MOST_SHARED_TAGS: Final = 64  # filters of more are not kept for those with the same tags: 4096 would take 3 GiB
+_TAG_BYTES: Final = 128  # of a tag in a filter
 _MEMO_ENTRIES: Final = 1024
 _MEMO_VALUE_BYTES: Final = 256  # of all values together: long ones seldom come twice
 
@@ -38,6 +40,12 @@ class Filter:
     tags_codes: frozenset[int] | None = None
     matches: Matches | None = None
     may_match_unit: MayMatchUnit | None = None
+
+    @property
+    def own_bytes(self) -> int:
+        """What it takes that it does not share with others of the same expression."""
+        tags = 0 if self.tags_codes is None else len(self.tags_codes)
+        return _TAG_BYTES * tags if tags > _MOST_SHARED_TAGS else 0
 
     def may_match(self, tags_codes: list[int]) -> bool:
         """Whether any of some new messages may pass, as far as their tags codes tell."""
@@ -138,4 +146,7 @@ def filter_of(one: SubscriptionData) -> Filter:
         return EVERYTHING
     if not is_tag_type(one.expression_type):
         return sql_filter(one.sub_string, one.expression_type or SQL92)
-    return EVERYTHING if one.sub_string == ALL or not one.code_set else _of_tags(tuple(one.code_set))
+    if one.sub_string == ALL or not one.code_set:
+        return EVERYTHING
+    codes = tuple(one.code_set)
+    return _of_tags(codes) if len(codes) <= _MOST_SHARED_TAGS else Filter(tags_codes=frozenset(codes))
