@@ -346,6 +346,8 @@ class MessageStore:
     def delete_topics(self, topics: Collection[str]) -> int:
         """Remove the queues of topics; returns how many had any. Messages stay in the log until it is cleaned.
 
+        The queues' files are left to ``remove_dropped``.
+
         The log's end is noted for each topic, which keeps a later recovery from bringing the queues back.
 
         Source: ``DefaultMessageStore#deleteTopics``.
@@ -362,16 +364,29 @@ class MessageStore:
 
         Args:
             ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
+
+        The queues' files are left to ``remove_dropped``.
         """
         if not self._dropped.note(ends, self._log.min_offset):
             return 0
         self._dispatch.writer.forget()
-        removed = self._queues.remove_topics(ends)
+        removed = self._queues.remove_topics(ends, self._dispatch.offset)
         for topic in ends:
             self.appender.forget(topic)
         self._dispatch.note()
-        self._background.force()
+        self._background.force_soon()
         return removed
+
+    def remove_dropped(self, seconds: float) -> bool:
+        """Remove files of the queues of deleted topics, for so long at most.
+
+        Returns:
+            Whether some are left, as a topic may have had many queues.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        return self._queues.remove_files(seconds)
 
     # --- the end ------------------------------------------------------------------------
     def shutdown(self) -> bool:
@@ -385,6 +400,7 @@ class MessageStore:
         self.dispatch()
         try:
             self._background.stop()
+            self._queues.remove_files()
             is_complete = self._dispatch.offset == self._log.max_offset and self.fault is None
             is_complete = is_complete and self._background.force(clean=True)
             if is_complete:

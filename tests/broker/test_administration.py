@@ -236,16 +236,21 @@ async def test_messages_are_found(asker: Asker) -> None:
 
 
 async def test_queues_are_locked_by_one_client(asker: Asker) -> None:
-    def body(client_id: str) -> bytes:
-        queue = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
+    def body(client_id: str, topic: str = "T", name: str = asker.broker.state.config.broker_name) -> bytes:
+        queue = {"brokerName": name, "queueId": 0, "topic": topic}
         return msgspec.json.encode({"clientId": client_id, "consumerGroup": "cg", "mqSet": [queue]})
 
+    await asker.send("T")
     assert len(table(await asker.ask(41, {}, body("c1")), "lockOKMQSet")) == 1
     assert len(table(await asker.ask(41, {}, body("c2")), "lockOKMQSet")) == 0
     await asker.ask(42, {}, body("c2"))
     assert len(table(await asker.ask(41, {}, body("c2")), "lockOKMQSet")) == 0
     await asker.ask(42, {}, body("c1"))
     assert len(table(await asker.ask(41, {}, body("c2")), "lockOKMQSet")) == 1
+    held_bytes = asker.broker.state.locks.held_bytes
+    for made_up in (body("c1", topic="Unknown"), body("c1", name="another")):
+        assert len(table(await asker.ask(41, {}, made_up), "lockOKMQSet")) == 0
+    assert asker.broker.state.locks.held_bytes == held_bytes
 
 
 async def test_settings_are_told_and_the_mutable_ones_changed(asker: Asker) -> None:

@@ -1,6 +1,7 @@
 """What a stranger sends at its limits is answered soon, and does not keep the others waiting."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,31 @@ async def test_the_others_are_served_while_all_queues_of_a_wide_topic_are_told(a
     assert len(decode_body(spans, ConsumeTimeSpans).consume_time_span_set) == QUEUES
     assert bytes(progress).count(b'"brokerOffset"') == bytes(reset).count(b'"Wide"') == QUEUES
     assert min(turns[1:]) > 3  # it takes some 0.5 s, in slices of 0.01 s, on an idle machine
+
+
+async def test_the_others_are_served_while_the_files_of_a_wide_topic_are_removed(asker: Asker) -> None:
+    queues = 400
+    fields = {
+        "topic": "Wide", "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": queues, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "order": "false",
+    }  # fmt: skip
+    await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    for queue_id in range(queues):
+        assert (await asker.send("Wide", queue_id=queue_id)).code == 0
+    store = asker.broker.store
+    directory = Path(store.config.root, "consumequeue", "Wide")
+    assert len(list(directory.iterdir())) == queues
+    command = request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Wide"})
+    deleting = asyncio.create_task(asker.client.invoke(asker.broker.address, command, PATIENCE_S))
+    while "Wide" in store.topics():
+        await asyncio.sleep(0)
+    assert len(list(directory.iterdir())) > 0  # it takes more than one slice of 0.01 s
+    await asker.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)  # one of the same name, meanwhile
+    again = await asker.send("Wide", b"new", queue_id=0)  # its file, too, may not be removed yet
+    assert (again.code, again.ext_fields["queueOffset"]) == (0, "0")
+    assert (await deleting).code == 0
+    assert [one.name for one in directory.iterdir()] == ["0"]
+    assert [one.body for one in messages(await asker.pull("Wide"))] == [b"new"]
 
 
 class TestFuzz:

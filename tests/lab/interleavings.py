@@ -17,6 +17,8 @@ from tests.lab.stepped_store import SteppedStore, put_some
 from tests.store.small_stores import NOW_MS, QuickDisk, config_of
 
 _STEPS = 60
+_FILES_GO_AT_ONCE = 0.5
+_PATIENCE_S = 60.0
 _LATER_MS = 10 * 365 * 86_400_000  # by then every file is too old
 _EXPECTATIONS = Expectations()
 
@@ -150,6 +152,8 @@ class Schedule:
         end = store.max_physical_offset
         self._one.step(f"delete {topic[:20]} at {end}")
         store.delete_topics([topic])
+        if self._dice.random() < _FILES_GO_AT_ONCE:  # else with the next deletion, or where a queue is made anew
+            store.remove_dropped(_PATIENCE_S)
         self._disk.lack_rate, self._disk.break_rate = rates
         self._model.forget_topic(topic)
 

@@ -101,9 +101,18 @@ class Memberships:
         return request.response(body=encode_body(ConsumerIdList(consumer_id_list=ids)))
 
     def lock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """LOCK_BATCH_MQ (41): locks queues for an orderly consumer."""
+        """LOCK_BATCH_MQ (41): locks queues for an orderly consumer.
+
+        The original locks whatever it is asked for. Here a queue of a topic that this broker lacks, or for a group that
+        could not pull it, is not locked: nobody could consume it, and strangers could make up such names for ever.
+        """
         asked = decode_body(request.body, LockBatchRequest, is_request=True)
-        locked = self._state.locks.lock(asked.consumer_group, asked.mq_set, asked.client_id)
+        state = self._state
+        config, topics = state.config, state.topics.table
+        queues = [one for one in asked.mq_set if one.topic in topics and one.broker_name == config.broker_name]
+        if queues and state.groups.find(asked.consumer_group, config.auto_create_subscription_group) is None:
+            queues = []
+        locked = state.locks.lock(asked.consumer_group, queues, asked.client_id)
         return request.response(body=encode_body(LockBatchResponse(lock_ok_mq_set=locked)))
 
     def unlock(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, TypeVar
 
-_SLICE_S: Final = 0.01  # a tenth of what nobody may keep the loop for
+SLICE_S: Final = 0.01  # a tenth of what nobody may keep the loop for
 _T = TypeVar("_T")
 
 
 async def sliced(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Give items one by one; pause whenever a slice of time is used up."""
     now = asyncio.get_running_loop().time
-    end = now() + _SLICE_S
+    end = now() + SLICE_S
     for item in items:
         yield item
         if now() > end:
             await asyncio.sleep(0)
-            end = now() + _SLICE_S
+            end = now() + SLICE_S

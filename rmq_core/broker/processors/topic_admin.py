@@ -3,10 +3,12 @@
 Source: ``AdminBrokerProcessor``.
 """
 
+import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import Final
 
-from rmq_core.broker.processors.slices import sliced
+from rmq_core.broker.processors.slices import SLICE_S, sliced
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.remoting.bodies import (
@@ -143,8 +145,11 @@ class TopicAdmin:
         put_tps = state.stats.rate(stats.TOPIC_PUT_NUMS, name)
         return request.response(body=encode_body(TopicStats(offset_table=table, topic_put_tps=put_tps)))
 
-    def delete(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        """DELETE_TOPIC_IN_BROKER (215): deletes a topic with its queues and consumer offsets."""
+    def delete(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
+        """DELETE_TOPIC_IN_BROKER (215): deletes a topic with its queues and consumer offsets; answers when it is done.
+
+        From now on the topic is gone; a new one of its name may be made while the files of its queues are removed.
+        """
         name = read_fields(request, Topic).topic
         self._check_name(name)
         state = self._state
@@ -152,6 +157,12 @@ class TopicAdmin:
         state.offsets.remove_topic(name)
         state.store.delete_topics([name])
         log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
+        return asyncio.ensure_future(self._files_removed(request))
+
+    async def _files_removed(self, request: RemotingCommand) -> RemotingCommand:
+        async with self._state.long_requests:
+            while self._state.store.remove_dropped(SLICE_S):
+                await asyncio.sleep(0)
         return request.response()
 
     def get_groups(self, request: RemotingCommand, _: Connection) -> RemotingCommand:

@@ -9,25 +9,47 @@ from typing import Final
 from rmq_core.remoting.bodies import MessageQueue
 
 LOCK_LIFE_MS: Final = 60_000  # a lock that its owner does not renew for so long is free
+LOCK_BYTES: Final = 512  # what a lock takes, without its owner's client id
+_MOST_BYTES: Final = 256 << 20  # of all locks: some 450,000
 
 
 class QueueLocks:
-    """Locks on queues, which members of a group take to consume in order."""
+    """Locks on queues, which members of a group take to consume in order.
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    Attributes:
+        held_bytes: what all locks take.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], most_bytes: int = _MOST_BYTES) -> None:
+        """Begin without locks.
+
+        Args:
+            clock_ms: the time.
+            most_bytes: of all locks together; above it no queue is locked that is not locked yet. The original has
+                no such limit, and never forgets a lock, so that strangers can fill its memory.
+        """
+        self.held_bytes = 0
         self._clock_ms = clock_ms
+        self._most_bytes = most_bytes
         self._owners: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
         """Lock or renew the queues that are free or the client's own; returns those."""
         now_ms = self._clock_ms()
-        owners = self._owners.setdefault(group, {})
+        owners = self._owners.get(group, {})
         locked = []
         for queue in queues:
-            owner, since_ms = owners.get(queue, (client_id, now_ms))
-            if owner == client_id or now_ms - since_ms > LOCK_LIFE_MS:
-                owners[queue] = client_id, now_ms
-                locked.append(queue)
+            known = owners.get(queue)
+            if known is not None and known[0] != client_id and now_ms - known[1] <= LOCK_LIFE_MS:
+                continue
+            more = _size(client_id) - (0 if known is None else _size(known[0]))
+            if more > 0 and self.held_bytes + more > self._most_bytes:
+                continue
+            self.held_bytes += more
+            owners[queue] = client_id, now_ms
+            locked.append(queue)
+        if owners:
+            self._owners[group] = owners
         return locked
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
@@ -35,9 +57,25 @@ class QueueLocks:
         owners = self._owners.get(group, {})
         for queue in queues:
             if owners.get(queue, ("", 0))[0] == client_id:
-                del owners[queue]
+                self._drop(group, owners, queue)
+
+    def drop_expired(self) -> None:
+        """Forget the locks whose time is over; to be called periodically."""
+        oldest_ms = self._clock_ms() - LOCK_LIFE_MS
+        for group, owners in list(self._owners.items()):
+            for queue in [queue for queue, (_, since_ms) in owners.items() if since_ms < oldest_ms]:
+                self._drop(group, owners, queue)
+
+    def _drop(self, group: str, owners: dict[MessageQueue, tuple[str, int]], queue: MessageQueue) -> None:
+        self.held_bytes -= _size(owners.pop(queue)[0])
+        if not owners:
+            del self._owners[group]
 
     def is_any_locked(self, group: str) -> bool:
         """Whether any client of the group holds a lock."""
         oldest_ms = self._clock_ms() - LOCK_LIFE_MS
         return any(since_ms >= oldest_ms for _, since_ms in self._owners.get(group, {}).values())
+
+
+def _size(client_id: str) -> int:
+    return LOCK_BYTES + len(client_id)

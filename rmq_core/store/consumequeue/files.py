@@ -7,7 +7,7 @@ thousand small queues take little. The number of open files is limited.
 import mmap
 import os
 import resource
-from collections import deque
+from collections import OrderedDict, deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -30,16 +30,18 @@ class ConsumeQueueFile:
         start: offset of its first byte in the queue.
         descriptor: -1 while it is closed.
         is_dirty: written since it was forced to the disk last.
+        is_dropped: about to be removed: it need not be forced any more.
         mapped: its map, while it is the one that its queue appends to.
     """
 
-    __slots__ = ("descriptor", "is_dirty", "mapped", "path", "start")
+    __slots__ = ("descriptor", "is_dirty", "is_dropped", "mapped", "path", "start")
 
     def __init__(self, path: str, start: int) -> None:
         self.path = path
         self.start = start
         self.descriptor = -1
         self.is_dirty = False
+        self.is_dropped = False
         self.mapped: QueueMap | None = None
 
 
@@ -58,7 +60,7 @@ class OpenFiles:
         self.new_directories: deque[str] = deque()
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _OPEN_PART
         self.limit = min(max(limit, _LEAST_OPEN), _MOST_OPEN)
-        self._open: deque[ConsumeQueueFile] = deque()
+        self._open: OrderedDict[ConsumeQueueFile, None] = OrderedDict()  # opened first, first
 
     def open(self, file: ConsumeQueueFile) -> int:
         """The file's descriptor."""
@@ -75,9 +77,9 @@ class OpenFiles:
 
     def _hold(self, file: ConsumeQueueFile, descriptor: int) -> None:
         while len(self._open) >= self.limit:
-            self.close(self._open.popleft())
+            self.close(self._open.popitem(last=False)[0])
         file.descriptor = descriptor
-        self._open.append(file)
+        self._open[file] = None
 
     def close(self, file: ConsumeQueueFile) -> None:
         """Close a file until it is used again."""
@@ -89,12 +91,12 @@ class OpenFiles:
         """Close a file that is about to be removed."""
         if file.descriptor >= 0:
             self.close(file)
-            self._open.remove(file)
+            del self._open[file]
 
     def close_all(self) -> None:
         """Close all files."""
         while self._open:
-            self.close(self._open.popleft())
+            self.close(self._open.popitem(last=False)[0])
 
     def write(self, file: ConsumeQueueFile, data: bytes, position: int) -> None:
         """Write into a file, and note that it has to be forced."""
@@ -229,6 +231,11 @@ class FileSequence:
         self._open.forget(file)
         self._open.disk.remove(file.path)
         self._open.new_directories.append(self.directory)
+
+    def drop(self) -> None:
+        """Have no file forced any more: ``clear`` will remove them."""
+        for file in self.files:
+            file.is_dropped = True
 
     def clear(self) -> None:
         """Remove all files, and the directory if that leaves it empty."""

@@ -1,5 +1,6 @@
 """All ConsumeQueues of a store, by topic and queue id."""
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class ConsumeQueueTable:
         self._directory = paths.consumequeue_dir(config.root)
         self._ext_directory = paths.consumequeue_ext_dir(config.root)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._dropped_queues: dict[str, dict[int, ConsumeQueue]] = {}  # whose files are there still, by topic
         self.is_ext = config.consumequeue_ext_enabled
 
     def __len__(self) -> int:
@@ -56,6 +58,7 @@ class ConsumeQueueTable:
                     if queue.files.files:
                         self._queues[topic, int(name)] = queue
         self.remove_topics(self.dropped.ends)  # where a crash came in between
+        self.remove_files()
         self.count_units()
 
     def count_units(self) -> None:
@@ -83,6 +86,8 @@ class ConsumeQueueTable:
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
+            if topic in self._dropped_queues:
+                self._remove_files_of(topic, queue_id)
             if queue_id < 0:
                 raise FormatError(f"queue id {queue_id} cannot name a directory")
             queue = self._make(topic, queue_id)
@@ -103,32 +108,71 @@ class ConsumeQueueTable:
             found.setdefault(topic, []).append(queue_id)
         return found
 
-    def remove_topics(self, ends: Mapping[str, int]) -> int:
+    def remove_topics(self, ends: Mapping[str, int], all_end: int = MAX_LONG) -> int:
         """Remove the queues of topics that have a record before a physical offset, or none; returns of how many topics.
+
+        Their files stay until ``remove_files`` comes to them, or a queue is made in their place: there may be many.
 
         Args:
             ends: these offsets, by topic. What a queue has behind that is of the same deleted topic: else the queue
                 would have begun at 0 again.
+            all_end: a physical offset that no record with a unit is behind: queues need not be read where all go.
         """
         removed = set()
-        for topic, queue_id in [key for key in self._queues if key[0] in ends]:
-            if self._queues[topic, queue_id].first_physical() >= ends[topic]:
+        for key in [key for key in self._queues if key[0] in ends]:
+            topic, queue_id = key
+            if ends[topic] < all_end and self._queues[key].first_physical() >= ends[topic]:
                 continue
-            queue = self._queues.pop((topic, queue_id))
+            queue = self._queues.pop(key)
             queue.bind(None)
-            queue.files.clear()
-            self.open_files.new_directories.append(f"{self._directory}/{topic}")  # has a name less now
+            queue.files.drop()
             if queue.ext is not None:
-                queue.ext.files.clear()
+                queue.ext.files.drop()
+            self._dropped_queues.setdefault(topic, {})[queue_id] = queue
             removed.add(topic)
-        for parent in (self._directory, self._ext_directory):
-            for directory in [Path(parent) / topic for topic in removed]:
-                if directory.is_dir() and not any(directory.iterdir()):
-                    self._disk.remove_directory(str(directory))
         if removed:
-            self.open_files.new_directories.append(self._directory)
             self.count_units()
         return len(removed)
+
+    def remove_files(self, seconds: float | None = None) -> bool:
+        """Remove the files of removed queues.
+
+        Args:
+            seconds: go on for no longer than that; None is to the end.
+
+        Returns:
+            Whether some are left.
+
+        Raises:
+            OSError: one cannot be removed; the rest is left.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        while self._dropped_queues:
+            topic = next(iter(self._dropped_queues))
+            queues = self._dropped_queues[topic]
+            while queues:
+                if end is not None and time.monotonic() > end:
+                    return True
+                self._remove_files_of(topic, next(reversed(queues)))
+            self._remove_directories(topic)
+            del self._dropped_queues[topic]
+        return False
+
+    def _remove_files_of(self, topic: str, queue_id: int) -> None:
+        queue = self._dropped_queues[topic].get(queue_id)
+        if queue is None:
+            return
+        queue.files.clear()
+        if queue.ext is not None:
+            queue.ext.files.clear()
+        del self._dropped_queues[topic][queue_id]
+
+    def _remove_directories(self, topic: str) -> None:
+        for parent in (self._directory, self._ext_directory):
+            directory = Path(parent) / topic
+            if directory.is_dir() and not any(directory.iterdir()):
+                self._disk.remove_directory(str(directory))
+        self.open_files.new_directories.extend([f"{self._directory}/{topic}", self._directory])  # have names less now
 
     def dead_until(self, topic: str, end: int) -> int:
         """Up to where a topic's records are dead, at least, if those before a physical offset are."""
@@ -142,6 +186,7 @@ class ConsumeQueueTable:
     def clear(self) -> None:
         """Remove all queues."""
         self.remove_topics(dict.fromkeys(self.topics(), MAX_LONG))
+        self.remove_files()
 
     @property
     def is_whole(self) -> bool:

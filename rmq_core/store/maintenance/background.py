@@ -51,6 +51,7 @@ class Background:
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
         self._thorough_at = 0.0
         self._index_at = 0.0
+        self._is_force_wanted = False
         self._thread = threading.Thread(target=self._run, name="rmq-store-background", daemon=True)
 
     def start(self) -> None:
@@ -81,6 +82,11 @@ class Background:
         self._to_remove.append(removal)
         self._woken.set()
 
+    def force_soon(self) -> None:
+        """Have the thread force the queues without waiting for its interval."""
+        self._is_force_wanted = True
+        self._woken.set()
+
     def stop(self) -> None:
         """Stop the thread, and remove a file that was created ahead and not used."""
         self._stopping = True
@@ -100,7 +106,7 @@ class Background:
             self._woken.clear()
             self._make_next()
             self._remove()
-            if time.monotonic() >= due:
+            if time.monotonic() >= due or self._is_force_wanted:
                 self.force_due()
                 due = time.monotonic() + interval
         self._remove()
@@ -130,8 +136,10 @@ class Background:
         now = time.monotonic()
         config = self._config
         mark = self._dispatch.mark
+        wanted, self._is_force_wanted = self._is_force_wanted, False
         thorough = (
-            len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
+            wanted
+            or len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
             or mark.offset - self.watermark.dispatched > _MUCH_BYTES
             or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
         )
@@ -184,6 +192,8 @@ class Background:
         for _ in range(len(files.dirty)):
             file = files.dirty.popleft()
             file.is_dirty = False
+            if file.is_dropped:
+                continue
             try:
                 self._force_path(file.path)
             except OSError as error:
