@@ -27,7 +27,6 @@ class StoreParts:
         flusher: forces the log.
         marks: the watermark and the checkpoint.
         refusals: why no messages are taken.
-        dropped_topics: topics that were deleted; see ``UnitWriter``.
     """
 
     config: StoreConfig
@@ -39,4 +38,3 @@ class StoreParts:
     flusher: LogFlusher
     marks: Marks
     refusals: Refusals
-    dropped_topics: dict[str, int]

@@ -76,7 +76,6 @@ class MessageStore:
         self._parts = StoreParts(
             config=config, disk=disk, log=log, queues=queues, index=index, dispatch=self._dispatch,
             flusher=self._flusher, marks=Marks(config.root, disk), refusals=self._refusals,
-            dropped_topics=self._dropped.ends,
         )  # fmt: skip
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)

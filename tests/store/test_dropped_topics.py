@@ -73,3 +73,48 @@ def test_queues_are_the_masters_at_any_time_and_after_a_rebuild(open_store: Open
         assert queues_of(again, 3) == queues_of(master, 3), f"seed {seed}"
         assert replace(again.config, slave=True) == slave.config
         assert again.shutdown()
+
+
+@pytest.mark.parametrize("slave", [False, True])
+def test_a_deletion_beyond_the_end_of_a_log_that_lost_its_last_files_is_remembered(
+    open_store: Opener, slave: bool
+) -> None:
+    store = open_store()
+    for _ in range(3):
+        put(store, "T", body=b"old")
+    while store.max_physical_offset < 3 * store.config.commitlog_file_bytes:
+        put(store, "Other", body=bytes(1000))
+    store.dispatch()
+    assert store.delete_topics(["T"]) == 1
+    assert store.shutdown()
+    root = Path(store.config.root)
+    for path in sorted((root / "commitlog").iterdir())[1:]:
+        path.unlink()
+    for name in ("watermark", "checkpoint"):
+        (root / name).unlink()
+    shutil.rmtree(root / "consumequeue")
+    for _ in range(2):
+        store = open_store(slave=slave)
+        assert "T" not in store.topics()
+        assert "Other" in store.topics()
+        assert store.shutdown()
+    store = open_store()  # as its master's successor, too
+    put(store, "T", body=b"new")
+    store.dispatch()
+    assert queues_of(store, 1) == [[b"new"]]
+
+
+def test_deletions_in_a_log_that_is_gone_are_forgotten_for_good(open_store: Opener) -> None:
+    store = open_store()
+    while store.max_physical_offset < 3 * store.config.commitlog_file_bytes:
+        put(store, "T", body=bytes(1000))
+    store.dispatch()
+    store.delete_topics(["T"])
+    assert store.shutdown()
+    shutil.rmtree(Path(store.config.root, "commitlog"))
+    store = open_store()
+    while store.max_physical_offset < 4 * store.config.commitlog_file_bytes:
+        put(store, "T", body=b"of the new log" * 50)
+    assert store.shutdown()
+    store = open_store()
+    assert len(queues_of(store, 1)[0]) > 50

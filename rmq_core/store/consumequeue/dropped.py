@@ -51,6 +51,15 @@ class DroppedTopics:
         if any(end > log_end for end in self.ends.values()):
             self._set({topic: min(end, log_end) for topic, end in self.ends.items()})
 
+    def forget(self) -> None:
+        """Forget all, as the log that they were deleted in is gone.
+
+        Not those beyond the end of a log that is there: it may have lost its last files with its power, or be a
+        slave's that has not come so far.
+        """
+        if self.ends:
+            self._set({})
+
     def _set(self, ends: dict[str, int]) -> None:
         config_files.save(self._path, config_files.dump_numbers(ends), self._disk)
         self.ends.clear()  # others hold this table

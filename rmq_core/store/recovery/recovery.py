@@ -78,7 +78,6 @@ class Recovery:
         """
         self._parts = parts
         self._config = parts.config
-        self._dropped_topics = parts.dropped_topics
         self._disk = parts.disk
         self._log = parts.log
         self._queues = parts.queues
@@ -111,10 +110,8 @@ class Recovery:
 
     def _recover(self, watermark: Watermark | None, *, crashed: bool, is_clean: bool) -> RecoveryReport:
         began = time.perf_counter()
-        end = self._files[-1].start + self._files[-1].size if self._files else 0
-        for topic in [topic for topic, offset in self._dropped_topics.items() if offset > end]:
-            del self._dropped_topics[topic]  # of another log, which was in this directory before
         if not self._files:
+            self._queues.dropped.forget()
             self._begin_new()
             return RecoveryReport(is_new=True, is_clean=is_clean, seconds=time.perf_counter() - began)
         missing = tuple(
