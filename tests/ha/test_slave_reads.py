@@ -17,6 +17,7 @@ from tests.ha.conftest import caught_up, port_for_long, running, slave_of, store
 from tests.ha.test_replication import fill
 
 SYSTEM_BUSY = 2
+TOPIC_NOT_EXIST = 17
 NOT_FOUND = 19
 RETRY_IMMEDIATELY = 20
 SUGGESTED = "suggestWhichBrokerId"
@@ -75,6 +76,29 @@ async def test_slaves_are_told_the_address_that_is_for_them(tmp_path: Path, name
             assert following is not None
             assert following.master_address == f"localhost:{port}"
             assert slave.broker.state.replication.master_address == master.broker.address
+
+
+async def test_a_slave_that_takes_over_before_it_was_told_of_a_topic_names_it_itself(tmp_path: Path) -> None:
+    settings = {"slave_read_enable": True, "slave_sync_interval_ms": 50}  # without name server: it never is
+    async with running(store_of(tmp_path / "master"), broker_role="SYNC_MASTER", in_sync_replicas=2) as master:
+        async with running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave:
+            await eventually(lambda: is_in_sync(master), 60)
+            for queue_id in (0, 2):
+                assert (await master.send("New", b"acknowledged", queue_id)).code == 0
+            assert (await slave.pull("New")).code == TOPIC_NOT_EXIST
+            await master.broker.close()
+
+            async def is_served() -> bool:
+                return (await slave.pull("New", queue_id=2)).code == 0
+
+            await eventually(is_served, 60)
+            assert [one.body for one in messages(await slave.pull("New"))] == [b"acknowledged"]
+            topic = slave.broker.state.topics.table["New"]
+            assert (topic.read_queue_nums, topic.write_queue_nums) == (3, 3)
+
+
+async def is_in_sync(master: Asker) -> bool:
+    return (await master.send("Before")).code == 0
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names
 from rmq_core.broker.tables.table_file import TableFiles, log
 from rmq_core.broker.timer.schedule import DelayOffsets, Schedule
 from rmq_core.remoting.bodies import (
@@ -76,6 +77,8 @@ class SlaveSync:
         while True:
             self._wanted.clear()
             done = await self.sync()
+            if not done:
+                self._name_topics()
             with suppress(TimeoutError):
                 async with asyncio.timeout(every_s if done else min(every_s, _RETRY_S)):
                     await self._wanted.wait()
@@ -102,6 +105,20 @@ class SlaveSync:
             return False
         self._is_failing = False
         return True
+
+    def _name_topics(self) -> None:
+        """Name the topics of messages that are here, where the master has gone before it could tell of them.
+
+        An acknowledged message of a new topic is on this slave at once, its topic's name a moment later. When the
+        master is back, its topics replace them.
+        """
+        state = self._state
+        if state.replication.is_following:
+            return
+        for topic, queue_ids in state.store.topics().items():
+            if topic not in state.topics.table and names.topic_fault(topic) is None:
+                state.topics.make(topic, max(queue_ids) + 1)
+                log.info("named the topic %(topic)s, which the master has not told of", {"topic": topic})
 
     async def _take(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
         answer = await self._client.invoke(address, request_of(code))
