@@ -17,6 +17,7 @@ from benchmarks import (
     offline,
     remoting,
     replay,
+    strangers,
     timers,
     transactions,
     verify,
@@ -53,6 +54,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "timers": lambda: timers.figures(work),
         "write": lambda: write.figures(work, messages),
         "replay": lambda: replay.figures(work),
+        "strangers": lambda: strangers.figures(work),
     }
 
 

@@ -80,21 +80,23 @@ async def test_slaves_are_told_the_address_that_is_for_them(tmp_path: Path, name
 
 async def test_a_slave_that_takes_over_before_it_was_told_of_a_topic_names_it_itself(tmp_path: Path) -> None:
     settings = {"slave_read_enable": True, "slave_sync_interval_ms": 50}  # without name server: it never is
-    async with running(store_of(tmp_path / "master"), broker_role="SYNC_MASTER", in_sync_replicas=2) as master:
-        async with running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave:
-            await eventually(lambda: is_in_sync(master), 60)
-            for queue_id in (0, 2):
-                assert (await master.send("New", b"acknowledged", queue_id)).code == 0
-            assert (await slave.pull("New")).code == TOPIC_NOT_EXIST
-            await master.broker.close()
+    async with (
+        running(store_of(tmp_path / "master"), broker_role="SYNC_MASTER", in_sync_replicas=2) as master,
+        running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave,
+    ):
+        await eventually(lambda: is_in_sync(master), 60)
+        for queue_id in (0, 2):
+            assert (await master.send("New", b"acknowledged", queue_id)).code == 0
+        assert (await slave.pull("New")).code == TOPIC_NOT_EXIST
+        await master.broker.close()
 
-            async def is_served() -> bool:
-                return (await slave.pull("New", queue_id=2)).code == 0
+        async def is_served() -> bool:
+            return (await slave.pull("New", queue_id=2)).code == 0
 
-            await eventually(is_served, 60)
-            assert [one.body for one in messages(await slave.pull("New"))] == [b"acknowledged"]
-            topic = slave.broker.state.topics.table["New"]
-            assert (topic.read_queue_nums, topic.write_queue_nums) == (3, 3)
+        await eventually(is_served, 60)
+        assert [one.body for one in messages(await slave.pull("New"))] == [b"acknowledged"]
+        topic = slave.broker.state.topics.table["New"]
+        assert (topic.read_queue_nums, topic.write_queue_nums) == (3, 3)
 
 
 async def is_in_sync(master: Asker) -> bool:
