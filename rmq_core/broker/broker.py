@@ -27,6 +27,7 @@ from rmq_core.broker.processors.reply import Replies
 from rmq_core.broker.processors.send import Sends
 from rmq_core.broker.processors.send_back import SendBacks
 from rmq_core.broker.processors.slave_refusals import slave_refusals
+from rmq_core.broker.processors.slices import SLICE_S
 from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.replication import TICK_S, Replication
@@ -61,8 +62,7 @@ from rmq_formats.errors import DecodeError
 _EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
 _PULL_EXPIRY_S: Final = 0.5  # likewise held pulls, of which there are more
 _HOUSEKEEPING_S: Final = 10.0
-_DROPPED_S: Final = 0.1  # how often files of topics that others have deleted are removed, and for how long
-_DROPPED_SLICE_S: Final = 0.01
+_DROPPED_S: Final = 0.01  # how often files of topics that others have deleted are removed
 _NAMES_S: Final = 1.0  # how often topics and groups that could not be written are tried again
 _MAKE_TOPICS: Final = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -274,7 +274,7 @@ class Broker(Service):
         self._every("filters", _HOUSEKEEPING_S, state.filters.save)
         self._every("topics and groups", _NAMES_S, self._save_names)
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
-        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(_DROPPED_SLICE_S))
+        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(SLICE_S))
         self._every("stats", SAMPLE_S, state.stats.sample)
         if not config.is_slave:
             self.checks.start()

@@ -3,7 +3,12 @@
 Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGroup``, ``AdminBrokerProcessor``.
 """
 
+import asyncio
+import time
+from typing import Final
+
 from rmq_core.broker.processors.pull import check_expression_size
+from rmq_core.broker.processors.slices import SLICE_S, sliced
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client, ConsumerGroup, silent
@@ -19,12 +24,14 @@ from rmq_core.remoting.bodies import (
     encode_body,
 )
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
+
+_AT_ONCE: Final = 16  # groups of a heartbeat; of more, others have their turn in between
 
 
 class Memberships:
@@ -32,6 +39,7 @@ class Memberships:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._long_heartbeats = asyncio.Lock()  # one at a time, else each turn of the loop had a slice of each
         state.consumers.on_members_change = self.members_changed
 
     def handlers(self) -> dict[int, Handler]:
@@ -45,17 +53,28 @@ class Memberships:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_client,
         }
 
-    def heartbeat(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+    def heartbeat(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
         """HEART_BEAT (34): registers a client in its consumer and producer groups."""
         beat = decode_body(request.body, HeartbeatData, is_request=True)
         state = self._state
         self._check_expressions(beat)
         client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms())
-        for data in beat.consumer_data_set:
-            self._consumer(client, data, without_subscriptions=beat.without_sub)
         for producer in beat.producer_data_set:
             state.producers.register(producer.group_name, client)
-        return request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+        answer = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+        if len(beat.consumer_data_set) > _AT_ONCE:
+            return self._consumers(client, beat, answer)
+        for data in beat.consumer_data_set:
+            self._consumer(client, data, without_subscriptions=beat.without_sub)
+        return answer
+
+    async def _consumers(self, client: Client, beat: HeartbeatData, answer: RemotingCommand) -> RemotingCommand:
+        async with self._long_heartbeats:
+            async for data in sliced(beat.consumer_data_set):
+                if client.connection.is_closing:  # it is forgotten, and must not be a member again
+                    break
+                self._consumer(client, data, without_subscriptions=beat.without_sub)
+        return answer
 
     def _check_expressions(self, beat: HeartbeatData) -> None:
         """Refuse a heartbeat whose SQL92 expressions together would compile for too long."""
@@ -75,7 +94,7 @@ class Memberships:
             known = state.consumers.groups.get(data.group_name)
             if known is None:
                 return
-            known.clients[client.connection] = client
+            state.consumers.join(known, client)
         else:
             state.filters.register(data.group_name, data.subscription_data_set)
             state.consumers.register(client, data)
@@ -150,9 +169,14 @@ class Memberships:
             connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
     def disconnected(self, connection: Connection) -> None:
-        """Remove a closed connection from all groups."""
-        self._state.consumers.drop(connection)
+        """Remove a closed connection from all groups; where it is in many, not at once."""
         self._state.producers.drop(connection)
+        consumers, end = self._state.consumers, time.perf_counter() + SLICE_S
+        for name in consumers.names_of(connection):
+            consumers.unregister(name, connection)
+            if time.perf_counter() > end:
+                asyncio.get_running_loop().call_soon(self.disconnected, connection)
+                return
 
     def drop_silent(self) -> None:
         """Close the connections of clients without a recent heartbeat; to be called periodically."""

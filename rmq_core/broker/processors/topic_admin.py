@@ -42,6 +42,7 @@ class TopicAdmin:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self._removing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -160,7 +161,7 @@ class TopicAdmin:
         return asyncio.ensure_future(self._files_removed(request))
 
     async def _files_removed(self, request: RemotingCommand) -> RemotingCommand:
-        async with self._state.long_requests:
+        async with self._removing:
             while self._state.store.remove_dropped(SLICE_S):
                 await asyncio.sleep(0)
         return request.response()

@@ -72,6 +72,7 @@ class Consumers:
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
+        self._names: dict[Connection, dict[str, None]] = {}  # of the groups that a connection is a member in
         self.on_members_change: Callable[[ConsumerGroup], None] = lambda _: None
 
     def register(self, client: Client, data: ConsumerData) -> bool:
@@ -81,25 +82,33 @@ class Consumers:
             group = self.groups[data.group_name] = ConsumerGroup(data.group_name, data)
         group.data = data
         is_new = client.connection not in group.clients
-        group.clients[client.connection] = client
+        self.join(group, client)
         changed = group.update_subscriptions(data.subscription_data_set) or is_new
         if changed:
             self.on_members_change(group)
         return changed
+
+    def join(self, group: ConsumerGroup, client: Client) -> None:
+        """Add a client to a group, or renew it there."""
+        group.clients[client.connection] = client
+        self._names.setdefault(client.connection, {})[group.name] = None
 
     def unregister(self, group_name: str, connection: Connection) -> None:
         """Remove a member from a group."""
         group = self.groups.get(group_name)
         if group is None or group.clients.pop(connection, None) is None:
             return
+        named = self._names[connection]
+        del named[group_name]
+        if not named:
+            del self._names[connection]
         if not group.clients:
             del self.groups[group_name]
         self.on_members_change(group)
 
-    def drop(self, connection: Connection) -> None:
-        """Remove a closed connection from all groups."""
-        for name in [name for name, group in self.groups.items() if connection in group.clients]:
-            self.unregister(name, connection)
+    def names_of(self, connection: Connection) -> list[str]:
+        """The groups that a connection is a member in."""
+        return list(self._names.get(connection, ()))
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that subscribe to a topic."""
