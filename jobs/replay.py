@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmq_core.client.access import Access, access_from
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
@@ -73,6 +74,12 @@ def parser() -> JobParser:
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
     job.add_argument("--checkpoint", metavar="DIR", help="directory that keeps the progress; a later run resumes there")
     job.add_argument("--store-id", help="store name in the property RMQ_ORIGIN; default: its path")
+    job.add_argument("--credentials", metavar="FILE", help="accessKey, secretKey and more; a file of mode 600")
+    job.add_argument("--access-key", metavar="K", help="the access key; default: RMQ_ACCESS_KEY")
+    job.add_argument("--secret-key-file", metavar="FILE", help="has the secret key, mode 600; default: RMQ_SECRET_KEY")
+    job.add_argument("--tls", action="store_true", help="speak TLS with name servers and brokers")
+    job.add_argument("--tls-ca", metavar="FILE", help="PEM of the authorities to trust; default: the system's")
+    job.add_argument("--tls-insecure", action="store_true", help="do not check the servers' certificates")
     job.add_argument("--dry-run", action="store_true", help="count the messages, send none")
     return job
 
@@ -89,6 +96,7 @@ def check(given: argparse.Namespace) -> None:
             if getattr(given, name) is not None:
                 raise OptionError(f"{option_name(name)} is for --to-namesrv: a store is written whole, or not at all")
         refuse_write(given.to_store, overwrite=False)
+    _access(given)
     choice = choice_of(given)
     _refuse_batch_topics(given.store, choice)
     retries = sorted(topic for topic in choice.query.named_topics or () if topic.startswith("%RETRY%"))
@@ -144,7 +152,26 @@ def replay_of(given: argparse.Namespace) -> Replay:
     asked = {name: getattr(given, name) for name in (*_OPTIONS, "group", "sql", "msg_ids", "to_namesrv", "to_topic")}
     selection = hashlib.sha256(repr(sorted(asked.items())).encode()).hexdigest()[:16]
     checkpoint = ReplayCheckpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
-    return Replay(given.store, store_id, choice_of(given), given.to_namesrv, given.to_topic, given.rate, checkpoint)
+    return Replay(
+        given.store, store_id, choice_of(given), given.to_namesrv, given.to_topic, given.rate, checkpoint,
+        _access(given),
+    )  # fmt: skip
+
+
+def _access(given: argparse.Namespace) -> Access:
+    """Build the access to the target cluster; raises OptionError."""
+    if given.to_namesrv is None:
+        return Access()
+    return access_from(
+        {
+            "credentialsFile": given.credentials,
+            "accessKey": given.access_key,
+            "secretKeyFile": given.secret_key_file,
+            "useTLS": "true" if given.tls else None,
+            "tls.client.trustCertPath": given.tls_ca,
+            "tls.client.authServer": "false" if given.tls_insecure else None,
+        }
+    )
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:

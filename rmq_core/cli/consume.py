@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmq_core.cli import output
-from rmq_core.cli.produce import DEFAULT_NAMESRV, Namesrv, credentials
+from rmq_core.cli.access import with_access
+from rmq_core.cli.produce import DEFAULT_NAMESRV, Namesrv
 from rmq_core.cli.query import parse_time
 from rmq_formats.errors import OptionError, RmqError
 
 if TYPE_CHECKING:
     from rmq_core.client import ReceivedMessage, StartPosition
+    from rmq_core.client.access import Access
 
 _READER_GROUP: Final = "CONSOLE_CONSUMER"
 _POLL_S: Final = 0.2
@@ -28,6 +30,7 @@ class _Subscription:
     """What is read, and from where."""
 
     namesrv: str
+    access: "Access"
     topic: str
     tags: str
     sql: str | None
@@ -35,7 +38,9 @@ class _Subscription:
     time_ms: int | None
 
 
+@with_access
 def consume(
+    access: "Access",
     topic: Annotated[str, typer.Option(metavar="T", help="The topic.")],
     namesrv: Namesrv = DEFAULT_NAMESRV,
     group: Annotated[
@@ -65,10 +70,7 @@ def consume(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; else the body.")] = False,
 ) -> int:
-    """Print a topic's messages. Runs until Ctrl-C, --limit or --timeout.
-
-    RMQ_ACCESS_KEY and RMQ_SECRET_KEY sign requests, if they are set.
-    """
+    """Print a topic's messages. Runs until Ctrl-C, --limit or --timeout."""
     position, time_ms = _start(start)
     from rmq_core.client.json_lines import line_of_message  # noqa: PLC0415 # --help does not need it
     from rmq_core.client.pull.subscription import subscription  # noqa: PLC0415
@@ -76,7 +78,7 @@ def consume(
 
     subscription(topic, tags, sql=sql)  # a bad subscription fails before any request
     printing = _Printing(line_of_message if as_json else _body_line, limit, timeout)
-    wanted = _Subscription(namesrv, topic, tags, sql, position, time_ms)
+    wanted = _Subscription(namesrv, access, topic, tags, sql, position, time_ms)
     run(_read(printing, wanted) if group is None else _join(printing, wanted, group))
     return output.EXIT_CLEAN
 
@@ -153,8 +155,8 @@ async def _read(printing: _Printing, wanted: _Subscription) -> None:
     from rmq_core.client import PullConsumer, PullOptions, StartPosition  # noqa: PLC0415
 
     printing.end_on_signals()
-    options = PullOptions(auto_commit=False, start=wanted.start)
-    async with PullConsumer(wanted.namesrv, _READER_GROUP, options, credentials=credentials()) as consumer:
+    options = PullOptions(auto_commit=False, start=wanted.start, tls=wanted.access.tls)
+    async with PullConsumer(wanted.namesrv, _READER_GROUP, options, credentials=wanted.access.credentials) as consumer:
         consumer.assign(await consumer.queues(wanted.topic), wanted.tags, sql=wanted.sql)
         if wanted.start is StartPosition.FIRST:
             await consumer.seek_to_begin()
@@ -177,8 +179,10 @@ async def _join(printing: _Printing, wanted: _Subscription, group: str) -> None:
         concurrency=1,
         consume_batch_size=1 if printing.left is not None else _BATCH,
         close_timeout_s=0.0,
+        tls=wanted.access.tls,
     )
-    consumer = PushConsumer(wanted.namesrv, group, printing.write_or_stop, options, credentials=credentials())
+    credentials = wanted.access.credentials
+    consumer = PushConsumer(wanted.namesrv, group, printing.write_or_stop, options, credentials=credentials)
     consumer.subscribe(wanted.topic, wanted.tags, sql=wanted.sql)
     async with consumer:
         while not printing.is_done:

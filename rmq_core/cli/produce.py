@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmq_core.cli import output
+from rmq_core.cli.access import with_access
 from rmq_formats.errors import OptionError, RmqError
 
 if TYPE_CHECKING:
-    from rmq_core.client import Credentials, Message, Producer, SendResult
+    from rmq_core.client import Message, Producer, SendResult
+    from rmq_core.client.access import Access
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 NAMESRV_HELP: Final = "The name servers, separated by semicolons."
@@ -26,7 +28,9 @@ _PIECES_AHEAD: Final = 4
 Namesrv = Annotated[str, typer.Option(metavar="HOST:PORT", envvar="NAMESRV_ADDR", help=NAMESRV_HELP)]
 
 
+@with_access
 def produce(
+    access: "Access",
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Lines to send. [default: stdin]", show_default=False)
     ] = None,
@@ -52,7 +56,6 @@ def produce(
 
     Empty lines are skipped: brokers refuse messages without a body. The first line that cannot be sent ends
     the command, and is named; lines before it may have been sent or not.
-    RMQ_ACCESS_KEY and RMQ_SECRET_KEY sign requests, if they are set.
     """
     if topic is None and not as_json:
         raise OptionError("give --topic, or --json and lines that have topics")
@@ -69,8 +72,8 @@ def produce(
     async def send_all() -> int:
         from rmq_core.client import Producer  # noqa: PLC0415
 
-        options = ProducerOptions(send_timeout_s=timeout)
-        async with Producer(namesrv, group, options, credentials=credentials()) as producer:
+        options = ProducerOptions(send_timeout_s=timeout, tls=access.tls)
+        async with Producer(namesrv, group, options, credentials=access.credentials) as producer:
             with output.Lines() as lines:
                 return await _Sending(producer, message, lines if as_json else None).run(file, in_flight)
 
@@ -85,14 +88,6 @@ class LineError(RmqError):
 
     def __init__(self, number: int, error: RmqError | str, sent: int) -> None:
         super().__init__(f"line {number}: {error} ({output.counted(sent, 'message')} sent)")
-
-
-def credentials() -> "Credentials | None":
-    """Read the access key and secret key from the environment, where ps does not show them."""
-    from rmq_core.remoting.acl import Credentials  # noqa: PLC0415
-
-    access_key, secret_key = os.environ.get("RMQ_ACCESS_KEY"), os.environ.get("RMQ_SECRET_KEY")
-    return Credentials(access_key, secret_key) if access_key and secret_key else None
 
 
 class _Sending:

@@ -23,6 +23,7 @@ from rmq_core.client.producer.request_reply import reply_to
 from rmq_core.client.producer.transactions import TransactionProducer, TransactionResult, TransactionState
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.tls import Tls
 
 __all__ = [
     "LONG_BACKOFF",
@@ -53,6 +54,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "StartPosition",
+    "Tls",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",

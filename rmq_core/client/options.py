@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.client.allocation import Allocation, averagely
+from rmq_core.remoting.tls import Tls
 from rmq_formats.codecs.compression import DEFAULT_LEVEL, Compression
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.codecs.trace import TRACE_TOPIC
@@ -25,6 +26,7 @@ class ClientOptions:
         route_poll_interval_s: how often the routes of known topics are refreshed.
         heartbeat_interval_s: how often heartbeats are sent.
         request_timeout_s: for requests without a timeout of their own.
+        tls: to speak TLS with name servers and brokers, Java's ``useTLS``; None is plain.
     """
 
     instance_name: str = DEFAULT_INSTANCE
@@ -32,6 +34,7 @@ class ClientOptions:
     route_poll_interval_s: float = 30.0
     heartbeat_interval_s: float = 30.0
     request_timeout_s: float = 3.0
+    tls: Tls | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from ssl import SSLError
 from typing import Final
 
 from rmq_core.remoting import acl
@@ -11,6 +12,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ConnectError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.tls import Tls, handshake_failure
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 _CLOSE_GRACE_S: Final = 0.5  # for what was sent last to leave
@@ -23,11 +25,13 @@ class ClientLimits:
     Attributes:
         max_frame_bytes: a larger answer ends its connection.
         connect_timeout_s: for a connection to be made; Java's.
+        tls_timeout_s: for one with TLS, handshake included; Netty's.
         write_high_water_bytes: requests wait while more than this is on its way.
     """
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     connect_timeout_s: float = 3.0
+    tls_timeout_s: float = 10.0
     write_high_water_bytes: int = 1 << 20
 
 
@@ -40,6 +44,7 @@ class RemotingClient:
         *,
         limits: ClientLimits = ClientLimits(),
         credentials: acl.Credentials | None = None,
+        tls: Tls | None = None,
         on_disconnect: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare a client.
@@ -48,11 +53,17 @@ class RemotingClient:
             handlers: of requests that servers send, by code.
             limits: its timeouts and limits.
             credentials: to sign all requests with.
+            tls: to speak TLS with all servers; None is plain.
             on_disconnect: called with the address of each connection that has ended.
+
+        Raises:
+            OptionError: a file of ``tls`` cannot be used.
         """
         self._handlers = {} if handlers is None else handlers
         self._limits = limits
         self._credentials = credentials
+        self._tls_context = None if tls is None else tls.context()
+        self._server_name = None if tls is None else tls.server_name
         self._on_disconnect = on_disconnect
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
@@ -121,15 +132,18 @@ class RemotingClient:
 
     async def _connect(self, address: str) -> Connection:
         host, port = _split(address)
-        loop = asyncio.get_running_loop()
+        loop, context, limits = asyncio.get_running_loop(), self._tls_context, self._limits
+        name = None if context is None else self._server_name or host
+        timeout_s = limits.connect_timeout_s if context is None else limits.tls_timeout_s
         try:
-            async with asyncio.timeout(self._limits.connect_timeout_s):
-                _, connection = await loop.create_connection(lambda: _ClientConnection(self, address), host, port)
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: _ClientConnection(self, address), host, port, ssl=context, server_hostname=name
+                )
         except TimeoutError as error:
-            raise ConnectError(address, f"no connection within {self._limits.connect_timeout_s:g} s") from error
+            raise ConnectError(address, f"no connection within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ConnectError(address, f"cannot connect: {reason}") from error
+            raise ConnectError(address, _reason(error, has_tls=context is not None)) from error
         self._connections[address] = connection
         return connection
 
@@ -208,3 +222,10 @@ def _split(address: str) -> tuple[str, int]:
     if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConnectError(address, "not a host and a port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _reason(error: OSError | UnicodeError, *, has_tls: bool) -> str:
+    is_there = isinstance(error, SSLError | ConnectionError) and not isinstance(error, ConnectionRefusedError)
+    if has_tls and is_there:
+        return handshake_failure(error)
+    return f"cannot connect: {error.strerror if isinstance(error, OSError) and error.strerror else error}"

@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_core.client.access import Access
 from rmq_core.client.bulk.send import BulkSender
 from rmq_core.client.errors import NoRouteError
+from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_core.replay.choice import Choice, filtered
@@ -32,6 +34,7 @@ from rmq_formats.storage.segments import commitlog_segments, open_storage
 
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"
+_PLAIN: Final = Access()
 _SAVE_EVERY_S: Final = 1.0
 _PACES_PER_S: Final = 10  # with a rate, portions a second
 
@@ -48,6 +51,7 @@ class Replay:
         to_topic: the topic to send all messages to; None keeps each message's topic.
         rate: messages a second; None is no limit.
         checkpoint: of this replay; None keeps none.
+        access: to the target cluster.
     """
 
     store: str
@@ -57,6 +61,7 @@ class Replay:
     to_topic: str | None = None
     rate: int | None = None
     checkpoint: ReplayCheckpoint | None = None
+    access: Access = _PLAIN
 
 
 @dataclass(slots=True)
@@ -117,8 +122,12 @@ async def send(replay: Replay, found: Counts) -> Counts:
         RemotingError: the cluster does not answer, or refuses.
         StoreError: the store cannot be read, or the checkpoint not written.
     """
-    async with BulkSender(replay.namesrv, _GROUP, batch_bytes=BATCH_BYTES) as sender:
+    options, credentials = ClientOptions(tls=replay.access.tls), replay.access.credentials
+    async with BulkSender(
+        replay.namesrv, _GROUP, batch_bytes=BATCH_BYTES, options=options, credentials=credentials
+    ) as sender:
         targets = await _targets(replay, sender, found)
+        await sender.check_access()
         return await _Pass(replay, sender, targets, found).run()
 
 

@@ -6,14 +6,16 @@ one after the other. Its docstring is its help. What all commands share is here.
 
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import typer
 
+from rmq_core.cli.access import access_parameters, take_access
 from rmq_core.cli.admin import cluster, consumer_progress, groups, messages, stats, topics
 from rmq_core.cli.admin.answer import Answer, show, show_all
 from rmq_core.cli.admin.options import Json, Namesrv
-from rmq_core.cli.produce import DEFAULT_NAMESRV, credentials
+from rmq_core.cli.produce import DEFAULT_NAMESRV
 
 Command = Callable[..., Awaitable[Answer] | AsyncIterable[Answer]]
 
@@ -51,11 +53,14 @@ def _runner(command: Command) -> Callable[..., int]:
     """Wrap a command for typer: without its Admin argument, with the options that all commands have."""
 
     def run_command(*, namesrv: str, as_json: bool, **options: Any) -> int:
-        from rmq_core.client import Admin  # noqa: PLC0415 # --help does not need it
+        from rmq_core.client.admin.admin import DEFAULT_OPTIONS, Admin  # noqa: PLC0415 # --help does not need it
         from rmq_core.remoting.loop import run  # noqa: PLC0415
 
+        access = take_access(options)
+
         async def main() -> int:
-            async with Admin(namesrv, credentials=credentials()) as admin:
+            settings = replace(DEFAULT_OPTIONS, tls=access.tls)
+            async with Admin(namesrv, settings, credentials=access.credentials) as admin:
                 answer = command(admin, **options)
                 if isinstance(answer, AsyncIterable):
                     return await show_all(answer, as_json=as_json)
@@ -68,6 +73,7 @@ def _runner(command: Command) -> Callable[..., int]:
         *list(inspect.signature(command).parameters.values())[1:],
         inspect.Parameter("namesrv", keyword, default=DEFAULT_NAMESRV, annotation=Namesrv),
         inspect.Parameter("as_json", keyword, default=False, annotation=Json),
+        *access_parameters(),
     ]
     run_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer reads it
     run_command.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -11,7 +11,6 @@ import typer
 from rmq_core.cli.admin.answer import Answer, of_messages
 from rmq_core.cli.admin.options import BodyFormat, Route, Switch, Topic, known_charset, time_ms
 from rmq_core.cli.output import EXIT_CLEAN, EXIT_FINDINGS
-from rmq_core.cli.produce import credentials
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import DecodeError, OptionError
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from rmq_core.client import Admin, MessageQueue, ReceivedMessage
 
 _END_OF_TIME_MS = (1 << 63) - 1
+_GROUP = "TOOLS_PRODUCER"
 
 BrokerName = Annotated[
     str | None, typer.Option("-b", "--brokerName", "--broker", metavar="NAME", help="The broker's name.")
@@ -196,8 +196,8 @@ async def send(
     from rmq_core.client import Message, Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
 
     place = None if broker is None and queue is None else (await _queues(admin, topic, broker, queue))[0]
-    options = ProducerOptions(enable_trace=trace == "true")
-    async with Producer(admin.namesrv, "TOOLS_PRODUCER", options, credentials=credentials()) as producer:
+    options = ProducerOptions(enable_trace=trace == "true", tls=admin.access.tls)
+    async with Producer(admin.namesrv, _GROUP, options, credentials=admin.access.credentials) as producer:
         sent = await producer.send(Message(topic, body.encode(), keys=keys, tags=tags), queue=place)
     at = sent.queue
     row = (at.broker_name, at.queue_id, sent.queue_offset, sent.status.name, sent.msg_id, sent.offset_msg_id)
@@ -220,11 +220,12 @@ async def _consumed(admin: "Admin", found: "list[ReceivedMessage]", group: str |
 
 async def _sent_again(admin: "Admin", found: "list[ReceivedMessage]") -> Answer:
     """Send messages as new ones, as ``rmq produce`` sends what ``rmq consume`` has printed."""
-    from rmq_core.client import Producer  # noqa: PLC0415 # --help does not need it
+    from rmq_core.client import Producer, ProducerOptions  # noqa: PLC0415 # --help does not need it
     from rmq_core.client.json_lines import line_of_message, message_of_line  # noqa: PLC0415
 
     rows = []
-    async with Producer(admin.namesrv, "TOOLS_PRODUCER", credentials=credentials()) as producer:
+    options = ProducerOptions(tls=admin.access.tls)
+    async with Producer(admin.namesrv, _GROUP, options, credentials=admin.access.credentials) as producer:
         for one in found:
             sent = await producer.send(message_of_line(line_of_message(one), None))
             rows.append((one.msg_id, sent.status.name, sent.msg_id, sent.offset_msg_id))

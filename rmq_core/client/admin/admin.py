@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
+from rmq_core.client.access import Access
 from rmq_core.client.admin.broker_queries import BrokerInquiries
 from rmq_core.client.admin.message_query import query_messages
 from rmq_core.client.admin.order_config import keep_in_order
@@ -59,7 +60,7 @@ from rmq_core.remoting.service import Service
 from rmq_formats.codecs.layout import PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.message_id import decode_message_id
 
-_DEFAULTS: Final = ClientOptions(request_timeout_s=5.0)
+DEFAULT_OPTIONS: Final = ClientOptions(request_timeout_s=5.0)
 _GROUP: Final = "TOOLS_CONSUMER"  # Java's for tools: brokers have it from the start
 _TEMPLATE: Final = "TBW102"
 _END_OF_TIME_MS: Final = (1 << 63) - 1
@@ -73,12 +74,13 @@ class Admin(Service):
     is not known, and TransportError where a server cannot be asked.
 
     Attributes:
+        access: its credentials and TLS, for other clients of the same cluster.
         brokers: requests to a single broker.
         offsets: queries and commits of queue offsets.
     """
 
     def __init__(
-        self, namesrv: str, options: ClientOptions = _DEFAULTS, *, credentials: Credentials | None = None
+        self, namesrv: str, options: ClientOptions = DEFAULT_OPTIONS, *, credentials: Credentials | None = None
     ) -> None:
         """Prepare; connect to nothing yet.
 
@@ -88,8 +90,9 @@ class Admin(Service):
             credentials: to sign requests with.
 
         Raises:
-            OptionError: ``namesrv`` has no address.
+            OptionError: ``namesrv`` has no address, or a file of TLS cannot be used.
         """
+        self.access = Access(credentials, options.tls)
         self._cluster = Cluster(namesrv, options, credentials=credentials)
         self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
         self.brokers = BrokerInquiries(self._cluster)

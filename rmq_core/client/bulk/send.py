@@ -114,6 +114,14 @@ class BulkSender:
             raise NoRouteError(topic, "no queue of this topic can be written to")
         return found
 
+    async def check_access(self) -> None:
+        """Ask the brokers of all queues that were listed whether they take requests of this sender.
+
+        Raises:
+            BrokerError: one does not permit them (code 16), as with wrong credentials.
+        """
+        await self._cluster.check_access()
+
     async def put(
         self,
         queue: MessageQueue,

@@ -64,14 +64,14 @@ class Cluster(Service):
             keeps_instance_name: the client id is the same after a restart, even if the instance has no name.
 
         Raises:
-            OptionError: no address.
+            OptionError: no address, or a file of TLS that cannot be used.
         """
         self._namesrvs = [address.strip() for address in namesrv.split(";") if address.strip()]
         if not self._namesrvs:
             raise OptionError(f"{namesrv!r} has no HOST:PORT of a name server")
         random.shuffle(self._namesrvs)  # so that clients spread over them
         self.client_id = _client_id(options, keeps_instance_name)
-        self.remoting = RemotingClient(handlers, credentials=credentials, on_disconnect=self._lost)
+        self.remoting = RemotingClient(handlers, credentials=credentials, tls=options.tls, on_disconnect=self._lost)
         self._options = options
         self._heartbeat = heartbeat
         self._routes: dict[str, Route] = {}
@@ -79,7 +79,7 @@ class Cluster(Service):
         self._brokers: dict[str, dict[int, str]] = {}
         self._told: set[str] = set()  # addresses of brokers that know of the client
         self._lost_ones: set[str] = set()  # those whose connection has ended since
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._is_closing = False
 
     async def start(self) -> None:
@@ -105,18 +105,18 @@ class Cluster(Service):
         """The name servers' addresses, separated by semicolons."""
         return ";".join(self._namesrvs)
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the background, until it ends or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client failed", exc_info=error)
 
-    async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _every(self, interval_s: float, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -289,8 +289,11 @@ class Cluster(Service):
             await self.refresh_route(queue.topic)
         return self.address(queue.broker_name, any_id=any_id)
 
-    async def meet_brokers(self, topics: Iterable[str]) -> None:
+    async def meet_brokers(self, topics: Iterable[str]) -> BrokerError | None:
         """Fetch the routes of topics, and send heartbeats to their brokers; topics without a route are passed over.
+
+        Returns:
+            What a broker has said that does not permit the client to be there, as with wrong credentials.
 
         Raises:
             TransportError: no name server answers.
@@ -298,15 +301,30 @@ class Cluster(Service):
         for topic in list(topics):
             with suppress(NoRouteError):
                 await self.route(topic)
-        await self.send_heartbeats()
+        return await self.send_heartbeats()
+
+    async def check_access(self) -> None:
+        """Ask all known masters whether they take requests of this client, by a heartbeat of nobody.
+
+        Brokers that cannot be asked are passed over.
+
+        Raises:
+            BrokerError: one does not permit them (code 16).
+        """
+        body = encode_body(HeartbeatData(client_id=self.client_id))
+        addresses = [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
+        asked = (self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses)
+        refusal = _refusal(await asyncio.gather(*asked, return_exceptions=True))
+        if refusal is not None:
+            raise refusal
 
     # Heartbeats.
 
-    async def send_heartbeats(self) -> None:
-        """Send a heartbeat to all known brokers; consumers send theirs to slaves too."""
+    async def send_heartbeats(self) -> BrokerError | None:
+        """Send a heartbeat to all known brokers; consumers send theirs to slaves too. Returns as ``meet_brokers``."""
         data = None if self._heartbeat is None else self._heartbeat()
         if data is None:
-            return
+            return None
         body = encode_body(data)
         addresses = [
             address
@@ -319,9 +337,12 @@ class Cluster(Service):
         )
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, BaseException):
-                log.warning("heartbeat to %s failed: %s", address, answer)
+                # What a broker does not permit it says of each request: that of a caller raises it.
+                level = logging.DEBUG if _refusal([answer]) else logging.WARNING
+                log.log(level, "heartbeat to %s failed: %s", address, answer)
             else:
                 self._told.add(address)
+        return _refusal(answers)
 
     def _lost(self, address: str) -> None:
         """Note that a connection has ended: its broker has forgotten the client and needs a new heartbeat."""
@@ -349,6 +370,12 @@ class Cluster(Service):
         """Send a request to all masters; unreachable ones are passed over."""
         addresses = [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
         await asyncio.gather(*(self.ask(address, code, fields) for address in addresses), return_exceptions=True)
+
+
+def _refusal(answers: Iterable[object]) -> BrokerError | None:
+    """Find the first answer by which a broker does not permit a request."""
+    refused = (one for one in answers if isinstance(one, BrokerError) and one.code == ResponseCode.NO_PERMISSION)
+    return next(refused, None)
 
 
 def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:

@@ -100,13 +100,16 @@ class PullConsumer(GroupClient):
         Raises:
             OptionError: a consumer of this process has the same group and client id.
             TransportError: it has subscribed, and no name server answers.
+            BrokerError: it has subscribed, and a broker does not permit it to join (code 16).
         """
         self._membership.take()
         try:
             await self._cluster.start()
             self._started_ms = now_ms()
             if self._is_subscribed:
-                await self._cluster.meet_brokers(self._subscriptions)
+                refusal = await self._cluster.meet_brokers(self._subscriptions)
+                if refusal is not None:
+                    raise refusal
         except BaseException:
             await self._cluster.close()
             self._membership.give_up()

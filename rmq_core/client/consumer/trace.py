@@ -26,7 +26,7 @@ class TraceSender:
         self._producer = Producer(
             namesrv,
             f"{GROUP_PREFIX}-CONSUME-{group}"[:MAX_GROUP_CHARACTERS],
-            ProducerOptions(unit_name=options.unit_name, send_timeout_s=SEND_TIMEOUT_S),
+            ProducerOptions(unit_name=options.unit_name, send_timeout_s=SEND_TIMEOUT_S, tls=options.tls),
             credentials=credentials,
         )
         self._tracer = Tracer(options.trace_topic, self._send)

@@ -40,7 +40,9 @@ class ClusterReader(DataSourceReader):
     """Batch reader: freezes the queues' max offsets when it plans, and reads one offset range a partition."""
 
     def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
-        self._options = options
+        from rmq_formats.spark.live.client import resolved  # noqa: PLC0415
+
+        self._options = resolved(options)
         self._columns = schemas.check_asked(COLUMNS, schema, options.columns)
 
     def partitions(self) -> list[InputPartition]:
@@ -49,7 +51,7 @@ class ClusterReader(DataSourceReader):
         from rmq_formats.spark.live.client import ClusterLink  # noqa: PLC0415
 
         options = self._options
-        with ClusterLink(options.namesrv, options.group) as link:
+        with ClusterLink(options.namesrv, options.group, options.access) as link:
             queues = plan.chosen_queues(link, options)
             bounds = link.bounds(queues)
             begins = plan.starting_offsets(link, options, queues, bounds)

@@ -5,26 +5,45 @@ The only module of ``rmq_formats`` that imports ``rmq_core``: brokers' responses
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.client.access import access_of, gather_settings
 from rmq_core.client.bulk.keys import BulkUniqKeys
 from rmq_core.client.bulk.pull import READER_GROUP, BulkPulled, BulkReader
 from rmq_core.client.bulk.send import BulkSender
 from rmq_core.client.errors import NoRouteError
+from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull.request import PullStatus
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
 from rmq_formats.errors import ClusterError
-from rmq_formats.spark.live.options import ClusterQueue
+from rmq_formats.spark.live.options import ClusterQueue, ClusterReadOptions, ClusterWriteOptions
 
 _T = TypeVar("_T")
+_Options = TypeVar("_Options", ClusterReadOptions, ClusterWriteOptions)
+_TEMPLATE: Final = "TBW102"  # brokers have it as long as topics are created on demand
+_NO_SETTINGS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def resolved(options: _Options) -> _Options:
+    """Read the files and environment variables of the access, on the driver: tasks get what is in them.
+
+    Raises:
+        OptionError: settings that cannot be used.
+    """
+    access = gather_settings(options.access, os.environ)
+    access_of(access)
+    return replace(options, access=access)
 
 
 class ClusterLink:
@@ -33,11 +52,10 @@ class ClusterLink:
     Each method raises ClusterError, in one line, if the cluster does not answer or refuses.
     """
 
-    def __init__(self, namesrv: str, group: str | None) -> None:
+    def __init__(self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS) -> None:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
-        with translated(namesrv):
-            self._reader = BulkReader(namesrv, group or READER_GROUP)
+        self._reader = BulkReader(namesrv, group or READER_GROUP, **_access_arguments(access))
 
     def __enter__(self) -> "ClusterLink":
         return self
@@ -113,11 +131,13 @@ class ClusterLink:
 class ClusterSink:
     """Producer connection to a cluster, at least once; a context manager. Each method raises ClusterError."""
 
-    def __init__(self, namesrv: str, group: str, batch_bytes: int = 256 << 10) -> None:
+    def __init__(
+        self, namesrv: str, group: str, access: Mapping[str, str] = _NO_SETTINGS, batch_bytes: int = 256 << 10
+    ) -> None:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
         with translated(namesrv):
-            self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes)
+            self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **_access_arguments(access))
         self._keys = BulkUniqKeys()
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._turn = random.randrange(1 << 16)  # random start, so that tasks begin with different queues
@@ -138,10 +158,15 @@ class ClusterSink:
         """Generate unique keys, uint8[count, 32]."""
         return self._keys.next(count)
 
-    def check(self) -> None:
-        """Check that the cluster answers."""
-        with translated(self._namesrv), contextlib.suppress(NoRouteError):
-            self._runner.run(self._sender.queues("TBW102"))
+    def check(self, topic: str | None) -> None:
+        """Check that the cluster answers, has the topic if one is given, and takes requests of this sender."""
+        if topic is not None:
+            self.queues(topic)
+        with translated(self._namesrv):
+            if topic is None:
+                with contextlib.suppress(NoRouteError):
+                    self._runner.run(self._sender.queues(_TEMPLATE))
+            self._runner.run(self._sender.check_access())
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """List the writable queues of a topic."""
@@ -183,6 +208,11 @@ class ClusterSink:
             return able[0]  # one lane for all rows, so that they stay in order
         self._turn += 1
         return able[self._turn % len(able)]
+
+
+def _access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
+    access = access_of(settings)
+    return {"options": ClientOptions(tls=access.tls), "credentials": access.credentials}
 
 
 async def _next(answers: AsyncIterator[list[BulkPulled]]) -> list[BulkPulled] | None:

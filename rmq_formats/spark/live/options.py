@@ -12,10 +12,12 @@
 - ``group``: consumer group of the pulls; ``startingOffsets=group`` begins at its offsets, and
   ``commitOffsetsToGroup`` commits what a stream has processed.
 - ``tags`` (``a || b``) and ``sql`` (SQL92 over properties) are applied by the brokers.
+- ``accessKey``, ``secretKey``, ``securityToken``, or ``credentialsFile`` that has them, sign requests; ``useTLS`` and
+  ``tls.client.…`` are TLS. Spark hides the values of those that are secret by their names (``spark.redaction.regex``).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -30,13 +32,18 @@ ALL_TAGS: Final = "*"
 GROUP: Final = -3  # value of ``starting``: the consumer group's offsets
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST, "group": GROUP}
 
+ACCESS_OPTIONS: Final = (
+    "credentialsFile", "accessKey", "secretKey", "secretKeyFile", "securityToken", "useTLS",
+    "tls.client.trustCertPath", "tls.client.certPath", "tls.client.keyPath", "tls.client.keyPassword",
+    "tls.client.authServer", "tls.client.serverName",
+)  # fmt: skip
 READ_OPTIONS: Final = (
     "namesrv", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "group", "commitOffsetsToGroup",
     "minPartitions", "maxOffsetsPerTrigger", "tags", "sql", "columns", "mode", "verifyCrc", "decompress",
-    "failOnDataLoss",
+    "failOnDataLoss", *ACCESS_OPTIONS,
 )  # fmt: skip
-WRITE_OPTIONS: Final = ("namesrv", "topic", "group", "batchBytes")
+WRITE_OPTIONS: Final = ("namesrv", "topic", "group", "batchBytes", *ACCESS_OPTIONS)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})  # options that Spark hands on to a stream's sink
 _BATCH_BYTES: Final = 256 << 10
 _MAX_BATCH_BYTES: Final = 4 << 20  # what brokers take by default (maxMessageSize)
@@ -94,6 +101,7 @@ class ClusterReadOptions:
         verify_crc: check the sums.
         decompress: inflate bodies, as consumers see them.
         fail_on_data_loss: whether deleted messages are an error.
+        access: credentials and TLS, by the options' names; see ``client.resolved``.
     """
 
     namesrv: str
@@ -118,6 +126,7 @@ class ClusterReadOptions:
     verify_crc: bool
     decompress: bool
     fail_on_data_loss: bool
+    access: Mapping[str, str] = field(repr=False)
 
     @property
     def has_end(self) -> bool:
@@ -134,12 +143,14 @@ class ClusterWriteOptions:
         topic: topic of all rows; None if a column has it.
         group: the producer group.
         batch_bytes: size of a send request, about.
+        access: as that of a read.
     """
 
     namesrv: str
     topic: str | None
     group: str
     batch_bytes: int
+    access: Mapping[str, str] = field(repr=False)
 
 
 def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
@@ -181,6 +192,7 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
         verify_crc=given.get_or("verifyCrc", values.boolean, True),
         decompress=given.get_or("decompress", values.boolean, True),
         fail_on_data_loss=given.get_or("failOnDataLoss", values.boolean, True),
+        access=_access(given),
     )
     if read.group is None and (starting == GROUP or read.commits):
         raise OptionError("option group of rmq is missing: startingOffsets=group and commitOffsetsToGroup need it")
@@ -198,7 +210,7 @@ def write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
         raise OptionError(f"option batchBytes of rmq cannot be {batch_bytes}: brokers take {_MAX_BATCH_BYTES} at most")
     return ClusterWriteOptions(
         _namesrv(given), given.get("topic", values.text), given.get_or("group", values.text, "SPARK_PRODUCER"),
-        batch_bytes,
+        batch_bytes, _access(given),
     )  # fmt: skip
 
 
@@ -224,6 +236,11 @@ def stream_only(options: ClusterReadOptions) -> ClusterReadOptions:
     if options.has_end:
         raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
     return options
+
+
+def _access(given: GivenOptions) -> dict[str, str]:
+    values_given = {name: given.get(name, str) for name in ACCESS_OPTIONS}
+    return {name: value for name, value in values_given.items() if value is not None}
 
 
 def _namesrv(given: GivenOptions) -> str:

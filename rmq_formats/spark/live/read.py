@@ -40,7 +40,7 @@ def read_span(span: Span, options: ClusterReadOptions, columns: Sequence[str]) -
     # Brokers compare hashes of tags and choose offsets by time; what is given out is compared exactly.
     query = Query(tags=parse_tags(options.tags), first_ms=options.first_ms, end_ms=options.end_ms)
     selector = None if query == Query() else RowFilter(query)
-    with ClusterLink(options.namesrv, options.group) as link:
+    with ClusterLink(options.namesrv, options.group, options.access) as link:
         batches = record_batches(
             _frames(link, span, options), schema, mode=options.mode, decompress=options.decompress,
             selector=selector, path=f"{span.queue.topic} {span.queue.name}",

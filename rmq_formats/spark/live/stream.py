@@ -31,7 +31,9 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro batches by queue offset; each is read as a batch of the source is."""
 
     def __init__(self, options: ClusterReadOptions, schema: StructType) -> None:
-        self._options = options
+        from rmq_formats.spark.live.client import resolved  # noqa: PLC0415
+
+        self._options = resolved(options)
         self._columns = schemas.check_asked(COLUMNS, schema, options.columns)
         self._link: ClusterLink | None = None
         self._last: Offsets | None = None  # of Trigger.AvailableNow
@@ -41,7 +43,8 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._link is None:
             from rmq_formats.spark.live.client import ClusterLink  # noqa: PLC0415
 
-            self._link = ClusterLink(self._options.namesrv, self._options.group)
+            options = self._options
+            self._link = ClusterLink(options.namesrv, options.group, options.access)
         return self._link
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name

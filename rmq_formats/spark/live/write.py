@@ -42,7 +42,7 @@ from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.codecs.layout import MAX_PROPERTIES_BYTES, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import KEY_SEPARATOR
 from rmq_formats.errors import ClusterError, OptionError
-from rmq_formats.spark.live.client import ClusterSink
+from rmq_formats.spark.live.client import ClusterSink, resolved
 from rmq_formats.spark.live.options import ClusterWriteOptions
 
 _TEXT: Final = (StringType(),)
@@ -71,7 +71,7 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
 
     Raises:
         OptionError: a column that is missing, unknown or of another type; or another mode than append.
-        ClusterError: the cluster does not answer, or has no such topic.
+        ClusterError: the cluster does not answer, has no such topic, or refuses the credentials.
     """
     if overwrite:
         raise OptionError('rmq takes mode("append") only: messages cannot be overwritten')
@@ -87,8 +87,9 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
         raise OptionError("rmq cannot write rows without a column body")
     if (options.topic is None) == ("topic" not in names):
         raise OptionError("rmq needs a topic for each row: the option topic or a column of that name, not both")
-    with ClusterSink(options.namesrv, options.group) as sink:
-        sink.queues(options.topic) if options.topic is not None else sink.check()
+    options = resolved(options)
+    with ClusterSink(options.namesrv, options.group, options.access) as sink:
+        sink.check(options.topic)
     return options
 
 
@@ -121,7 +122,7 @@ def write_rows(options: ClusterWriteOptions, batches: Iterator[pa.RecordBatch]) 
         ClusterError: the cluster refuses them, or does not answer.
         OptionError: a row that cannot become a message.
     """
-    with ClusterSink(options.namesrv, options.group, options.batch_bytes) as sink:
+    with ClusterSink(options.namesrv, options.group, options.access, options.batch_bytes) as sink:
         writer = _RowWriter(sink, options)
         for batch in batches:
             for rows in _slices(batch):

@@ -1,0 +1,71 @@
+"""The options of commands that talk to a cluster: credentials and TLS. A secret is no argument: ps shows those."""
+
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from rmq_core.client.access import Access
+
+_FILE: Final = "FILE"
+_OPTIONS: Final[dict[str, Any]] = {
+    "credentials": Annotated[
+        str | None,
+        typer.Option(metavar=_FILE, help="accessKey, secretKey and more: a tools.yml, TOML or properties, mode 600."),
+    ],
+    "access_key": Annotated[str | None, typer.Option(metavar="K", help="The access key. [env: RMQ_ACCESS_KEY]")],
+    "secret_key_file": Annotated[
+        str | None, typer.Option(metavar=_FILE, help="Has the secret key, mode 600. [env: RMQ_SECRET_KEY, the key]")
+    ],
+    "tls": Annotated[bool, typer.Option("--tls", help="Speak TLS with name servers and brokers.")],
+    "tls_ca": Annotated[
+        str | None, typer.Option(metavar=_FILE, help="PEM of the authorities to trust. [default: the system's]")
+    ],
+    "tls_insecure": Annotated[bool, typer.Option("--tls-insecure", help="Do not check the servers' certificates.")],
+}
+_SETTINGS: Final = {
+    "credentials": "credentialsFile", "access_key": "accessKey", "secret_key_file": "secretKeyFile", "tls": "useTLS",
+    "tls_ca": "tls.client.trustCertPath", "tls_insecure": "tls.client.authServer",
+}  # fmt: skip
+
+
+def access_parameters() -> list[Parameter]:
+    """Build the keyword parameters of the options, for typer."""
+    switches = {"tls", "tls_insecure"}
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=False if name in switches else None, annotation=kind)
+        for name, kind in _OPTIONS.items()
+    ]
+
+
+def take_access(given: dict[str, Any]) -> "Access":
+    """Take the options out of a command's arguments, and build the access of them and of the environment.
+
+    Raises:
+        OptionError: as ``access_from``.
+    """
+    from rmq_core.client.access import access_from  # noqa: PLC0415 # --help does not need it
+
+    values = {_SETTINGS[name]: given.pop(name) for name in _OPTIONS}
+    values["useTLS"] = "true" if values["useTLS"] else None
+    values["tls.client.authServer"] = "false" if values["tls.client.authServer"] else None
+    return access_from(values)
+
+
+def with_access(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of the access, in place of its argument ``access``, which is made of them.
+
+    The command that is returned raises OptionError as ``access_from``.
+    """
+
+    def run(**given: Any) -> int:
+        return command(access=take_access(given), **given)
+
+    own = [one for one in signature(command).parameters.values() if one.name != "access"]
+    parameters = [*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *access_parameters()]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__ = command.__doc__
+    return run
