@@ -40,6 +40,11 @@ class BrokerError(ResponseError):
         return f"{self.address}: {super().__str__()}"
 
 
+def is_refusal(error: object) -> bool:
+    """Tell whether an error says that a broker does not permit a request, as with wrong credentials."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION
+
+
 class ClientError(ResponseError):
     """A request that the client refuses or could not carry out; its code is the one that a broker would give."""
 

@@ -7,9 +7,9 @@ import hmac
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha1
 from typing import Final
 
+from rmq_core.remoting.codes import ROCKETMQ
 from rmq_core.remoting.header import Body, RemotingCommand
 
 ACCESS_KEY: Final = "AccessKey"
@@ -40,20 +40,24 @@ def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str
         ext_fields: all of the request's; a signature among them does not count.
         body: the request's.
     """
-    # Java's TreeMap orders by UTF-16 code units.
-    keys = sorted(ext_fields, key=lambda key: key.encode("utf-16-be"))
-    mac = hmac.new(secret_key.encode(), digestmod=sha1)
-    mac.update("".join(ext_fields[key] for key in keys if key != SIGNATURE).encode())
-    mac.update(body)
-    return b64encode(mac.digest()).decode()
+    keys = sorted(ext_fields)
+    if not "".join(keys).isascii():  # Java's TreeMap orders by UTF-16 code units
+        keys.sort(key=lambda key: key.encode("utf-16-be"))
+    values = "".join([ext_fields[key] for key in keys if key != SIGNATURE])
+    return b64encode(hmac.digest(secret_key.encode(), b"".join((values.encode(), body)), "sha1")).decode()
 
 
 def sign(command: RemotingCommand, credentials: Credentials) -> None:
-    """Add access key, token and signature to a request's fields."""
+    """Add access key, token and signature to a request's fields.
+
+    Of a binary header empty fields are left out: they arrive as null, whose name Java's brokers sign.
+    """
     fields = command.ext_fields
     fields[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
         fields[SECURITY_TOKEN] = credentials.security_token
+    if command.serialize_type == ROCKETMQ:
+        fields = command.fields = {name: value for name, value in fields.items() if name and value}
     fields[SIGNATURE] = signature(credentials.secret_key, fields, command.body)
 
 

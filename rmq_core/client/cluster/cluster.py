@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Final, TypeVar
 
 from rmq_core.client.cluster.routes import Route, route_of, template_data
-from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.errors import BrokerError, NoRouteError, is_refusal
 from rmq_core.client.options import DEFAULT_INSTANCE, ClientOptions
 from rmq_core.remoting.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData, MessageQueue, TopicRouteData, decode_body, encode_body
@@ -338,7 +338,7 @@ class Cluster(Service):
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, BaseException):
                 # What a broker does not permit it says of each request: that of a caller raises it.
-                level = logging.DEBUG if _refusal([answer]) else logging.WARNING
+                level = logging.DEBUG if is_refusal(answer) else logging.WARNING
                 log.log(level, "heartbeat to %s failed: %s", address, answer)
             else:
                 self._told.add(address)
@@ -374,8 +374,7 @@ class Cluster(Service):
 
 def _refusal(answers: Iterable[object]) -> BrokerError | None:
     """Find the first answer by which a broker does not permit a request."""
-    refused = (one for one in answers if isinstance(one, BrokerError) and one.code == ResponseCode.NO_PERMISSION)
-    return next(refused, None)
+    return next((one for one in answers if isinstance(one, BrokerError) and is_refusal(one)), None)
 
 
 def _client_id(options: ClientOptions, keeps_instance_name: bool) -> str:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from rmq_core.client.errors import is_refusal
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.pull.request import Puller, PullStatus
@@ -131,7 +132,8 @@ class PulledQueue:
             try:
                 await self._pull_once()
             except (RemotingError, FormatError) as error:
-                log.warning("pulling %s of %s failed: %s", self.queue.queue_id, self.queue.topic, error)
+                level = logging.DEBUG if is_refusal(error) else logging.WARNING  # ``poll`` raises it
+                log.log(level, "pulling %s of %s failed: %s", self.queue.queue_id, self.queue.topic, error)
                 self._arrivals.error = error
                 self._arrivals.changed.set()
                 await asyncio.sleep(_AFTER_ERROR_S)
