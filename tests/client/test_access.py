@@ -71,7 +71,9 @@ def test_an_option_goes_before_a_variable_and_that_before_the_file(write: Write)
     options = {"secretKeyFile": write("secret", "of-option\r\n")}
     assert gathered(options, environ).credentials == Credentials("of-environ", "of-option", "of-file")
     environ |= {"RMQ_CREDENTIALS_FILE": "/nowhere"}
-    assert gathered({"credentialsFile": file}, environ).credentials == Credentials("of-environ", "of-environ", "of-file")
+    assert gathered({"credentialsFile": file}, environ).credentials == Credentials(
+        "of-environ", "of-environ", "of-file"
+    )
 
 
 def test_each_setting_of_tls_has_its_place(write: Write) -> None:
