@@ -47,7 +47,7 @@ def refusal(options: dict[str, str] | None = None, environ: dict[str, str] | Non
 ALICE = Credentials("alice", SECRET, "token")
 FILES = {
     "tools.yml": f"# the original's\naccessKey: alice\nsecretKey: '{SECRET}' # quoted\nsecurityToken: token\n",
-    "tools.yaml": f'---\naccessKey: "alice"\n\nsecretKey: {SECRET}   # not quoted\nsecurityToken: token\n',
+    "access.yaml": f'---\naccessKey: "alice"\n\nsecretKey: {SECRET}   # not quoted\nsecurityToken: token\n',
     "access.toml": f'accessKey = "alice"\nsecretKey = "{SECRET}"\nsecurityToken = "token"\n',
     "key": f"AccessKey=alice\nSecretKey={SECRET}\nSecurityToken=token\n",
     "access.properties": f"accessKey=alice \nsecretKey = {SECRET}\nsecurityToken=token\n",

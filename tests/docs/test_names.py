@@ -16,10 +16,10 @@ PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)}|conf|docs)/[\w/.-]*\w")
 FILE_OF_PAGE = re.compile(r"`((?:\w+/)*\w+\.py)`")  # the page has named its folder
 MODULE = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)})(?:\.[a-z_]\w*)+")
 
-# The rule of what not to do; a folder of RocketMQ's own; what tests make up. NAME stands for any name.
+# The rule of what not to do; a folder and a file of RocketMQ's own; what tests make up. NAME stands for any name.
 NO_NAMES = {
     "util.py", "helpers.py", "tests.no_such_module", "rmq_formats.nosuch",
-    "tools/src/main/java/org/apache/rocketmq/tools/command",
+    "tools/src/main/java/org/apache/rocketmq/tools/command", "tools.yml",
 }  # fmt: skip
 
 

@@ -107,7 +107,7 @@ async def test_a_client_shows_its_certificate(serve: Serve, authority: Authority
         assert await echoed(address, replace(tls, key_password=KEY_PASSWORD), b"x") == b"x"
         with pytest.raises(OptionError, match=rf"tls.client.certPath {own.cert}: no certificate, or key of it"):
             await echoed(address, tls)
-        with pytest.raises(TransportError, match="certificate"):  # by TLS 1.3 it hears of that after the handshake
+        with pytest.raises(TransportError):  # by TLS 1.3 it hears of that after the handshake
             await echoed(address, Tls(trust_cert_path=str(authority.cert)))
 
 

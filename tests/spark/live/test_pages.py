@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from jobs import replay
-from rmq_formats.spark.live.options import READ_OPTIONS, WRITE_OPTIONS
+from rmq_core.client.access import ACCESS_SETTINGS
+from rmq_formats.spark.live.options import ACCESS_OPTIONS, READ_OPTIONS, WRITE_OPTIONS
 from rmq_formats.spark.live.write import WRITTEN_COLUMNS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -20,7 +21,9 @@ def test_the_page_about_the_cluster_has_each_option_and_column() -> None:
     reading, writing = (DOCS / "live.md").read_text().split("## Write")
     assert {word.split("=")[0] for word in first_cells(reading)} == set(READ_OPTIONS)
     assert first_cells(writing) == set(WRITTEN_COLUMNS)
-    assert set(re.findall(r"`(\w+)`", writing.split("Options:")[1].split("\n")[0])) == set(WRITE_OPTIONS)
+    told = set(re.findall(r"`(\w+)`", writing.split("Options:")[1].split("\n")[0]))
+    assert told == set(WRITE_OPTIONS) - set(ACCESS_OPTIONS)
+    assert set(ACCESS_OPTIONS) == set(ACCESS_SETTINGS)
 
 
 def test_the_page_about_replays_has_each_argument() -> None:
