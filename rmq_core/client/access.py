@@ -69,7 +69,7 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
         Settings by name, without those that name files.
 
     Raises:
-        OptionError: a file that cannot be read, that others may read, or that has other settings.
+        OptionError: a file that cannot be read, that others may read, or that has other settings; an empty value.
     """
     variables = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     file = options.get(CREDENTIALS_FILE) or variables.get(CREDENTIALS_FILE)
@@ -82,6 +82,11 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
                 raise OptionError(f"{place}: secretKey and secretKeyFile exclude each other")
             own["secretKey"] = _secret_text(Path(key_file)).rstrip("\r\n")
         found |= own
+    for name, value in found.items():
+        if not value:
+            raise OptionError(f"{name} is empty")
+        if not value.isascii() and value != value.encode("utf-8", "replace").decode():
+            raise OptionError(f"{name} is not UTF-8")
     return found
 
 
@@ -141,7 +146,7 @@ def _boolean(name: str, text: str) -> bool:
 def read_credentials_file(path: Path) -> dict[str, str]:
     """Read a file of settings: TOML, flat YAML as the original's ``tools.yml``, by the name's end, or properties.
 
-    Names may begin with a capital, as in the original's ``key`` file.
+    Names may begin with a capital, as in the original's ``key`` file; a setting without a value is not there.
 
     Raises:
         OptionError: it cannot be read, others may read it, or it has something else; the line is named, not shown.
@@ -164,7 +169,7 @@ def read_credentials_file(path: Path) -> dict[str, str]:
         if own not in _IN_FILES:
             raise OptionError(f"{path}: unknown setting {name[:64]!r}; there are {', '.join(_IN_FILES)}")
         settings[own] = value.strip()
-    return settings
+    return {name: value for name, value in settings.items() if value}
 
 
 def _secret_text(path: Path) -> str:

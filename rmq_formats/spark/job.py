@@ -25,7 +25,15 @@ Value = TypeVar("Value")
 
 
 class JobParser(argparse.ArgumentParser):
-    """Argument parser of a job that reports a wrong argument in one line."""
+    """Argument parser of a job that reports a wrong argument in one line, and of an unknown one the name alone."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all arguments; values of unknown ones are not shown, since they may be secrets."""
+        given, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            names = [one.partition("=")[0] for one in unknown if one.startswith("-")]
+            self.error(f"unknown arguments: {' '.join(names or unknown)}")
+        return given
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with 2."""

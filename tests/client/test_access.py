@@ -76,6 +76,15 @@ def test_an_option_goes_before_a_variable_and_that_before_the_file(write: Write)
     )
 
 
+def test_an_empty_value_is_none_in_a_file_and_refused_elsewhere(write: Write) -> None:
+    file = write("tools.yml", f"accessKey: alice\nsecretKey: {SECRET}\nsecurityToken:\nuseTLS: ''\n")
+    assert gathered({"credentialsFile": file}) == Access(Credentials("alice", SECRET))
+    assert refusal({"useTLS": "true", "tls.client.trustCertPath": ""}) == "tls.client.trustCertPath is empty"
+    assert refusal({"accessKey": "a", "secretKeyFile": write("secret", "\n")}) == "secretKey is empty"
+    not_text = {"RMQ_ACCESS_KEY": "a", "RMQ_SECRET_KEY": f"{SECRET}\udcff"}  # as Python has a byte that is no UTF-8
+    assert refusal({}, not_text) == "secretKey is not UTF-8"
+
+
 def test_each_setting_of_tls_has_its_place(write: Write) -> None:
     wanted = Tls(
         trust_cert_path="ca", cert_path="cert", key_path="key", key_password="pass", auth_server=False, server_name="n"

@@ -58,6 +58,7 @@ REFUSED = {
     "check signature failed.": Credentials("admin", WRONG),
     "User:nobody is not found.": Credentials("nobody", SECRET),
 }
+PATIENT, SENDING = ClientOptions(request_timeout_s=60), ProducerOptions(send_timeout_s=60)  # machines may be busy
 BAD_SIGNATURE = "code 16: check signature failed"
 SETTINGS = f"""
 brokerName=acl-java
@@ -120,7 +121,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 async def _until_there(cluster: Cluster) -> None:
-    async with asyncio.timeout(180), Admin(cluster.namesrv, credentials=ADMIN) as admin:
+    async with asyncio.timeout(180), Admin(cluster.namesrv, PATIENT, credentials=ADMIN) as admin:
         while True:
             try:
                 if await admin.masters() and "TBW102" in await admin.topics():
@@ -134,7 +135,7 @@ async def _until_there(cluster: Cluster) -> None:
 
 def make_topic(cluster: Cluster, topic: str, queues: int = 2) -> str:
     async def main() -> None:
-        async with Admin(cluster.namesrv, credentials=ADMIN) as admin:
+        async with Admin(cluster.namesrv, PATIENT, credentials=ADMIN) as admin:
             await admin.create_topic(topic, queues=queues)
             async with asyncio.timeout(60):
                 while topic not in await admin.topics():
@@ -166,7 +167,7 @@ def outcome(message: ReceivedMessage) -> TransactionState:
 
 async def check_clients(cluster: Cluster, topic: str, tls: Tls | None) -> None:
     """Send in all ways, and consume in both."""
-    producing = ProducerOptions(send_timeout_s=30, tls=tls)
+    producing = ProducerOptions(send_timeout_s=60, tls=tls)
     async with Producer(cluster.namesrv, "acl", producing, credentials=ADMIN) as producer:
         single = await producer.send(Message(topic, b"single", keys="k1", properties={"ä": "\U0001f511"}))
         batch = await producer.send_batch([Message(topic, b"batch-1"), Message(topic, b"batch-2")])
@@ -181,12 +182,12 @@ async def check_clients(cluster: Cluster, topic: str, tls: Tls | None) -> None:
                 assert ended.is_ended
             sent = {b"single", b"batch-1", b"batch-2", b"oneway", b"large " * 20_000, b"committed", b"checked"}
             seen = Seen()
-            pushing = PushOptions(start=StartPosition.FIRST, tls=tls, enable_trace=True, request_timeout_s=30)
+            pushing = PushOptions(start=StartPosition.FIRST, tls=tls, enable_trace=True, request_timeout_s=60)
             push = PushConsumer(cluster.namesrv, fresh("acl-push"), seen, pushing, credentials=ADMIN)
             push.subscribe(topic)
             async with push:
                 await seen.until(sent)
-    pulling = PullOptions(start=StartPosition.FIRST, tls=tls, request_timeout_s=30)
+    pulling = PullOptions(start=StartPosition.FIRST, tls=tls, request_timeout_s=60)
     async with PullConsumer(cluster.namesrv, fresh("acl-pull"), pulling, credentials=ADMIN) as pull:
         pull.assign(await pull.queues(topic))
         await pull.seek_to_begin()
@@ -195,7 +196,7 @@ async def check_clients(cluster: Cluster, topic: str, tls: Tls | None) -> None:
             while not pulled >= sent:
                 pulled |= {message.body for message in await pull.poll(1)}
         await pull.commit()
-    options = ClientOptions(request_timeout_s=30, tls=tls)
+    options = ClientOptions(request_timeout_s=60, tls=tls)
     async with Admin(cluster.namesrv, options, credentials=ADMIN) as admin:
         # More than once where the broker asks again before it has heard the answer to its check.
         assert sum(high for _, high in (await admin.topic_stats(topic)).values()) >= len(sent)
@@ -233,33 +234,37 @@ def test_who_is_not_let_in_is_told_so_at_once(cluster: Cluster, remark: str) -> 
     topic, credentials = make_topic(cluster, fresh("Refused")), REFUSED[remark]
 
     async def main() -> None:
-        async with Producer(cluster.namesrv, "acl", credentials=credentials) as producer:
+        async with Producer(cluster.namesrv, "acl", SENDING, credentials=credentials) as producer:
             with pytest.raises(SendFailedError) as failed:
                 await producer.send(Message(topic, b"x"))
         async with TransactionProducer(
-            cluster.namesrv, "acl-tx", lambda _: TransactionState.COMMIT, credentials=credentials
+            cluster.namesrv, "acl-tx", lambda _: TransactionState.COMMIT, SENDING, credentials=credentials
         ) as producer:
             with pytest.raises(SendFailedError) as half:
                 await producer.send_in_transaction(Message(topic, b"x"), lambda *_: pytest.fail("nothing was sent"))
-        push = PushConsumer(cluster.namesrv, "acl-push", Seen(), credentials=credentials)
+        push = PushConsumer(
+            cluster.namesrv, "acl-push", Seen(), PushOptions(request_timeout_s=60), credentials=credentials
+        )
         push.subscribe(topic)
         with pytest.raises(BrokerError) as joining:
             await push.start()
-        pull = PullConsumer(cluster.namesrv, "acl-pull", credentials=credentials)
+        pull = PullConsumer(cluster.namesrv, "acl-pull", PullOptions(request_timeout_s=60), credentials=credentials)
         pull.subscribe(topic)
         with pytest.raises(BrokerError) as pulling:
             await pull.start()
-        async with PullConsumer(cluster.namesrv, "acl-pull", credentials=credentials) as assigned:
+        async with PullConsumer(
+            cluster.namesrv, "acl-pull", PullOptions(request_timeout_s=60), credentials=credentials
+        ) as assigned:
             assigned.assign(await assigned.queues(topic))
             with pytest.raises(BrokerError) as polling:
                 await assigned.poll(60)
-        async with Admin(cluster.namesrv, credentials=credentials) as admin:
+        async with Admin(cluster.namesrv, PATIENT, credentials=credentials) as admin:
             with pytest.raises(BrokerError) as asking:
                 await admin.topic_stats(topic)
         for one in (failed, half, joining, pulling, polling, asking):
             assert one.value.code == 16
             assert one.value.remark.endswith(remark)
-        async with Admin(cluster.namesrv, credentials=ADMIN) as admin:
+        async with Admin(cluster.namesrv, PATIENT, credentials=ADMIN) as admin:
             assert {high for _, high in (await admin.topic_stats(topic)).values()} == {0}
 
     run(main())
@@ -269,10 +274,10 @@ def test_who_may_not_is_told_which_topic_and_group(cluster: Cluster) -> None:
     topic = make_topic(cluster, fresh("Forbidden"))
 
     async def main() -> None:
-        async with Producer(cluster.namesrv, "acl", credentials=ALICE) as producer:
+        async with Producer(cluster.namesrv, "acl", SENDING, credentials=ALICE) as producer:
             with pytest.raises(SendFailedError, match=rf"code 16: .*User:alice has no permission to .*Topic:{topic}"):
                 await producer.send(Message(topic, b"x"))
-        push = PushConsumer(cluster.namesrv, "acl-push", Seen(), credentials=ALICE)
+        push = PushConsumer(cluster.namesrv, "acl-push", Seen(), PushOptions(request_timeout_s=60), credentials=ALICE)
         push.subscribe(topic)
         with pytest.raises(BrokerError, match="code 16: User:alice has no permission to access Group:acl-push"):
             await push.start()
@@ -294,7 +299,8 @@ def test_commands_take_credentials_from_files_and_variables(cluster: Cluster, tm
     by_name = "--access-key", "admin", "--secret-key-file", str(secret)
     by_environ = {"RMQ_ACCESS_KEY": "admin", "RMQ_SECRET_KEY": SECRET}
     over_tls = "--tls", "--tls-ca", cluster.ca
-    done = rmq("produce", str(lines), *at, "--topic", topic, "--credentials", cluster.credentials, *over_tls)
+    sending = "produce", str(lines), *at, "--topic", topic, "--timeout", "60"
+    done = rmq(*sending, "--credentials", cluster.credentials, *over_tls)
     assert (done.exit_code, done.stderr) == (0, "2 messages sent\n")
     done = rmq("consume", *at, "--topic", topic, "--from", "first", "--limit", "2", *by_name)
     assert (done.exit_code, sorted(done.stdout.split())) == (0, ["first", "second"])
@@ -312,7 +318,7 @@ def test_commands_that_are_not_let_in_say_so_in_one_line(cluster: Cluster, tmp_p
     lines.write_text("first\n" * 50)
     of_topic = "--namesrv", cluster.namesrv, "--topic", topic
     commands = [
-        ["produce", str(lines), *of_topic],
+        ["produce", str(lines), *of_topic, "--timeout", "60"],
         ["consume", *of_topic, "--from", "first"],
         ["consume", *of_topic, "--group", "lines"],
         ["admin", "topicStatus", *of_topic],
@@ -335,7 +341,7 @@ def test_commands_that_are_not_let_in_say_so_in_one_line(cluster: Cluster, tmp_p
         assert "the server's certificate is not trusted: " in one_line(done.stderr), command
 
     async def count() -> set[int]:
-        async with Admin(cluster.namesrv, credentials=ADMIN) as admin:
+        async with Admin(cluster.namesrv, PATIENT, credentials=ADMIN) as admin:
             return {high for _, high in (await admin.topic_stats(topic)).values()}
 
     assert run(count()) == {0}
@@ -343,7 +349,7 @@ def test_commands_that_are_not_let_in_say_so_in_one_line(cluster: Cluster, tmp_p
 
 def test_a_client_without_the_authority_is_not_connected(cluster: Cluster) -> None:
     async def main() -> None:
-        async with Admin(cluster.namesrv, ClientOptions(tls=Tls()), credentials=ADMIN) as admin:
+        async with Admin(cluster.namesrv, ClientOptions(request_timeout_s=60, tls=Tls()), credentials=ADMIN) as admin:
             with pytest.raises(TransportError, match="certificate is not trusted: unable to get local issuer"):
                 await admin.topics()
 
