@@ -5,17 +5,15 @@ option goes before a variable, and a variable before the file. No error shows a 
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
-from typing import Any, Final
+from typing import Final
 
+from rmq_core.client.credentials_file import read_credentials_file, read_secret
 from rmq_core.remoting.acl import Credentials
-from rmq_core.remoting.java_properties import parse_properties
 from rmq_core.remoting.tls import Tls
-from rmq_formats.errors import FormatError, OptionError
+from rmq_formats.errors import OptionError
 
 CREDENTIALS_FILE: Final = "credentialsFile"
 SECRET_KEY_FILE: Final = "secretKeyFile"
@@ -40,9 +38,6 @@ VARIABLES: Final[Mapping[str, str]] = {
     f"{_TLS}serverName": "RMQ_TLS_SERVER_NAME",
 }
 _BOOLEANS: Final = {"true": True, "false": False}
-_MAX_FILE_BYTES: Final = 1 << 16  # a few lines; a larger one is another file
-_OTHERS: Final = 0o077
-_OTHERS_OF_ROOTS: Final = 0o037  # as libpq has it: a file of root's may be for a group, as those of Kubernetes are
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +68,14 @@ def gather_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> d
     """
     variables = {name: environ[variable] for name, variable in VARIABLES.items() if environ.get(variable)}
     file = options.get(CREDENTIALS_FILE) or variables.get(CREDENTIALS_FILE)
-    found = {} if file is None else read_credentials_file(Path(file))
+    found = {} if file is None else read_credentials_file(Path(file), _IN_FILES)
     for place, given in (("environment", variables), ("options", options)):
         own = {name: value for name, value in given.items() if name in _IN_FILES}
         key_file = given.get(SECRET_KEY_FILE)
         if key_file is not None:
             if "secretKey" in own:
                 raise OptionError(f"{place}: secretKey and secretKeyFile exclude each other")
-            own["secretKey"] = _secret_text(Path(key_file)).rstrip("\r\n")
+            own["secretKey"] = read_secret(Path(key_file)).rstrip("\r\n")
         found |= own
     for name, value in found.items():
         if not value:
@@ -141,87 +136,3 @@ def _boolean(name: str, text: str) -> bool:
     if value is None:
         raise OptionError(f"{name} cannot be {text!r}: expected true or false")
     return value
-
-
-def read_credentials_file(path: Path) -> dict[str, str]:
-    """Read a file of settings: TOML, flat YAML as the original's ``tools.yml``, by the name's end, or properties.
-
-    Names may begin with a capital, as in the original's ``key`` file; a setting without a value is not there.
-
-    Raises:
-        OptionError: it cannot be read, others may read it, or it has something else; the line is named, not shown.
-    """
-    text = _secret_text(path)
-    try:
-        if path.suffix == ".toml":
-            found = _flattened(tomllib.loads(text))
-        elif path.suffix in {".yml", ".yaml"}:
-            found = _flat_yaml(text)
-        else:
-            found = parse_properties(text)
-    except (FormatError, tomllib.TOMLDecodeError, ValueError) as error:
-        where = "" if isinstance(error, FormatError) else f" ({error})"
-        kind = {".toml": "TOML", ".yml": "YAML", ".yaml": "YAML"}.get(path.suffix, "properties")
-        raise OptionError(f"{path}: no flat {kind} of access settings{where}") from None
-    settings = {}
-    for name, value in found.items():
-        own = name[:1].lower() + name[1:]
-        if own not in _IN_FILES:
-            raise OptionError(f"{path}: unknown setting {name[:64]!r}; there are {', '.join(_IN_FILES)}")
-        settings[own] = value.strip()
-    return {name: value for name, value in settings.items() if value}
-
-
-def _secret_text(path: Path) -> str:
-    """Read a small file that only its owner may read; raises OptionError."""
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(_MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise OptionError(f"{path}: {error.strerror}") from None
-    mode = status.st_mode
-    if S_ISREG(mode) and mode & (_OTHERS if status.st_uid else _OTHERS_OF_ROOTS):  # not a pipe, as of <(…)
-        raise OptionError(f"{path}: others may read or change it (mode {mode & 0o777:04o}): chmod 600")
-    if len(data) > _MAX_FILE_BYTES:
-        raise OptionError(f"{path}: more than {_MAX_FILE_BYTES} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise OptionError(f"{path}: not UTF-8") from None
-
-
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Join the names of nested tables by dots, as ``tls.client.certPath`` is one in TOML."""
-    found: dict[str, str] = {}
-    for name, value in table.items():
-        if isinstance(value, dict):
-            found |= _flattened(value, f"{prefix}{name}.")
-        elif isinstance(value, str | bool):
-            found[prefix + name] = value if isinstance(value, str) else str(value).lower()
-        else:
-            raise ValueError(f"{prefix}{name} is no text")  # of the file, not of a caller
-    return found
-
-
-def _flat_yaml(text: str) -> dict[str, str]:
-    """Parse ``name: value`` lines with comments and simple quotes; any more of YAML is a ValueError."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        content = line.strip()
-        if not content or content.startswith(("#", "---")):
-            continue
-        name, colon, rest = content.partition(":")
-        value = rest.strip()
-        if not colon or line[0].isspace() or (rest and not rest[0].isspace()):
-            raise ValueError(f"line {number}")
-        if value[:1] in {"'", '"'}:
-            value, _, behind = value[1:].partition(value[0])
-            if (behind.strip() and not behind.lstrip().startswith("#")) or "\\" in value:
-                raise ValueError(f"line {number}: simple quotes only")
-        elif value[:1] and value[0] in "[{&*!|>%@`":
-            raise ValueError(f"line {number}: put the value in quotes")
-        else:
-            value = value.split(" #")[0].rstrip()
-        found[name.strip()] = value
-    return found

@@ -1,0 +1,109 @@
+"""The file of a cluster's access settings: TOML, flat YAML as the original's ``tools.yml``, or Java properties.
+
+Source: ``AclUtils#getAclRPCHook``, ``SessionCredentials``. No error shows a value: it may be secret.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, Final
+
+from rmq_core.remoting.java_properties import parse_properties
+from rmq_formats.errors import FormatError, OptionError
+
+_MAX_FILE_BYTES: Final = 1 << 16  # a few lines; a larger one is another file
+_OTHERS: Final = 0o077
+_OTHERS_OF_ROOTS: Final = 0o037  # as libpq has it: a file of root's may be for a group, as those of Kubernetes are
+
+
+def read_credentials_file(path: Path, known: tuple[str, ...]) -> dict[str, str]:
+    """Read a file of settings; the name's end says of which form it is, and properties are of any other.
+
+    Args:
+        path: the file.
+        known: names of settings. In the file they may begin with a capital, as in the original's ``key`` file.
+
+    Returns:
+        Settings by name, without those that have no value.
+
+    Raises:
+        OptionError: it cannot be read, others may read it, or it has something else; the line is named, not shown.
+    """
+    text = read_secret(path)
+    try:
+        if path.suffix == ".toml":
+            found = _flattened(tomllib.loads(text))
+        elif path.suffix in {".yml", ".yaml"}:
+            found = _flat_yaml(text)
+        else:
+            found = parse_properties(text)
+    except (FormatError, tomllib.TOMLDecodeError, ValueError) as error:
+        where = "" if isinstance(error, FormatError) else f" ({error})"
+        kind = {".toml": "TOML", ".yml": "YAML", ".yaml": "YAML"}.get(path.suffix, "properties")
+        raise OptionError(f"{path}: no flat {kind} of access settings{where}") from None
+    settings = {}
+    spellings = {name.lower(): name for name in known}
+    for name, value in found.items():
+        own = name[:1].lower() + name[1:]
+        if own not in known:  # of a file with a secret alone, the name is that secret
+            said = f"; {name} is spelt {spellings[name.lower()]}" if name.lower() in spellings else ""
+            raise OptionError(f"{path}: has something else than {', '.join(known)}{said}")
+        settings[own] = value.strip()
+    return {name: value for name, value in settings.items() if value}
+
+
+def read_secret(path: Path) -> str:
+    """Read a small file that only its owner may read; raises OptionError."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise OptionError(f"{path}: {error.strerror}") from None
+    mode = status.st_mode
+    if S_ISREG(mode) and mode & (_OTHERS if status.st_uid else _OTHERS_OF_ROOTS):  # not a pipe, as of <(…)
+        raise OptionError(f"{path}: others may read or change it (mode {mode & 0o777:04o}): chmod 600")
+    if len(data) > _MAX_FILE_BYTES:
+        raise OptionError(f"{path}: more than {_MAX_FILE_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise OptionError(f"{path}: not UTF-8") from None
+
+
+def _flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Join the names of nested tables by dots, as ``tls.client.certPath`` is one in TOML."""
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found |= _flattened(value, f"{prefix}{name}.")
+        elif isinstance(value, str | bool):
+            found[prefix + name] = value if isinstance(value, str) else str(value).lower()
+        else:
+            raise ValueError("a value is no text")  # of the file, not of a caller
+    return found
+
+
+def _flat_yaml(text: str) -> dict[str, str]:
+    """Parse ``name: value`` lines with comments and simple quotes; any more of YAML is a ValueError."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.strip()
+        if not content or content.startswith(("#", "---")):
+            continue
+        name, colon, rest = content.partition(":")
+        value = rest.strip()
+        if not colon or line[0].isspace() or (rest and not rest[0].isspace()):
+            raise ValueError(f"line {number}")
+        if value[:1] in {"'", '"'}:
+            value, _, behind = value[1:].partition(value[0])
+            if (behind.strip() and not behind.lstrip().startswith("#")) or "\\" in value:
+                raise ValueError(f"line {number}: simple quotes only")
+        elif value[:1] and value[0] in "[{&*!|>%@`":
+            raise ValueError(f"line {number}: put the value in quotes")
+        else:
+            value = value.split(" #")[0].rstrip()
+        found[name.strip()] = value
+    return found

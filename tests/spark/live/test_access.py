@@ -1,0 +1,57 @@
+"""Credentials of the source ``rmq`` without a cluster: where they are read, and that nothing shows them."""
+
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from rmq_formats.errors import OptionError
+from rmq_formats.spark.live.batch import ClusterReader
+from rmq_formats.spark.live.client import resolved
+from rmq_formats.spark.live.columns import COLUMNS
+from rmq_formats.spark.live.options import read_options, write_options
+from rmq_formats.spark.live.source import ClusterSource
+from rmq_formats.spark.live.stream import ClusterStreamReader
+
+SECRET, TOKEN = "s3cret-of-the-tests", "t0ken-of-the-tests"
+READ = {"namesrv": "127.0.0.1:1", "subscribe": "T"}
+WRITE = {"namesrv": "127.0.0.1:1", "topic": "T"}
+GIVEN = {"accessKey": "alice", "secretKey": SECRET, "SECURITYTOKEN": TOKEN, "tls.client.keyPassword": SECRET}
+
+
+def test_options_show_no_secret() -> None:
+    for options in (read_options(READ | GIVEN), write_options(WRITE | GIVEN)):
+        assert options.access["secretKey"] == SECRET
+        assert options.access["securityToken"] == TOKEN
+        assert SECRET not in repr(options)
+        assert TOKEN not in repr(options)
+
+
+def test_the_driver_reads_files_and_variables_and_tasks_need_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tools.yml"
+    file.touch(0o600)
+    file.write_text(f"accessKey: alice\nsecretKey: {SECRET}\n")
+    monkeypatch.setenv("RMQ_SECURITY_TOKEN", TOKEN)
+    for kind in (ClusterReader, ClusterStreamReader):
+        reader = kind(read_options(READ | {"credentialsFile": str(file)}), COLUMNS)
+        task = cloudpickle.loads(cloudpickle.dumps(reader))
+        assert task._options.access == {"accessKey": "alice", "secretKey": SECRET, "securityToken": TOKEN}
+    assert resolved(write_options(WRITE | {"credentialsFile": str(file)})).access == task._options.access
+
+
+def test_what_cannot_be_used_is_told_by_the_driver(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text(f"secretKey: {SECRET}\n")
+    file.chmod(0o644)
+    for given, said in (
+        ({"credentialsFile": str(file)}, r"others may read or change it \(mode 0644\)"),
+        ({"secretKey": SECRET}, "secretKey is given, and no accessKey"),
+        ({"useTLS": "on"}, "useTLS cannot be 'on': expected true or false"),
+        ({"accessKey": ""}, "accessKey is empty"),
+    ):
+        for make in (ClusterSource(READ | given).reader, ClusterSource(READ | given).streamReader):
+            with pytest.raises(OptionError, match=said) as caught:
+                make(COLUMNS)
+            assert SECRET not in str(caught.value)
