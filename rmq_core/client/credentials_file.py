@@ -4,6 +4,7 @@ Source: ``AclUtils#getAclRPCHook``, ``SessionCredentials``. No error shows a val
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from rmq_core.remoting.java_properties import parse_properties
 from rmq_formats.errors import FormatError, OptionError
 
 _MAX_FILE_BYTES: Final = 1 << 16  # a few lines; a larger one is another file
+_PLACE: Final = re.compile(r"\(at [^()]*\)$")  # of an error of tomllib
 _OTHERS: Final = 0o077
 _OTHERS_OF_ROOTS: Final = 0o037  # as libpq has it: a file of root's may be for a group, as those of Kubernetes are
 
@@ -39,8 +41,8 @@ def read_credentials_file(path: Path, known: tuple[str, ...]) -> dict[str, str]:
             found = _flat_yaml(text)
         else:
             found = parse_properties(text)
-    except (FormatError, tomllib.TOMLDecodeError, ValueError) as error:
-        where = "" if isinstance(error, FormatError) else f" ({error})"
+    except (FormatError, ValueError) as error:
+        where = _place(error)
         kind = {".toml": "TOML", ".yml": "YAML", ".yaml": "YAML"}.get(path.suffix, "properties")
         raise OptionError(f"{path}: no flat {kind} of access settings{where}") from None
     settings = {}
@@ -52,6 +54,14 @@ def read_credentials_file(path: Path, known: tuple[str, ...]) -> dict[str, str]:
             raise OptionError(f"{path}: has something else than {', '.join(known)}{said}")
         settings[own] = value.strip()
     return {name: value for name, value in settings.items() if value}
+
+
+def _place(error: Exception) -> str:
+    """Tell where in a file an error is, without what is there."""
+    if isinstance(error, tomllib.TOMLDecodeError):
+        place = _PLACE.search(str(error))
+        return f" {place[0]}" if place else ""
+    return f" ({error})" if isinstance(error, ValueError) else ""
 
 
 def read_secret(path: Path) -> str:
