@@ -134,7 +134,7 @@ def test_a_file_that_others_may_read_is_refused(write: Write, setting: str) -> N
         ("a.yml", f'secretKey: "{SECRET}\\n"\n', "(line 1: simple quotes only)"),
         ("a.yml", f"secretKey: '{SECRET}' {SECRET}\n", "(line 1: simple quotes only)"),
         ("a.toml", f"secretKey = {SECRET}\n", "no flat TOML of access settings (at line 1, column 13)"),
-        ("a.toml", f"[{SECRET}]\n[{SECRET}]\n", "no flat TOML of access settings (at line 2, column 20)"),
+        ("a.toml", f"[{SECRET}]\n[{SECRET}]\n", "no flat TOML of access settings (at line 2, column 21)"),
         ("a.toml", "secretKey = 17\n", "no flat TOML of access settings (a value is no text)"),
         ("key", f"secretKey=\\u{SECRET}\n", "no flat properties of access settings"),
         ("key", f"secretkey={SECRET}\n", "tls.client.serverName; secretkey is spelt secretKey"),
