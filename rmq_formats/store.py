@@ -22,9 +22,10 @@ from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import MAX_LONG, Query, QueueBounds, ReadOptions
 from rmq_formats.read.queues import last_unit
 from rmq_formats.read.task import read_task
+from rmq_formats.records import Records
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.queue_files import named_topics, topic_queues
-from rmq_formats.storage.segments import Segment, commitlog_segments, open_storage, opened
+from rmq_formats.storage.segments import Segment, commitlog_segments, opened
 from rmq_formats.tasks.html_text import bytes_text, card, counted
 
 Time = int | datetime
@@ -35,10 +36,12 @@ _EDGE_BYTES: Final = 16 << 20  # searched for the first or last record, which ha
 _SHOWN_TOPICS: Final = 8
 
 
-class Store:
+class Store(Records):
     """A store at rest, or that of a running broker, which is read up to what is written when a call begins.
 
     Nothing is written and no lock is taken. Damaged records are left out, unless a method says otherwise.
+
+    It is an Arrow dataset of all its records, as ``arrow()`` gives them: engines take it as a table.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
@@ -50,7 +53,10 @@ class Store:
         Raises:
             StoreError: the URI cannot be opened.
         """
-        self._storage, self.path = open_storage(fspath(path))
+        super().__init__(fspath(path), ReadOptions(tuple(COMMITLOG.names)))
+
+    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
+        return Store, (self.path,)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r})"
@@ -141,8 +147,10 @@ class Store:
         mode: Mode | str = Mode.PERMISSIVE,
         decompress: bool = False,
         verify_crc: bool = True,
-    ) -> Iterator[pa.RecordBatch]:
-        """Read records as Arrow batches, with the columns of the Spark source ``rmq_commitlog``.
+    ) -> Records:
+        """Describe records as Arrow, with the columns of the Spark source ``rmq_commitlog``; nothing is read yet.
+
+        ``for batch in store.arrow():`` reads record batches; engines take it as a table.
 
         Args:
             columns: names; None is all of ``rmq_formats.arrow.schema.COMMITLOG``.
@@ -154,8 +162,10 @@ class Store:
             verify_crc: check the sums of bodies and records.
 
         Raises:
-            FormatError: damage, in FAILFAST.
             OptionError: an unknown column or mode, or both a topic and a query.
+
+            When it is read:
+            FormatError: damage, in FAILFAST.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         try:
@@ -167,9 +177,7 @@ class Store:
         if query is None:
             query = Query(topics=None if topic is None else frozenset([topic]))
         names = tuple(COMMITLOG.names if columns is None else columns)
-        options = ReadOptions(names, query, wanted_mode, verify_crc, decompress)
-        for task in plan_read(self._storage, self.path, options.query).tasks:
-            yield from read_task(self.path, task, options)
+        return Records(self.path, ReadOptions(names, query, wanted_mode, verify_crc, decompress))
 
     def query(
         self,

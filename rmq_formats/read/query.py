@@ -157,6 +157,11 @@ class ReadOptions:
     verify_crc: bool = True
     decompress: bool = False
 
+    @property
+    def checks_crc(self) -> bool:
+        """Whether sums are checked: not where no row could tell what came of it."""
+        return self.verify_crc and (self.mode is not Mode.PERMISSIVE or "record_error" in self.columns)
+
 
 def parse_tags(expression: str) -> frozenset[str] | None:
     """Parse a tag expression ``a || b``; None where it stands for all, as ``*`` and an empty one do.

@@ -48,7 +48,7 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
     else:
         points = _unit_points(storage, path, task, options.query)
     for segment in task.segments:
-        frames = read_points(storage, [segment], points, verify_crc=options.verify_crc)
+        frames = read_points(storage, [segment], points, verify_crc=options.checks_crc)
         yield from _batches((batch for _, batch in frames), schema, options, segment.path)
 
 
@@ -75,7 +75,7 @@ def _batches(
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:
     with opened(storage, task.split.path) as file:
-        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.verify_crc)
+        yield from split_frames(file, task.split, begin=task.begin, verify_crc=options.checks_crc)
 
 
 def _places(storage: Storage, task: PlacesTask) -> Points:

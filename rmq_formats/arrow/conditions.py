@@ -1,0 +1,203 @@
+"""Reads conditions on single columns out of a ``pyarrow.compute.Expression``.
+
+pyarrow shows an expression's parts to nobody, but writes it as Substrait, in protobuf; the few messages of it that
+a filter is made of are read here. What is found follows from the expression, which may ask for more: who narrows a
+read by it still applies the expression itself. What is not known is no condition.
+
+Source: ``substrait/extended_expression.proto``, ``substrait/algebra.proto``.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import pyarrow as pa
+
+# Numbers of fields, message by message.
+_EXTENSIONS, _EXPRESSIONS = 2, 3  # ExtendedExpression
+_DECLARED_FUNCTION, _ANCHOR, _NAME = 3, 2, 3  # SimpleExtensionDeclaration
+_EXPRESSION = 1  # ExpressionReference
+_LITERAL, _SELECTION, _FUNCTION, _IF, _LIST = 1, 2, 3, 6, 8  # Expression
+_REFERENCE, _ARGUMENTS, _VALUE = 1, 4, 3  # ScalarFunction, FunctionArgument
+_IFS, _ELSE, _THEN = 1, 2, 2  # IfThen, IfClause
+_LISTED, _OPTIONS = 1, 2  # SingularOrList
+_DIRECT, _STRUCT_FIELD, _FIELD, _CHILD = 1, 2, 1, 2  # FieldReference, ReferenceSegment, StructField
+_INTEGERS, _STRING, _TIMESTAMP_US, _NULL = (2, 3, 5, 7), 12, 27, 29  # Literal
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+_MIRRORED: Final = {"gt": "lt", "gte": "lte", "lt": "gt", "lte": "gte", "equal": "equal"}
+_MAX_DEPTH: Final = 200  # a filter of more brackets than that is applied, and narrows nothing
+
+_Message = Mapping[int, list[Any]]
+
+
+class Comparison(StrEnum):
+    """How a column is compared."""
+
+    IN = "equal"
+    LESS = "lt"
+    LESS_OR_EQUAL = "lte"
+    GREATER = "gt"
+    GREATER_OR_EQUAL = "gte"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Condition on one column.
+
+    Attributes:
+        column: its name.
+        comparison: how it is compared.
+        values: one, or with IN any number: text, or integers; times are in µs since 1970.
+    """
+
+    column: str
+    comparison: Comparison
+    values: tuple[str | int, ...]
+
+
+def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
+    """Find conditions that hold for each row for which an expression is true.
+
+    Args:
+        expression: a ``pyarrow.compute.Expression``; it need not be bound.
+        schema: of the rows.
+    """
+    try:
+        plan = _message(expression.to_substrait(schema).to_pybytes())
+        functions = _functions(plan)
+        root = _message(_first(_message(_first(plan, _EXPRESSIONS)), _EXPRESSION))
+        return list(_Reader(schema, functions).conditions(root, 0))
+    except (pa.ArrowException, ImportError, IndexError, KeyError, ValueError):
+        return []  # pyarrow has no Substrait for it, or another one than this knows
+
+
+def _functions(plan: _Message) -> dict[int, str]:
+    """Return the names of the functions that a plan declares, by their anchors."""
+    names = {}
+    for declaration in plan.get(_EXTENSIONS, []):
+        for declared in _message(declaration).get(_DECLARED_FUNCTION, []):
+            function = _message(declared)
+            names[function.get(_ANCHOR, [0])[0]] = _first(function, _NAME).decode().partition(":")[0]
+    return names
+
+
+class _Reader:
+    """Reads the expressions of one plan."""
+
+    def __init__(self, schema: pa.Schema, functions: Mapping[int, str]) -> None:
+        self._schema = schema
+        self._functions = functions
+
+    def conditions(self, expression: _Message, depth: int) -> Iterator[Condition]:
+        if depth > _MAX_DEPTH:
+            return
+        if _LIST in expression:
+            yield from self._listed(_message(_first(expression, _LIST)))
+        elif _IF in expression:  # DuckDB's IN: if it is not null then it is one of these, else null
+            choice = _message(_first(expression, _IF))
+            if self._literal(_message(_first(choice, _ELSE))) is None and len(choice[_IFS]) == 1:
+                then = _message(_first(_message(_first(choice, _IFS)), _THEN))
+                yield from self.conditions(then, depth + 1)
+        elif _FUNCTION in expression:
+            function = _message(_first(expression, _FUNCTION))
+            name = self._functions[function.get(_REFERENCE, [0])[0]]
+            arguments = [_message(_first(_message(given), _VALUE)) for given in function.get(_ARGUMENTS, [])]
+            if name == "and":
+                for argument in arguments:
+                    yield from self.conditions(argument, depth + 1)
+            elif name == "or":
+                yield from self._one_of(arguments, depth)
+            elif name in _MIRRORED and len(arguments) == 2:
+                yield from self._compared(name, *arguments)
+
+    def _one_of(self, arguments: list[_Message], depth: int) -> Iterator[Condition]:
+        """Join alternatives that are all values of one column."""
+        values: list[str | int] = []
+        columns = set()
+        for argument in arguments:
+            found = list(self.conditions(argument, depth + 1))
+            if len(found) != 1 or found[0].comparison is not Comparison.IN:
+                return
+            columns.add(found[0].column)
+            values += found[0].values
+        if len(columns) == 1:
+            yield Condition(columns.pop(), Comparison.IN, tuple(values))
+
+    def _compared(self, name: str, left: _Message, right: _Message) -> Iterator[Condition]:
+        column, value = self._column(left), self._literal(right)
+        if column is None:
+            name, column, value = _MIRRORED[name], self._column(right), self._literal(left)
+        if column is not None and value is not None:
+            yield Condition(column, Comparison(name), (value,))
+
+    def _listed(self, listed: _Message) -> Iterator[Condition]:
+        column = self._column(_message(_first(listed, _LISTED)))
+        values = [self._literal(_message(option)) for option in listed.get(_OPTIONS, [])]
+        known = tuple(value for value in values if value is not None)
+        if column is not None and len(known) == len(values):
+            yield Condition(column, Comparison.IN, known)
+
+    def _column(self, expression: _Message) -> str | None:
+        """Return the column that an expression is; None if it is anything else, as a field of a struct."""
+        if _SELECTION not in expression:
+            return None
+        direct = _message(_first(expression, _SELECTION)).get(_DIRECT)
+        if not direct:
+            return None
+        field = _message(_first(_message(direct[0]), _STRUCT_FIELD))
+        return None if _CHILD in field else str(self._schema.names[field.get(_FIELD, [0])[0]])
+
+    def _literal(self, expression: _Message) -> str | int | None:
+        """Return the text, integer or time in µs that an expression is; None if it is anything else, as null."""
+        if _LITERAL not in expression:
+            return None
+        literal = _message(_first(expression, _LITERAL))
+        for kind in (*_INTEGERS, _TIMESTAMP_US):
+            if kind in literal:
+                number: int = literal[kind][0]
+                return number - (1 << 64) if number >> 63 else number
+        return _first(literal, _STRING).decode() if _STRING in literal else None
+
+
+def _first(message: _Message, field: int) -> Any:
+    return message[field][0]
+
+
+def _message(data: bytes) -> _Message:
+    """Read a protobuf message: the values of each field, which are integers or bytes.
+
+    Raises:
+        ValueError: it is none.
+        IndexError: it is cut off.
+    """
+    if not isinstance(data, bytes):
+        raise ValueError("a number where a message should be")
+    fields: dict[int, list[Any]] = {}
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+        elif kind in (_FIXED64, _FIXED32, _BYTES):
+            size = 8 if kind == _FIXED64 else 4
+            if kind == _BYTES:
+                size, at = _varint(data, at)
+            if at + size > len(data):
+                raise IndexError("cut off")
+            value, at = data[at : at + size], at + size
+        else:
+            raise ValueError(f"wire type {kind}")
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def _varint(data: bytes, at: int) -> tuple[Any, int]:
+    value = shift = 0
+    while data[at] >> 7:
+        value |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+    return value | data[at] << shift, at + 1

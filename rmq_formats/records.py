@@ -1,0 +1,172 @@
+"""The records of a store as an Arrow dataset, which engines scan with their own projections and filters.
+
+DuckDB, Polars and DataFusion hand the columns and the filter of a query to a ``pyarrow.dataset.Dataset`` by its
+``scanner()``; of an object that is a mere Arrow stream they take all columns. So these are datasets.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from rmq_formats.arrow.conditions import conditions
+from rmq_formats.arrow.schema import schema_of
+from rmq_formats.read.narrowing import narrowed
+from rmq_formats.read.plan import ReadPlan, plan_read
+from rmq_formats.read.query import ReadOptions
+from rmq_formats.read.threads import read_tasks
+from rmq_formats.storage.segments import open_storage
+
+SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads at a time: what one reads ahead of the taker
+BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 MiB each at most
+_CHEAPEST: Final = "size"  # is read where rows are only counted
+_WORD: Final = re.compile(r"\w+")
+
+Columns = Sequence[str] | Mapping[str, pc.Expression]
+
+
+class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
+    """Records of a store: an Arrow dataset and an Arrow stream, and an iterable of their batches.
+
+    Nothing is read before a scan begins. Each scan is one of its own, of what is written when it begins, in log
+    order, in batches of some 8 MiB at most, by as many threads as Arrow has (``pyarrow.set_cpu_count``). It reads
+    what its columns and its filter need: no body, if none is asked for. A damaged record keeps to the mode:
+    PERMISSIVE gives its row a ``record_error``. Checksums are checked only where that, or the mode, shows them.
+    """
+
+    def __init__(self, root: str, options: ReadOptions, condition: pc.Expression | None = None) -> None:
+        """Describe records.
+
+        Args:
+            root: of the store, a path or URI.
+            options: columns, conditions and damage mode.
+            condition: an expression over the columns, which holds for all rows.
+
+        Raises:
+            OptionError: an unknown column.
+            StoreError: the URI cannot be opened.
+        """
+        self._storage, self.path = open_storage(root)
+        self._options = options
+        self._condition = condition
+        schema = schema_of(options.columns)
+        super().__init__(schema, [_unreadable(schema)])
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Records, (self.path, self._options, self._condition)
+
+    def __repr__(self) -> str:
+        return f"Records({self.path!r}, {self._options!r})"
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Iterate over the batches of a scan."""
+        if self._condition is not None:
+            return iter(self.scanner().to_batches())
+        return self._batches(self._options)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export a scan of all columns as an Arrow stream, as the Arrow PyCapsule interface has it."""
+        return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
+
+    def scanner(
+        self,
+        columns: Columns | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002 # pyarrow's name
+        *,
+        batch_readahead: int = BATCH_READAHEAD,
+        use_threads: bool = True,
+        **options: Any,
+    ) -> ds.Scanner:
+        """Make a scan, which can be run once.
+
+        Args:
+            columns: names, or expressions by name; None is all.
+            filter: an expression over the columns; only rows for which it is true are given. What it says of topics,
+                queues, offsets, times and ids narrows what is read.
+            batch_readahead: batches that are read before they are asked for.
+            use_threads: read with as many threads as Arrow has; else with one.
+            options: others of ``pyarrow.dataset.Scanner.from_batches``.
+        """
+        wanted = self._both(filter)
+        options.pop("fragment_readahead", None)  # there is one fragment
+        options.pop("fragment_scan_options", None)
+        options.pop("cache_metadata", None)
+        reading = self._reading(columns, wanted)
+        batches = self._batches(reading, pa.cpu_count() if use_threads else 1)
+        reader = pa.RecordBatchReader.from_batches(schema_of(reading.columns), batches)
+        given = dict(columns) if isinstance(columns, Mapping) else self._names(columns)
+        return ds.Scanner.from_batches(
+            reader, columns=given, filter=wanted, batch_readahead=batch_readahead, use_threads=use_threads, **options
+        )
+
+    def plan(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> ReadPlan:  # noqa: A002
+        """Plan a scan without running it: the access path that it takes, and why.
+
+        Raises:
+            StoreNotFoundError: there is no store, or no CommitLog in it.
+        """
+        return self._plan(self._reading(columns, self._both(filter)))
+
+    def filter(self, expression: pc.Expression) -> "Records":
+        """Return the records for which an expression is true as well."""
+        return Records(self.path, self._options, self._both(expression))
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Records"]:  # noqa: A002, ARG002
+        """Give the only fragment: the threads of a scan share the work themselves."""
+        yield self
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """What is known of each row."""
+        return pc.scalar(True)
+
+    def _both(self, expression: pc.Expression | None) -> pc.Expression | None:
+        if self._condition is None or expression is None:
+            return self._condition if expression is None else expression
+        return self._condition & expression
+
+    def _names(self, columns: Columns | None) -> list[str]:
+        names = self._options.columns if columns is None else columns
+        return list(schema_of(tuple(names)).names) if names else []
+
+    def _reading(self, columns: Columns | None, wanted: pc.Expression | None) -> ReadOptions:
+        """Return what a scan has to read: the columns that it gives and compares, of the records that it may want."""
+        if isinstance(columns, Mapping):
+            needed = {word for value in columns.values() for word in _WORD.findall(str(value))}
+        else:
+            needed = set(self._names(columns))
+        query = self._options.query
+        if wanted is not None:
+            needed |= set(_WORD.findall(str(wanted)))  # more than its columns, perhaps; never less
+            query = narrowed(query, conditions(wanted, self.schema))
+        names = tuple(name for name in self._options.columns if name in needed) or (self._cheapest(),)
+        return replace(self._options, columns=names, query=query)
+
+    def _cheapest(self) -> str:
+        return _CHEAPEST if _CHEAPEST in self._options.columns else self._options.columns[0]
+
+    def _plan(self, reading: ReadOptions) -> ReadPlan:
+        return plan_read(self._storage, self.path, reading.query, split_bytes=SPLIT_BYTES)
+
+    def _batches(self, reading: ReadOptions, threads: int | None = None) -> Iterator[pa.RecordBatch]:
+        tasks = self._plan(reading).tasks
+        yield from read_tasks(self.path, tasks, reading, pa.cpu_count() if threads is None else threads)
+
+
+def _unreadable(schema: pa.Schema) -> ds.Dataset:
+    """Return a dataset whose scan is an error that says what to do.
+
+    It stands beneath a ``Records`` for what pyarrow itself does to datasets without asking for their scanner, as a
+    join: that would else read memory that is not there.
+    """
+    kind = ds.IpcFileFormat()
+    advice = "/pyarrow cannot do that with a store: it is read by its scanner() alone; take its to_table() first"
+    return ds.FileSystemDataset([kind.make_fragment(advice, LocalFileSystem())], schema, kind)
