@@ -26,6 +26,7 @@ SPLIT_BYTES: Final = 16 << 20  # of the log, that a thread reads at a time: what
 BATCH_READAHEAD: Final = 4  # batches that Arrow's scanner takes ahead; some 8 MiB each at most
 _CHEAPEST: Final = "size"  # is read where rows are only counted
 _WORD: Final = re.compile(r"\w+")
+_OF_FILES: Final = {"fragment_readahead", "fragment_scan_options", "cache_metadata"}  # options that mean nothing here
 
 Columns = Sequence[str] | Mapping[str, pc.Expression]
 
@@ -65,21 +66,28 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Iterate over the batches of a scan."""
-        if self._condition is not None:
-            return iter(self.scanner().to_batches())
-        return self._batches(self._options)
+        batches = self._batches(self._reading(None, self._condition))
+        if self._condition is None:
+            yield from batches
+            return
+        for batch in batches:
+            yield from pa.Table.from_batches([batch]).filter(self._condition).to_batches()
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export a scan of all columns as an Arrow stream, as the Arrow PyCapsule interface has it."""
-        return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
+        """Export a scan of all columns as an Arrow stream, as the Arrow PyCapsule interface has it.
+
+        It is no ``scanner()``: that reads in a thread of Arrow's, which waits for ever for the interpreter if an
+        engine, as DataFusion does, keeps it while it takes a batch.
+        """
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self)).__arrow_c_stream__(requested_schema)
 
     def scanner(
         self,
         columns: Columns | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002 # pyarrow's name
+        filter: pc.Expression | None = None,  # pyarrow's name
         *,
         batch_readahead: int = BATCH_READAHEAD,
         use_threads: bool = True,
@@ -96,18 +104,17 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
             options: others of ``pyarrow.dataset.Scanner.from_batches``.
         """
         wanted = self._both(filter)
-        options.pop("fragment_readahead", None)  # there is one fragment
-        options.pop("fragment_scan_options", None)
-        options.pop("cache_metadata", None)
+        for name in _OF_FILES & set(options):
+            del options[name]
         reading = self._reading(columns, wanted)
-        batches = self._batches(reading, pa.cpu_count() if use_threads else 1)
+        batches = self._batches(reading, use_threads=use_threads)
         reader = pa.RecordBatchReader.from_batches(schema_of(reading.columns), batches)
         given = dict(columns) if isinstance(columns, Mapping) else self._names(columns)
         return ds.Scanner.from_batches(
             reader, columns=given, filter=wanted, batch_readahead=batch_readahead, use_threads=use_threads, **options
         )
 
-    def plan(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> ReadPlan:  # noqa: A002
+    def plan(self, columns: Columns | None = None, filter: pc.Expression | None = None) -> ReadPlan:
         """Plan a scan without running it: the access path that it takes, and why.
 
         Raises:
@@ -119,9 +126,13 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         """Return the records for which an expression is true as well."""
         return Records(self.path, self._options, self._both(expression))
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Records"]:  # noqa: A002, ARG002
+    def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
+        """Count the rows for which an expression is true, or all; ``options`` are those of ``scanner``."""
+        return int(self.scanner([], filter, **options).count_rows())
+
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
         """Give the only fragment: the threads of a scan share the work themselves."""
-        yield self
+        yield Fragment(self if filter is None else self.filter(filter))
 
     @property
     def partition_expression(self) -> pc.Expression:
@@ -156,9 +167,30 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
     def _plan(self, reading: ReadOptions) -> ReadPlan:
         return plan_read(self._storage, self.path, reading.query, split_bytes=SPLIT_BYTES)
 
-    def _batches(self, reading: ReadOptions, threads: int | None = None) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reading: ReadOptions, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
         tasks = self._plan(reading).tasks
-        yield from read_tasks(self.path, tasks, reading, pa.cpu_count() if threads is None else threads)
+        yield from read_tasks(self.path, tasks, reading, pa.cpu_count() if use_threads else 1)
+
+
+class Fragment:
+    """All of some records, as engines scan them that ask a dataset for its fragments, as DataFusion does."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    @property
+    def physical_schema(self) -> pa.Schema:
+        """The columns."""
+        return self._records.schema
+
+    @property
+    def partition_expression(self) -> pc.Expression:
+        """What is known of each row."""
+        return self._records.partition_expression
+
+    def scanner(self, schema: pa.Schema | None = None, **options: Any) -> ds.Scanner:  # noqa: ARG002
+        """Make a scan of the records; ``schema`` is that of the dataset, as pyarrow's own fragments take it."""
+        return self._records.scanner(**options)
 
 
 def _unreadable(schema: pa.Schema) -> ds.Dataset:

@@ -6,7 +6,6 @@ from os import PathLike, fspath
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.schema import COMMITLOG, Mode

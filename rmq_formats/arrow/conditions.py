@@ -65,7 +65,7 @@ def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
         schema: of the rows.
     """
     try:
-        plan = _message(expression.to_substrait(schema).to_pybytes())
+        plan = _message(bytes(expression.to_substrait(schema)))
         functions = _functions(plan)
         root = _message(_first(_message(_first(plan, _EXPRESSIONS)), _EXPRESSION))
         return list(_Reader(schema, functions).conditions(root, 0))

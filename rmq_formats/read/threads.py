@@ -107,7 +107,7 @@ class _Reading:
                     if self._stopped.is_set():
                         return
                     output.items.put(batch)
-            except BaseException as error:  # noqa: BLE001 # the reader raises it
+            except BaseException as error:  # the reader raises it
                 end = error
             if self._stopped.is_set():
                 return
