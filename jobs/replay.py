@@ -16,7 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_core.client.access import Access, access_from
+from rmq_core.cli.access import take_access
+from rmq_core.client.access import Access
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
 from rmq_core.remoting.loop import loop_factory
@@ -160,18 +161,7 @@ def replay_of(given: argparse.Namespace) -> Replay:
 
 def _access(given: argparse.Namespace) -> Access:
     """Build the access to the target cluster; raises OptionError."""
-    if given.to_namesrv is None:
-        return Access()
-    return access_from(
-        {
-            "credentialsFile": given.credentials,
-            "accessKey": given.access_key,
-            "secretKeyFile": given.secret_key_file,
-            "useTLS": "true" if given.tls else None,
-            "tls.client.trustCertPath": given.tls_ca,
-            "tls.client.authServer": "false" if given.tls_insecure else None,
-        }
-    )
+    return Access() if given.to_namesrv is None else take_access(dict(vars(given)))
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
