@@ -55,6 +55,7 @@ from rmq_core.remoting.service import Service
 from rmq_core.remoting.uniq_key import local_ip
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.errors import DecodeError
@@ -94,6 +95,7 @@ class Broker(Service):
         store_config: StoreConfig,
         clock_ms: Callable[[], int] = now_ms,
         disk: Disk | None = None,
+        threads: Threads | None = None,
     ) -> None:
         """Prepare a broker; ``start`` opens its store and listens.
 
@@ -102,12 +104,14 @@ class Broker(Service):
             store_config: those of its store.
             clock_ms: the time, ms since 1970.
             disk: the file system that all of its files are on; this machine's by default.
+            threads: for what waits for that; this process's by default.
         """
         self.address = ""
         self._config = config
         self._store_config = store_config
         self._clock_ms = clock_ms
         self._disk = disk or Disk()
+        self._threads = threads or Threads()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def start(self) -> None:
@@ -127,7 +131,9 @@ class Broker(Service):
         except DecodeError as error:
             raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
         async with AsyncExitStack() as ending:
-            self.store = MessageStore.open(self._store_config, self._clock_ms(), store_host=host, disk=self._disk)
+            self.store = MessageStore.open(
+                self._store_config, self._clock_ms(), store_host=host, disk=self._disk, threads=self._threads
+            )
             _tell_recovery(self.store)
             ending.callback(self._let_go)
             self._build(host)
@@ -159,7 +165,7 @@ class Broker(Service):
     def _build(self, host: Host) -> None:
         """Create the shared tables and the request handlers."""
         config, store, clock_ms = self._config, self.store, self._clock_ms
-        files = TableFiles(store.config.root, store.disk)
+        files = TableFiles(store.config.root, store.disk, self._threads)
         self.state = BrokerState(
             config=config,
             store=store,

@@ -18,6 +18,7 @@ WIDER: Final = 4  # how many times as many after each comparison that found noth
 FROM_START: Final = 1  # reported for a log that is compared from its first byte on, as 0 means an empty one
 REPEATS: Final = 2  # of a first report that a slave sends that compares; Java's master takes them as one
 REPEATS_AT_START: Final = 3  # likewise where it has nothing before that
+MORE_REPEATS_S: Final = 0.25  # for which the master waits for them: they may come in pieces, one of which was lost
 _IDLE_BEATS: Final = 2  # heartbeats in succession without any bytes between them: the master has no more
 
 

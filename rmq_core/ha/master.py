@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from rmq_core.ha.frames import Reports, encode_push
-from rmq_core.ha.joint import FROM_START, REPEATS
+from rmq_core.ha.joint import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START
 from rmq_core.ha.recovered import sound_until
 from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.errors import ListenError
@@ -164,6 +164,8 @@ class SlavePeer(asyncio.Protocol):
         self._store = master.store
         self._settings = master.settings
         self._reports = Reports()
+        self._first: list[int] = []  # reports, before it is known how often the first one comes
+        self._begins_later: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._read_at = self._written_at = self._loop.time()
@@ -184,6 +186,8 @@ class SlavePeer(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """Forget the slave."""
+        if self._begins_later is not None:
+            self._begins_later.cancel()
         if self in self._master.slaves:
             self._leave()
             log.info("slave %(slave)s has disconnected", {"slave": self.address})
@@ -203,11 +207,39 @@ class SlavePeer(asyncio.Protocol):
         """Handle reports; the first says where to begin, and is repeated by a slave that compares the logs."""
         self._read_at = self._loop.time()
         offsets = self._reports.feed(data)
-        if self.pushed_offset < 0 and offsets:
-            repeats = next((at for at, offset in enumerate(offsets) if offset != offsets[0]), len(offsets))
-            if not self._begin(offsets[0], repeats):
-                return
-            offsets = offsets[repeats:]
+        if self.pushed_offset < 0:
+            self._first += offsets
+            if self._first and self._begins_later is None:
+                if self._may_lack_repeats():
+                    self._begins_later = self._loop.call_later(MORE_REPEATS_S, self._take_first)
+                else:
+                    self._take_first()
+            elif self._first and not self._may_lack_repeats():
+                self._take_first()
+        else:
+            self._take(offsets)
+
+    def _repeats(self) -> int:
+        first = self._first
+        return next((at for at, offset in enumerate(first) if offset != first[0]), len(first))
+
+    def _may_lack_repeats(self) -> bool:
+        """Whether more of what a slave sends at once may be under way still."""
+        offset, repeats = self._first[0], self._repeats()
+        if repeats < len(self._first) or repeats >= REPEATS_AT_START:
+            return False
+        return repeats < REPEATS or self._master.other_place(self._host, offset, repeats) is not None
+
+    def _take_first(self) -> None:
+        """Begin to push, where the first report says."""
+        if self._begins_later is not None:
+            self._begins_later.cancel()
+        offsets, repeats, self._first = self._first, self._repeats(), []
+        if not self._transport.is_closing() and self._begin(offsets[0], repeats):
+            self._take(offsets[repeats:])
+
+    def _take(self, offsets: list[int]) -> None:
+        """Note what the slave acknowledges."""
         for offset in offsets:
             if not 0 <= offset <= self.pushed_offset:  # apache/rocketmq #3015, #1155
                 log.error(

@@ -256,7 +256,10 @@ class MasterLink(asyncio.Protocol):
         self._reported = self._joint.begin
         self._write(self._joint.repeats)
         if self.is_joined:
-            self._slave.joined()
+            try:
+                self._join()
+            except NotTakenError as error:
+                self._give_up(error)
 
     @property
     def is_joined(self) -> bool:
@@ -277,12 +280,26 @@ class MasterLink(asyncio.Protocol):
             for offset, piece in self._pushes.feed(data):
                 self._append(offset, piece)
         except ReplicationError as error:
-            self.error = error
-            if not isinstance(error, LogsDifferError | OtherPlaceError):
-                self._slave.refuse(error)
-            self.end()
+            self._give_up(error)
         self._store.dispatch()
         self.report()
+
+    def _join(self) -> None:
+        """Tell the slave that the logs are joined.
+
+        Raises:
+            NotTakenError: it cannot note that on its disk.
+        """
+        try:
+            self._slave.joined()
+        except OSError as error:
+            raise NotTakenError(f"the disk does not take what follows from the master's log: {error}") from error
+
+    def _give_up(self, error: ReplicationError) -> None:
+        self.error = error
+        if not isinstance(error, LogsDifferError | OtherPlaceError):
+            self._slave.refuse(error)
+        self.end()
 
     def _append(self, offset: int, piece: memoryview) -> None:
         """Append bytes at a physical offset, after those that are compared; without bytes, it is a heartbeat.
@@ -298,7 +315,7 @@ class MasterLink(asyncio.Protocol):
             rest = self._joint.take(offset, piece)
             if not self._joint.is_done:
                 return
-            self._slave.joined()
+            self._join()
             offset, piece = store.max_physical_offset, rest
         mine = store.max_physical_offset
         if mine not in (0, offset):

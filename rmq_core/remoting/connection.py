@@ -7,7 +7,6 @@ its answer at once costs no task and no future.
 import asyncio
 import logging
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, cast
@@ -275,7 +274,7 @@ class Connection(asyncio.Protocol):
     def _handle(self, commands: Iterator[RemotingCommand]) -> None:
         """Handle commands, then write the answers."""
         self._flush_due = True
-        now = time.perf_counter
+        now = self._loop.time
         end = now() + SLICE_S
         try:
             for command in commands:

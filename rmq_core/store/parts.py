@@ -8,6 +8,7 @@ from rmq_core.store.config import StoreConfig
 from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.dispatch.dispatch import Dispatch
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
 from rmq_core.store.index.index import Index
 from rmq_core.store.refusals import Refusals
@@ -20,6 +21,7 @@ class StoreParts:
     Attributes:
         config: its settings.
         disk: the file system.
+        threads: for what is done beside the callers.
         log: the CommitLog.
         queues: the ConsumeQueues.
         index: the IndexFiles; None without.
@@ -31,6 +33,7 @@ class StoreParts:
 
     config: StoreConfig
     disk: Disk
+    threads: Threads
     log: CommitLog
     queues: ConsumeQueueTable
     index: Index | None

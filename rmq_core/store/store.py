@@ -22,10 +22,12 @@ from rmq_core.store.dispatch.kernel_loading import load_kernels
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.layouts import refuse_layouts
 from rmq_core.store.files.lock import hold_lock
+from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
 from rmq_core.store.index.index import Index
 from rmq_core.store.maintenance.background import Background
 from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport
+from rmq_core.store.maintenance.deletions import TopicDeletions
 from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.read import MAX_PULL_BYTES, Matches, MayMatchUnit, StoreReader
@@ -52,7 +54,7 @@ class MessageStore:
         boundaries: where records begin in the log.
     """
 
-    def __init__(self, config: StoreConfig, *, store_host: Host, disk: Disk) -> None:
+    def __init__(self, config: StoreConfig, *, store_host: Host, disk: Disk, threads: Threads) -> None:
         """Use ``open``."""
         self.config = config
         self.recovery = RecoveryReport()
@@ -71,15 +73,16 @@ class MessageStore:
         self._bulk = BulkAppender(self.appender, config, log, self._roll)
         self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
-        self._flusher = LogFlusher(log, disk, None if is_sync else config.flush_interval_ms)
+        self._flusher = LogFlusher(log, disk, threads, None if is_sync else config.flush_interval_ms)
         self._flusher.on_fault(self._on_flush_fault)
         self._parts = StoreParts(
-            config=config, disk=disk, log=log, queues=queues, index=index, dispatch=self._dispatch,
+            config=config, disk=disk, threads=threads, log=log, queues=queues, index=index, dispatch=self._dispatch,
             flusher=self._flusher, marks=Marks(config.root, disk), refusals=self._refusals,
         )  # fmt: skip
         self._background = Background(self._parts)
         self._live = LiveDispatch(self._parts, self._background)
         self._cleaner = Cleaner(self._parts, self._background)
+        self._deletions = TopicDeletions(self._parts, self._dropped, self.appender, self._live, self._background)
 
     @classmethod
     def open(
@@ -89,6 +92,7 @@ class MessageStore:
         *,
         store_host: Host | None = None,
         disk: Disk | None = None,
+        threads: Threads | None = None,
     ) -> "MessageStore":
         """Open a store, creating it if there is none, and recover it.
 
@@ -97,6 +101,7 @@ class MessageStore:
             now_ms: the time.
             store_host: the broker's address, as records and message ids show it; 127.0.0.1:10911 by default.
             disk: the file system; this machine's by default.
+            threads: for what is done beside the caller; this process's by default.
 
         Raises:
             StoreLockedError: another process, or this one, has it open.
@@ -111,7 +116,8 @@ class MessageStore:
         disk.make_forced_directory(config.root)
         locked = hold_lock(config.root, disk)
         try:
-            store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk)
+            store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk,
+                        threads=threads or Threads())  # fmt: skip
             store._open(now_ms)
         except BaseException:
             locked.close()
@@ -121,6 +127,7 @@ class MessageStore:
 
     def _open(self, now_ms: int) -> None:
         self.recovery = Recovery(self._parts, now_ms).run()
+        self._deletions.begin()
         if not self.config.slave:  # of a slave's log the rest may come
             self.cut_dropped_topics()
         if self.recovery.damages:
@@ -343,38 +350,16 @@ class MessageStore:
         return self._dropped.ends
 
     def delete_topics(self, topics: Collection[str]) -> int:
-        """Remove the queues of topics; returns how many had any. Messages stay in the log until it is cleaned.
-
-        The queues' files are left to ``remove_dropped``.
-
-        The log's end is noted for each topic, which keeps a later recovery from bringing the queues back.
-
-        Source: ``DefaultMessageStore#deleteTopics``.
-        """
-        self.dispatch()
-        return self.drop_before(dict.fromkeys(topics, self._log.max_offset))
+        """Remove the queues of topics; returns how many had any; see ``TopicDeletions.delete``."""
+        return self._deletions.delete(topics)
 
     def cut_dropped_topics(self) -> None:
         """Have no topic be deleted beyond the log's end: at a slave, whose master may have lost what was there."""
         self._dropped.cut(self._log.max_offset)
 
     def drop_before(self, ends: Mapping[str, int]) -> int:
-        """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
-
-        Args:
-            ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
-
-        The queues' files are left to ``remove_dropped``.
-        """
-        if not self._dropped.note(ends, self._log.min_offset):
-            return 0
-        self._dispatch.writer.forget()
-        removed = self._queues.remove_topics(ends, self._dispatch.offset)
-        for topic in ends:
-            self.appender.forget(topic)
-        self._dispatch.note()
-        self._background.force_soon()
-        return removed
+        """Remove queues of topics that were deleted when the log ended at some offset; see ``TopicDeletions.drop``."""
+        return self._deletions.drop(ends)
 
     def remove_dropped(self, seconds: float) -> bool:
         """Remove files of the queues of deleted topics, for so long at most.
@@ -385,7 +370,9 @@ class MessageStore:
         Raises:
             OSError: one cannot be removed.
         """
-        return self._queues.remove_files(seconds)
+        now_s = self._parts.threads.monotonic_s
+        end_s = now_s() + seconds
+        return self._queues.remove_files(lambda: now_s() > end_s)
 
     # --- the end ------------------------------------------------------------------------
     def shutdown(self) -> bool:

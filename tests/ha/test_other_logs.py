@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rmq_core.ha import master as ha_master
 from rmq_core.ha.frames import encode_push, encode_report
+from rmq_core.ha.joint import FROM_START, REPEATS_AT_START
 from rmq_core.remoting.bodies import HaStatus, decode_body
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, eventually
@@ -139,6 +141,26 @@ async def first_answer(master: Asker, offset: int) -> bytes:
     head = await reader.readexactly(12)
     writer.close()
     return head
+
+
+async def test_first_reports_that_come_in_pieces_are_taken_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ha_master, "MORE_REPEATS_S", 60)
+    ours = store_of(tmp_path / "master")
+    async with running(ours) as master:
+        await fill(master, 60)
+    lose(ours, 30)  # so the master has slaves compare from its log's beginning on
+    async with running(ours) as master:
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.broker.state.replication.port)
+        reports = encode_report(FROM_START) * REPEATS_AT_START
+        for begin, end in ((0, 5), (5, 16), (16, 24)):
+            writer.write(reports[begin:end])
+            await asyncio.sleep(0.02)
+        head = await reader.readexactly(12)
+        writer.close()
+    assert head[:8] == encode_push(FROM_START, 0)[:8]
+    assert int.from_bytes(head[8:], "big") > 0
 
 
 async def test_a_slave_that_compares_nothing_is_told_where_no_record_begins(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
-from tests.store.power_loss import LossyDisk
+from tests.store.power_loss import PAGE_BYTES, LossyDisk
 
 _LACKS = (errno.ENOSPC, errno.EMFILE)
 
@@ -67,15 +67,30 @@ class FaultyDisk(LossyDisk):
         if not self.break_rate or self._dice.random() >= self.break_rate:
             super().sync(descriptor)
             return
-        path = _path_of(descriptor)
-        # What a recovery writes again through a map, with the bytes that were there, is not seen here: of files other
-        # than the log's, pages of a force that failed stay to be written.
-        if "/commitlog/" in path:
-            self.is_broken = True
-            with suppress(OSError):
-                super().sync(descriptor)
-            self.is_broken = False
-        self._fail(errno.EIO, "sync", path)
+        self.is_broken = True
+        with suppress(OSError):
+            super().sync(descriptor)
+        self.is_broken = False
+        self._fail(errno.EIO, "sync", _path_of(descriptor))
+
+    def evict(self) -> None:
+        """Have derived files read from the disk again what a failed force has left clean in memory.
+
+        Linux may do so at any time. Here it is done while nobody has them open: what a recovery then writes again is
+        seen to be new, as writes through a map are not seen where they bring the bytes that were there.
+        """
+        for path in sorted(self.root.rglob("*")):
+            if self._dropped and path.is_file() and not path.is_relative_to(self.root / "commitlog"):
+                self._evict(path)
+
+    def _evict(self, path: Path) -> None:
+        status = path.stat()
+        forced = self._forced.get(status.st_ino, {})
+        with path.open("r+b") as file:
+            for at, page in self._dropped.pop(status.st_ino, {}).items():
+                end = min(at + PAGE_BYTES, status.st_size)
+                if os.pread(file.fileno(), end - at, at) == page[: end - at]:
+                    os.pwrite(file.fileno(), forced.get(at, bytes(PAGE_BYTES))[: end - at], at)
 
     def sync_directory(self, path: str) -> None:
         if self.break_rate and self._dice.random() < self.break_rate / 2:

@@ -14,11 +14,13 @@ from tests.lab.judged_store import Expectations, files_of, judge_derived, own_re
 from tests.lab.model import Model
 from tests.lab.rounds import Round
 from tests.lab.stepped_store import SteppedStore, put_some
+from tests.lab.stepped_timers import SteppedTimers, judge_timers
 from tests.store.small_stores import NOW_MS, QuickDisk, config_of
 
 _STEPS = 60
 _FILES_GO_AT_ONCE = 0.5
 _PATIENCE_S = 60.0
+_TURNS_AT_END = 5  # of timers: what was rolled, or waits to be forced, comes in a later one
 _LATER_MS = 10 * 365 * 86_400_000  # by then every file is too old
 _EXPECTATIONS = Expectations()
 
@@ -48,12 +50,20 @@ class Schedule:
             (one.work / "master").mkdir()
             self._master = SteppedStore(replace(self._config, root=str(one.work / "master"), commitlog_path="",
                                                 slave=False), QuickDisk())  # fmt: skip
+        is_plain = not (self._cleans or self._deletes or has_ext or self._master)
+        self._timers = SteppedTimers() if is_plain and dice.random() < 0.2 else None
         self._number = 0
         self._lives = 0
         self._whole_to = 0  # of a slave: physical offset below which it had all records, some of which it may have lost
         self._model = Model()
         self._open(self._config)
-        names = ["cleans"] * self._cleans + ["deletes"] * self._deletes + ["ext"] * has_ext
+        self._open_timers()
+        names = (
+            ["timers"] * (self._timers is not None)
+            + ["cleans"] * self._cleans
+            + ["deletes"] * self._deletes
+            + ["ext"] * has_ext
+        )
         names += ["slave"] * (self._master is not None)
         one.step(f"{self._config.flush_disk_type.name}, fails at {self._rates} {' '.join(names)}")
 
@@ -71,6 +81,8 @@ class Schedule:
             (14, self._dispatch), (10, self._flush), (10, self._force), (4, self._make_next),
             (4, self._remove), (1, self._kill), (1, self._cut), (1, self._restart), (2, self._heal),
         ]  # fmt: skip
+        if self._timers is not None:
+            steps += [(12, self._put_timed), (24, self._run_timers), (4, self._save_timers)]
         steps += [(2, self._clean)] * self._cleans + [(1, self._delete)] * self._deletes
         weights, actions = zip(*steps, strict=True)
         for action in self._dice.choices(actions, weights, k=_STEPS):
@@ -83,9 +95,65 @@ class Schedule:
             self._judge()
         self._disk.lack_rate = self._disk.break_rate = 0.0
         self._restart()
+        if self._timers is not None:
+            self._end_timers(self._timers)
         self._disk.close_kept()
         if self._master is not None:
             self._master.abandon()
+
+    # --- timers -------------------------------------------------------------------------
+    def _open_timers(self) -> None:
+        if self._timers is not None:
+            rates, self._disk.lack_rate, self._disk.break_rate = self._rates, 0.0, 0.0
+            self._timers.open(self._stepped.store)
+            self._disk.lack_rate, self._disk.break_rate = rates
+
+    def _put_timed(self) -> None:
+        assert self._timers is not None
+        store = self._stepped.store
+        before = store.max_physical_offset
+        result = self._timers.put(self._dice)
+        self._one.step(f"put a timer message: {result.status.name} {before}..{store.max_physical_offset}")
+        self._model.note(self._one, store, result, before)
+
+    def _run_timers(self) -> None:
+        """Time passes, and timers work."""
+        assert self._timers is not None
+        before = self._stepped.store.max_physical_offset
+        self._timers.now_ms += self._dice.choice([0, 300, 2500])
+        more = [self._timers.step() for _ in range(self._dice.randrange(1, 12))]
+        self._know_since(before)
+        self._one.step(f"timers: {len(more)} steps, {before}..{self._stepped.store.max_physical_offset}")
+        judge_timers(self._one, self._model.sent, self._timers.now_ms, all_due=False)
+
+    def _know_since(self, begin: int) -> None:
+        """Know the records that the store's own users have appended."""
+        store, file_bytes = self._stepped.store, self._config.commitlog_file_bytes
+        while begin < store.max_physical_offset:
+            record = store.record(begin)
+            if record is None:  # a BLANK
+                begin += file_bytes - begin % file_bytes
+            else:
+                self._model.take(begin, bytes(record))
+                begin += len(record)
+
+    def _save_timers(self) -> None:
+        assert self._timers is not None
+        self._one.step("timers write a checkpoint")
+        self._timers.save()
+
+    def _end_timers(self, timers: SteppedTimers) -> None:
+        """In the end each message has come, once."""
+        before = self._stepped.store.max_physical_offset
+        for _ in range(_TURNS_AT_END):
+            timers.deliver_all(self._one)
+            self._stepped.flush_log()
+            self._stepped.store.dispatch()
+        self._know_since(before)
+        judge_timers(self._one, self._model.sent, timers.now_ms, all_due=True)
+        timers.abandon()
+        timers.end()
+        self._stepped.abandon()
 
     # --- steps --------------------------------------------------------------------------
     def _put(self) -> None:
@@ -166,7 +234,7 @@ class Schedule:
         """The process dies; what was written is there."""
         acknowledged = self._stepped.store.flushed_offset
         self._one.step(f"killed, {acknowledged} acknowledged")
-        self._stepped.abandon()
+        self._abandon()
         self._reopen(self._disk, lost=False, acknowledged=acknowledged)
 
     def _cut(self) -> None:
@@ -178,14 +246,21 @@ class Schedule:
         self._disk.picture(target, self._dice, lose=lose)
         self._one.fault()
         self._one.step(f"power lost, {lose} of what was not forced; {acknowledged} acknowledged")
-        self._stepped.abandon()
+        self._abandon()
         self._disk.close_kept()
         shutil.rmtree(self._config.root)
         self._reopen(None, lost=True, acknowledged=acknowledged,
                      config=replace(self._config, root=str(target), commitlog_path=""))  # fmt: skip
 
+    def _abandon(self) -> None:
+        if self._timers is not None:
+            self._timers.abandon()
+        self._stepped.abandon()
+
     def _restart(self) -> None:
         """A shutdown in order, or one that says that it is not."""
+        if self._timers is not None:
+            self._timers.close()
         acknowledged = self._stepped.store.flushed_offset
         is_complete = self._stepped.shutdown()
         self._one.step(f"shut down: {is_complete}")
@@ -207,6 +282,7 @@ class Schedule:
             self._open(config)
         else:
             disk.lack_rate = disk.break_rate = 0.0
+            disk.evict()
             self._stepped = SteppedStore(self._config, disk)
             disk.lack_rate, disk.break_rate = self._rates
         store = self._stepped.store
@@ -227,6 +303,7 @@ class Schedule:
             self._whole_to = store.max_physical_offset
             queued = {message.physical_offset for own in self._model.messages.values() for message in own.values()}
             self._model = _left(Model.of(there, self._model.cleaned_to), queued)
+        self._open_timers()
 
     # --- what must hold -----------------------------------------------------------------
     def _judge(self) -> None:

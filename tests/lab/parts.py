@@ -21,7 +21,7 @@ PARTS = {
         Part("power", "states", _play("power")),
         Part("interleavings", "steps", _play("interleavings")),
         Part("brokers", "states", _play("brokers")),
-        Part("nodes", "steps", _play("nodes")),
+        Part("clusters", "steps", _play("clusters")),
         Part("frames", "frames", _play("frames")),
         Part("damage", "flips", _play("damage")),
         Part("kills", "kills", _play("kills")),

@@ -1,17 +1,12 @@
 """A store without threads: what they would do is done by calls, in an order that a seed tells."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest.mock import patch
 
-from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
-from rmq_core.store.maintenance.background import Background
 from rmq_core.store.results import PutResult
 from rmq_core.store.store import MessageStore
-from tests.store.small_stores import HOST, LONG_TOPIC, NOW_MS, V6_HOST, batch_of, opened, properties_of
+from tests.store.small_stores import HOST, LONG_TOPIC, NOW_MS, V6_HOST, NoThreads, batch_of, opened, properties_of
 
 _TOPICS = ("Orders", "SCHEDULE_TOPIC_XXXX", LONG_TOPIC)
 
@@ -29,15 +24,6 @@ def put_some(store: MessageStore, dice: random.Random, number: int) -> PutResult
     return store.appender.put(topic, queue_id, body, properties, now_ms - 5, born_host, now_ms, sys_flag=sys_flag)
 
 
-@contextmanager
-def _without_threads() -> Iterator[None]:
-    def begin(flusher: LogFlusher, flushed_offset: int) -> None:
-        flusher.flushed_offset = flushed_offset
-
-    with patch.object(LogFlusher, "start", begin), patch.object(Background, "start", lambda _self: None):
-        yield
-
-
 class SteppedStore:
     """An open store, and the steps of its threads.
 
@@ -46,8 +32,7 @@ class SteppedStore:
     """
 
     def __init__(self, config: StoreConfig, disk: Disk, now_ms: int = NOW_MS) -> None:
-        with _without_threads():
-            self.store: MessageStore = opened(config, now_ms, disk)
+        self.store: MessageStore = opened(config, now_ms, disk, NoThreads())
 
     def flush_log(self) -> bool:
         """What the flush thread does when it is asked, or when its interval is over."""

@@ -44,6 +44,26 @@ class LossyDisk(Disk):
             if path.is_file():
                 self._note_content(os.open(path, os.O_RDONLY), keep=True)
 
+    def remember(self, before: "LossyDisk") -> None:
+        """Take over what of a directory was forced, as this one is a copy of all that is in it; nothing is kept there.
+
+        Args:
+            before: the disk of that directory; it is used no more.
+        """
+        inodes = {
+            path.stat().st_ino: (self.root / path.relative_to(before.root)).stat().st_ino
+            for path in [before.root, *before.root.rglob("*")]
+        }
+        for table in ("_forced", "_dropped", "_sizes"):
+            known = getattr(before, table)
+            setattr(self, table, {inodes.get(inode, inode): one for inode, one in known.items()})
+        self._names = {
+            inodes.get(inode, inode): {name: inodes.get(one, one) for name, one in names.items()}
+            for inode, names in before._names.items()
+        }
+        self._kept |= {inode: one for inode, one in before._kept.items() if inode not in inodes}
+        before._kept = {inode: one for inode, one in before._kept.items() if inode in inodes}
+
     def close_kept(self) -> None:
         """Let go of all files."""
         for descriptor in self._kept.values():
@@ -74,7 +94,9 @@ class LossyDisk(Disk):
 
     def _note_names(self, directory: Path) -> None:
         descriptor = os.open(directory, os.O_RDONLY)
-        self._names[os.fstat(descriptor).st_ino] = {path.name: path.stat().st_ino for path in directory.iterdir()}
+        self._names[os.fstat(descriptor).st_ino] = {
+            path.name: path.stat().st_ino for path in sorted(directory.iterdir())
+        }
         self._keep(descriptor)
 
     def create(self, path: str, size: int, *, allocate: bool) -> int:
@@ -162,7 +184,7 @@ class LossyDisk(Disk):
 
     def _copy(self, directory: Path, target: Path, source: random.Random, lose: float) -> None:
         target.mkdir()
-        now = {path.name: path for path in directory.iterdir()}
+        now = {path.name: path for path in sorted(directory.iterdir())}
         forced = self._names.get(directory.stat().st_ino, {})
         for name, path in now.items():
             inode = path.stat().st_ino

@@ -9,6 +9,7 @@ from typing import Any
 
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads, Turn, Worker
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hosts import Host
@@ -40,9 +41,25 @@ class QuickDisk(Disk):
         os.stat(path)  # noqa: PTH116 # as Disk takes it
 
 
-def opened(config: StoreConfig, now_ms: int = NOW_MS, disk: Disk | None = None) -> MessageStore:
+class _Resting(Worker):
+    """A worker that takes no turns: its steps are called."""
+
+    def start(self, wait_s: float | None) -> None:
+        """Take no turns."""
+
+
+class NoThreads(Threads):
+    """No threads at all."""
+
+    def worker(self, name: str, turn: Turn) -> Worker:
+        return _Resting(name, turn)
+
+
+def opened(
+    config: StoreConfig, now_ms: int = NOW_MS, disk: Disk | None = None, threads: Threads | None = None
+) -> MessageStore:
     """The store, open."""
-    return MessageStore.open(config, now_ms, store_host=STORE_HOST, disk=disk or QuickDisk())
+    return MessageStore.open(config, now_ms, store_host=STORE_HOST, disk=disk or QuickDisk(), threads=threads)
 
 
 def put(store: MessageStore, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **others: Any) -> PutResult:

@@ -1,6 +1,7 @@
 """Cleaning: what is too old goes, and what the disk has no room for; queues and Index follow the log."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from rmq_core.store.store import MessageStore
 from rmq_formats.errors import OptionError
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import records
-from tests.store.small_stores import QuickDisk, config_of, fill, put, read_all
+from tests.store.small_stores import NoThreads, QuickDisk, config_of, fill, opened, put, read_all
 
 HOUR_MS = 3_600_000
 NOW_S = 1_700_000_000
@@ -192,3 +193,22 @@ def test_what_is_not_dispatched_or_not_forced_stays(open_store: Opener) -> None:
 def test_hours_that_no_day_has_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(OptionError, match="deleteWhen"):
         config_of(tmp_path, delete_when=text)
+
+
+def test_a_topic_that_was_deleted_before_what_is_cleaned_is_so_after_a_kill_too(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store", delete_when=hour_of(NOW_S * 1000))
+    store = opened(config, disk=SizedDisk(), threads=NoThreads())
+    list(fill(store, 20))
+    store.delete_topics(["Orders"])
+    list(fill(store, 200, seed=2))
+    assert store.flush()
+    aged(store, [73])
+    assert store.clean(NOW_S * 1000).log_files == 1  # the file itself is not removed yet
+    store.delete_topics(["Payments"])
+    end = store.dropped_topics["Orders"]
+    shutil.copytree(config.root, tmp_path / "killed")
+    killed = opened(config_of(tmp_path / "killed"))
+    assert killed.min_physical_offset == 0
+    assert killed.dropped_topics["Orders"] == end
+    for one in (killed, store):
+        one.shutdown()

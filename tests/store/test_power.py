@@ -1,5 +1,7 @@
 """Losses of power, simulated: sectors, sizes and names that were not forced are there, or not, in any mixture."""
 
+import errno
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import pytest
 
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC
+from rmq_core.store.results import PutStatus
 from tests.store.derived_from_log import check_derived
 from tests.store.power_loss import Camera, LossyDisk, State
 from tests.store.small_stores import NOW_MS, config_of, log_records, opened, put, put_any
@@ -205,3 +208,60 @@ def test_a_queue_file_that_fills_up_while_dirty_ones_are_taken_is_forced(tmp_pat
     disk.close_kept()
     first = Path("consumequeue/T/0/00000000000000000000")
     assert (tmp_path / "left" / first).read_bytes() == (root / first).read_bytes()
+
+
+class LogBreaks(LossyDisk):
+    """A disk that forces no file of the log."""
+
+    breaks = False
+
+    def sync(self, descriptor: int) -> None:
+        self.is_broken = self.breaks and "/commitlog/" in os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+        super().sync(descriptor)
+
+
+def test_a_deletion_that_cannot_be_kept_takes_no_earlier_ones_place(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store", commitlog_file_bytes=1000, preallocate=False)
+    Path(config.root).mkdir()
+    disk = LogBreaks(Path(config.root))
+    store = opened(config, disk=disk)
+    for _ in range(3):
+        put(store)
+    store.delete_topics(["T"])
+    put(store, body=b"new")
+    assert store.flush()
+    disk.breaks = True
+    for number in range(20):  # up to a later file, none of which is forced
+        put(store, "Other", body=b"%d" % number * 50)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.delete_topics(["T"])
+    disk.picture(tmp_path / "left", random.Random(1), lose=1.0)
+    disk.breaks = False
+    store.shutdown()
+    disk.close_kept()
+    left = opened(config_of(tmp_path / "left", commitlog_file_bytes=1000))
+    assert left.max_physical_offset < max(store.max_physical_offset - 1000, 1000)
+    assert left.max_offset("T", 0) == 1
+    (record,) = left.get("T", 0, 0, 1).slices
+    assert b"new" in bytes(record)
+    assert left.shutdown()
+
+
+def test_after_a_deletion_that_the_disk_refused_nothing_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its note may be there at the next start: what came behind it would not be found."""
+    store = opened(config_of(tmp_path / "store"))
+    put(store)
+    force = store.disk.sync_directory
+
+    def fail(path: str) -> None:
+        if path.endswith("/config"):
+            raise OSError(errno.EIO, "Input/output error")
+        force(path)
+
+    monkeypatch.setattr(store.disk, "sync_directory", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.delete_topics(["T"])
+    assert put(store).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert not store.shutdown()

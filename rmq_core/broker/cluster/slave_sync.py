@@ -98,7 +98,7 @@ class SlaveSync:
             await self._take(
                 address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroups, state.groups.adopt
             )
-        except (RemotingError, FormatError) as error:
+        except (RemotingError, FormatError, OSError) as error:  # of the master, or of the disk here
             if not self._is_failing:
                 log.warning("cannot copy topics, groups and offsets of the master: %(error)s", {"error": error})
             self._is_failing = True

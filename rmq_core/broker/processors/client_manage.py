@@ -4,7 +4,6 @@ Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGr
 """
 
 import asyncio
-import time
 from typing import Final
 
 from rmq_core.broker.processors.pull import check_expression_size
@@ -171,11 +170,12 @@ class Memberships:
     def disconnected(self, connection: Connection) -> None:
         """Remove a closed connection from all groups; where it is in many, not at once."""
         self._state.producers.drop(connection)
-        consumers, end = self._state.consumers, time.perf_counter() + SLICE_S
+        loop, consumers = asyncio.get_running_loop(), self._state.consumers
+        end = loop.time() + SLICE_S
         for name in consumers.names_of(connection):
             consumers.unregister(name, connection)
-            if time.perf_counter() > end:
-                asyncio.get_running_loop().call_soon(self.disconnected, connection)
+            if loop.time() > end:
+                loop.call_soon(self.disconnected, connection)
                 return
 
     def drop_silent(self) -> None:

@@ -1,7 +1,6 @@
 """Work of a single request that may take long, done in slices: in between, the event loop serves the others."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Final, TypeVar
 
@@ -11,7 +10,7 @@ _T = TypeVar("_T")
 
 async def sliced(items: Iterable[_T]) -> AsyncIterator[_T]:
     """Give items one by one; pause whenever a slice of time is used up."""
-    now = time.perf_counter
+    now = asyncio.get_running_loop().time
     end = now() + SLICE_S
     for item in items:
         yield item

@@ -154,9 +154,9 @@ class TopicAdmin:
         name = read_fields(request, Topic).topic
         self._check_name(name)
         state = self._state
+        state.store.delete_topics([name])  # first: it may fail
         state.topics.remove(name)
         state.offsets.remove_topic(name)
-        state.store.delete_topics([name])
         log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
         return asyncio.ensure_future(self._files_removed(request))
 

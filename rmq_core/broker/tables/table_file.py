@@ -8,9 +8,8 @@ Source: ``ConfigManager``.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -20,6 +19,7 @@ import msgspec
 from rmq_core.remoting.bodies import decode_body, encode_body
 from rmq_core.store.files import config_files
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.paths import config_dir
 
@@ -34,16 +34,19 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 class TableFiles:
     """The files in ``config/`` of one store. They are written at once, and on threads between start and close."""
 
-    def __init__(self, root: str, disk: Disk) -> None:
+    def __init__(self, root: str, disk: Disk, threads: Threads) -> None:
         """Name the files.
 
         Args:
             root: the store's directory.
             disk: where it is.
+            threads: to write on.
         """
         self.directory = config_dir(root)
         self.disk = disk
-        self._threads: ThreadPoolExecutor | None = None
+        self.monotonic_s = threads.monotonic_s
+        self._threads = threads
+        self._pool: Executor | None = None
         self._under_way: set[asyncio.Future[str]] = set()
         self._later: set[asyncio.TimerHandle] = set()
 
@@ -57,7 +60,7 @@ class TableFiles:
         """
         if Path(self.directory).is_dir():
             self.disk.sync_directory(self.directory)
-        self._threads = ThreadPoolExecutor(_THREADS, "rmq-broker-files")
+        self._pool = self._threads.pool("rmq-broker-files", _THREADS)
 
     async def drain(self) -> None:
         """Wait for the writes that are under way."""
@@ -69,9 +72,9 @@ class TableFiles:
         for handle in self._later:
             handle.cancel()
         await self.drain()
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
     def load(self, name: str, kind: type[_S]) -> _S:
         """Load a table from its file or its ``.bak``; an empty one if there is none.
@@ -86,10 +89,10 @@ class TableFiles:
 
     def run(self, write: Callable[[], str], done: Callable[[str], None]) -> None:
         """Run a write, then a callback with what it returns; the latter where this is called."""
-        if self._threads is None:
+        if self._pool is None:
             done(write())
             return
-        writing = asyncio.get_running_loop().run_in_executor(self._threads, write)
+        writing = asyncio.get_running_loop().run_in_executor(self._pool, write)
         self._under_way.add(writing)
 
         def end(writing: asyncio.Future[str]) -> None:
@@ -100,7 +103,7 @@ class TableFiles:
 
     def run_later(self, delay_s: float, save: Callable[[], None]) -> None:
         """Call a function after some time; at once if nothing is written on threads."""
-        if self._threads is None:
+        if self._pool is None:
             save()
             return
 
@@ -162,9 +165,9 @@ class TableFile:
             return
         if self.written == self.changes:
             return
-        began = time.perf_counter()
+        began = self._files.monotonic_s()
         text = msgspec.json.format(encode_body(self._body()), indent=1).decode()
-        self._rest_s = _REST * (time.perf_counter() - began)
+        self._rest_s = _REST * (self._files.monotonic_s() - began)
         end = 0 if self._store is None else self._store.max_physical_offset
         self._is_writing, self._is_wanted = True, False
         self._files.run(partial(self._write, text, end), partial(self._end, self.changes))

@@ -7,7 +7,6 @@ Source: ``TimerMessageStore``: its five services are one here.
 
 import asyncio
 import logging
-import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -78,8 +77,9 @@ class Timers:
         self._pause()
         if self._is_closed:
             return
-        if self._step_until(time.perf_counter() + _SLICE_S):
-            self._more = asyncio.get_running_loop().call_soon(self.run)
+        loop = asyncio.get_running_loop()
+        if self._step_until(loop.time() + _SLICE_S):
+            self._more = loop.call_soon(self.run)
 
     def _pause(self) -> None:
         """Cancel the slice that is scheduled next."""
@@ -88,11 +88,11 @@ class Timers:
             self._more = None
 
     def _step_until(self, deadline_s: float) -> bool:
-        """Work until a deadline; returns whether there is more to do."""
-        end = self._store.max_physical_offset
+        """Work until a deadline of the loop's clock; returns whether there is more to do."""
+        end, now_s = self._store.max_physical_offset, asyncio.get_running_loop().time
         try:
             while next(self._work):
-                if time.perf_counter() >= deadline_s:
+                if now_s() >= deadline_s:
                     return True
             return False
         except BaseException:

@@ -121,10 +121,13 @@ class BulkAppender:
         """
         log = self._log
         self._appender.forget_all()  # the numbers come with the records
-        if not log.files and physical_offset > 0:
+        if not log.max_offset and physical_offset > 0:
             if physical_offset % self._file_bytes:
                 return False
-            log.begin_at(physical_offset)
+            try:
+                log.begin_at(physical_offset)
+            except OSError as error:
+                return self._not_taken(error)
         if physical_offset != log.max_offset:
             return False
         done = 0
@@ -135,13 +138,16 @@ class BulkAppender:
             try:
                 log.write(data[done : done + step])
             except OSError as error:
-                if not self._is_faulty:  # the master sends them again and again: the failure is logged once
-                    _LOGGER.error(
-                        "%(directory)s: replicated bytes of the master's log cannot be written: %(error)s",
-                        {"directory": log.directory, "error": error},
-                    )
-                self._is_faulty = True
-                return False
+                return self._not_taken(error)
             done += step
         self._is_faulty = False
         return True
+
+    def _not_taken(self, error: OSError) -> bool:
+        if not self._is_faulty:  # the master sends them again and again: the failure is logged once
+            _LOGGER.error(
+                "%(directory)s: replicated bytes of the master's log cannot be written: %(error)s",
+                {"directory": self._log.directory, "error": error},
+            )
+        self._is_faulty = True
+        return False

@@ -8,14 +8,13 @@ Source: ``CommitLog.GroupCommitService``, ``FlushRealTimeService``, which retry.
 
 import threading
 from collections.abc import Callable
-from typing import Final
 
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 
 FlushListener = Callable[[int], None]
 FaultListener = Callable[[OSError], None]
-_JOIN_SECONDS: Final = 60.0
 
 
 class LogFlusher:
@@ -26,12 +25,13 @@ class LogFlusher:
         fault: the error that ended flushing; None while all is well.
     """
 
-    def __init__(self, log: CommitLog, disk: Disk, interval_ms: int | None) -> None:
+    def __init__(self, log: CommitLog, disk: Disk, threads: Threads, interval_ms: int | None) -> None:
         """Create the thread; ``start`` runs it.
 
         Args:
             log: what to force.
             disk: where it is.
+            threads: for its own one.
             interval_ms: how often to flush without a request; None flushes on request only.
         """
         self.flushed_offset = 0
@@ -40,13 +40,13 @@ class LogFlusher:
         self._log = log
         self._disk = disk
         self._interval = None if interval_ms is None else interval_ms / 1000
-        self._wanted = threading.Event()
-        self._stopping = False
-        self._turn = threading.Lock()
+        self._threads = threads
+        self._forcing = threading.Lock()
         self._done = threading.Condition()
         self._flushed: list[FlushListener] = []
         self._failed: list[FaultListener] = []
-        self._thread = threading.Thread(target=self._run, name="rmq-store-flush", daemon=True)
+        self._worker = threads.worker("rmq-store-flush", self._turn)
+        self.request = self._worker.wake  # a flush of all that is appended now; does not wait
 
     def on_flushed(self, listener: FlushListener) -> None:
         """Register a callback for each new ``flushed_offset``; it runs on the thread that has flushed."""
@@ -59,16 +59,15 @@ class LogFlusher:
     def start(self, flushed_offset: int) -> None:
         """Start the thread; all below an offset is on the disk already."""
         self.flushed_offset = flushed_offset
-        self._thread.start()
-
-    def request(self) -> None:
-        """Request a flush of all that is appended now; does not wait."""
-        self._wanted.set()
+        self._worker.start(self._interval)
 
     def wait(self, physical_offset: int, timeout_s: float | None = None) -> bool:
         """Wait until the log is flushed up to an offset; False on a timeout or an error."""
-        with self._done:
-            self._done.wait_for(lambda: self.flushed_offset >= physical_offset or self._is_over, timeout_s)
+
+        def is_done() -> bool:
+            return self.flushed_offset >= physical_offset or self._is_over
+
+        self._threads.wait_for(self._done, is_done, timeout_s)
         return self.flushed_offset >= physical_offset
 
     def fail(self, error: OSError) -> None:
@@ -88,7 +87,7 @@ class LogFlusher:
 
     def flush(self) -> bool:
         """Flush all that is appended now, on the calling thread; False if this or an earlier flush failed."""
-        with self._turn:
+        with self._forcing:
             if self.fault is not None:
                 return False
             target = self._log.max_offset
@@ -112,14 +111,8 @@ class LogFlusher:
 
     def stop(self) -> None:
         """Stop the thread, after a last flush."""
-        self._stopping = True
-        self._wanted.set()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_SECONDS)
+        self._worker.stop()
 
-    def _run(self) -> None:
-        while not self._stopping and self.fault is None:
-            self._wanted.wait(self._interval)
-            self._wanted.clear()
-            self.flush()
+    def _turn(self) -> float | None:
         self.flush()
+        return self._interval if self.fault is None else None

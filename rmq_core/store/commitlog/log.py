@@ -143,9 +143,26 @@ class CommitLog:
         return file
 
     def begin_at(self, start: int) -> None:
-        """Set the offset of the first file of an empty log, for a slave that begins in mid-log."""
-        self._last_start = start - self.file_bytes
+        """Make the first file of an empty log, for a slave that begins in mid-log.
+
+        A file that was made for a first record, which never came, is removed.
+
+        Raises:
+            OSError: that cannot be done; the log is empty still.
+        """
+        for file in self.files:
+            self._disk.remove(file.path)
+        if self.files:
+            self._disk.sync_directory(self.directory)
+        self.memory = None
+        while self.files:
+            self.remove_first().release()
+        self.position, self._last_start = self.file_bytes, -self.file_bytes
+        first = self.create(start)
+        self.files, self._by_start = [first], {start: first}
+        self.memory, self.position, self._last_start = first.map, 0, start
         self.max_offset = start
+        self._expect_next()
 
     def file_at(self, physical_offset: int) -> LogFile | None:
         """The file that contains a physical offset; None if there is none."""

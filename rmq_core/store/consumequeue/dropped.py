@@ -33,7 +33,7 @@ class DroppedTopics:
 
         Args:
             ends: these offsets, by topic; one below what is known changes nothing.
-            log_min: where the log begins: topics that were deleted before that are forgotten.
+            log_min: where the log begins for sure: topics that were deleted before that are forgotten.
 
         Returns:
             Whether anything is new.

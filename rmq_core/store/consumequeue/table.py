@@ -1,7 +1,6 @@
 """All ConsumeQueues of a store, by topic and queue id."""
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
@@ -134,11 +133,11 @@ class ConsumeQueueTable:
             self.count_units()
         return len(removed)
 
-    def remove_files(self, seconds: float | None = None) -> bool:
+    def remove_files(self, is_over: Callable[[], bool] | None = None) -> bool:
         """Remove the files of removed queues.
 
         Args:
-            seconds: go on for no longer than that; None is to the end.
+            is_over: tells when to end; None is to go on to the last.
 
         Returns:
             Whether some are left.
@@ -146,12 +145,11 @@ class ConsumeQueueTable:
         Raises:
             OSError: one cannot be removed; the rest is left.
         """
-        end = None if seconds is None else time.monotonic() + seconds
         while self._dropped_queues:
             topic = next(iter(self._dropped_queues))
             queues = self._dropped_queues[topic]
             while queues:
-                if end is not None and time.monotonic() > end:
+                if is_over is not None and is_over():
                     return True
                 self._remove_files_of(topic, next(reversed(queues)))
             self._remove_directories(topic)

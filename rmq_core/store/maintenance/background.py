@@ -7,7 +7,6 @@ leaves after each batch.
 import errno
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -19,10 +18,9 @@ from rmq_core.store.parts import StoreParts
 from rmq_formats.codecs.checkpoint import Checkpoint
 
 _LOGGER = logging.getLogger(__name__)
-_JOIN_SECONDS: Final = 60.0
 _FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
 _MUCH_BYTES: Final = 256 << 20  # of log since the last watermark: bounds what a recovery dispatches again
-_LACKS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}  # lack of resources: the next try may succeed
+LACKS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}  # lack of resources: the next try may succeed
 
 
 class Background:
@@ -42,8 +40,6 @@ class Background:
         self._dispatch = parts.dispatch
         self._flusher = parts.flusher
         self._marks = parts.marks
-        self._woken = threading.Event()
-        self._stopping = False
         self._making = threading.Lock()  # held while a log file is made
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
@@ -52,17 +48,20 @@ class Background:
         self._thorough_at = 0.0
         self._index_at = 0.0
         self._is_force_wanted = False
-        self._thread = threading.Thread(target=self._run, name="rmq-store-background", daemon=True)
+        self._due_at = 0.0
+        self._monotonic_s = parts.threads.monotonic_s
+        self._worker = parts.threads.worker("rmq-store-background", self._turn)
 
     def start(self) -> None:
         """Start the thread."""
-        self._thorough_at = self._index_at = time.monotonic()
-        self._thread.start()
+        self._thorough_at = self._index_at = now = self._monotonic_s()
+        self._due_at = now + self._interval_s
+        self._worker.start(self._interval_s)
 
     def prepare(self, start: int) -> None:
         """Request the CommitLog file that begins at a physical offset to be created ahead; does not wait."""
         self._wanted_start = start
-        self._woken.set()
+        self._worker.wake()
 
     def take(self, start: int) -> LogFile:
         """The CommitLog file that begins at a physical offset: the one created ahead, or one created now.
@@ -80,36 +79,32 @@ class Background:
     def remove_later(self, removal: Callable[[], object]) -> None:
         """Queue the removal of a file for the thread, as removing a large file takes its time."""
         self._to_remove.append(removal)
-        self._woken.set()
+        self._worker.wake()
 
     def force_soon(self) -> None:
         """Have the thread force the queues without waiting for its interval."""
         self._is_force_wanted = True
-        self._woken.set()
+        self._worker.wake()
 
     def stop(self) -> None:
         """Stop the thread, and remove a file that was created ahead and not used."""
-        self._stopping = True
-        self._woken.set()
-        if self._thread.is_alive():
-            self._thread.join(_JOIN_SECONDS)
+        self._worker.stop()
         if self._prepared is not None:
             self._disk.remove(self._prepared.path)
             self._disk.sync_directory(self._log.directory)
             self._prepared = None
 
-    def _run(self) -> None:
-        interval = self._config.flush_consumequeue_interval_ms / 1000
-        due = time.monotonic() + interval
-        while not self._stopping:
-            self._woken.wait(max(due - time.monotonic(), 0))
-            self._woken.clear()
-            self._make_next()
-            self._remove()
-            if time.monotonic() >= due or self._is_force_wanted:
-                self.force_due()
-                due = time.monotonic() + interval
+    @property
+    def _interval_s(self) -> float:
+        return self._config.flush_consumequeue_interval_ms / 1000
+
+    def _turn(self) -> float:
+        self._make_next()
         self._remove()
+        if self._is_force_wanted or self._monotonic_s() >= self._due_at:
+            self.force_due()
+            self._due_at = self._monotonic_s() + self._interval_s
+        return max(self._due_at - self._monotonic_s(), 0)
 
     def _make_next(self) -> None:
         with self._making:
@@ -133,7 +128,7 @@ class Background:
 
     def force_due(self) -> None:
         """Flush what is due: queues and Index whose interval is over, or of which much was dispatched."""
-        now = time.monotonic()
+        now = self._monotonic_s()
         config = self._config
         mark = self._dispatch.mark
         wanted, self._is_force_wanted = self._is_force_wanted, False
@@ -176,11 +171,11 @@ class Background:
                     has_index = self._index is not None
                     self._write(mark, units=units or clean, keys=has_index and (keys or clean), clean=clean)
             except OSError as error:
-                if error.errno in _LACKS:
+                if error.errno in LACKS:
                     return False
                 self._flusher.fail(error)
                 return False
-            now = time.monotonic()
+            now = self._monotonic_s()
             self._thorough_at = now if units else self._thorough_at
             self._index_at = now if keys else self._index_at
             return done
@@ -197,7 +192,7 @@ class Background:
             try:
                 self._force_path(file.path)
             except OSError as error:
-                if error.errno not in _LACKS:
+                if error.errno not in LACKS:
                     raise
                 file.is_dirty = True
                 files.dirty.append(file)

@@ -18,6 +18,7 @@ from rmq_formats.errors import FormatError, StoreSizeError
 
 _BLOCK_BYTES: Final = 16 << 10
 _MANY_BYTES: Final = (1 << 20) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
+_COPIED_BYTES: Final = 1 << 20
 _NO_FILE: Final = -1
 
 
@@ -177,9 +178,23 @@ class TimerLog:
         self._has_new_name = False
         return files, named
 
-    def touch(self) -> None:
-        """Mark the last files as not flushed, after a flush that failed."""
-        self._unsynced.update(self._starts[-2:])
+    def write_again(self, begin: int) -> None:
+        """Write the units behind a position again, to be flushed.
+
+        A flush that failed has left them in memory alone, where they count as clean: the next one would do nothing.
+
+        Raises:
+            OSError: the disk is full or broken.
+        """
+        for start in self._starts:
+            at, end = max(begin - start, 0), min(self._tail_at - start, self.file_bytes)
+            if at >= end:
+                continue
+            self._unsynced.add(start)
+            while at < end:
+                data = self._read(start, at, min(end - at, _COPIED_BYTES))
+                self._disk.write(self._descriptor(start), data, at)
+                at += len(data)
         self._has_new_name = True
 
     def _path(self, start: int) -> str:

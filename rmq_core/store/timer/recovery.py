@@ -56,6 +56,8 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     if done_offset is None:
         done_offset = _first_offset(store) if checkpoint == TimerCheckpoint() else log_end
     last_end = _mend(wheel, log, flushed if is_wheel_there else 0, log_end, read_time_ms)
+    if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
+        log.write_again(flushed)
     queue_offset = _queue_offset(store, log, last_end, 0 if again_before else checkpoint.last_timer_queue_offset)
     progress = TimerProgress(
         log_end,

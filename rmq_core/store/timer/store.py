@@ -127,6 +127,7 @@ class TimerStore:
         self._under_way: deque[TimerProgress] = deque()
         self._delivered: dict[int, int] = {}  # time of a slot that is not cleared yet, and where its chain began
         self._is_writing = False
+        self._forced_end = min(checkpoint.last_timer_log_flush_position, log.end)
         self._has_failed = False
         self._changes: list[tuple[int, bytes]] = []
 
@@ -281,9 +282,8 @@ class TimerStore:
         if self._is_writing:
             return
         if self._has_failed:
-            self._has_failed = False
+            self.log.write_again(self._forced_end)
             self.wheel.touch([position for position, _ in self._changes])
-            self.log.touch()
         checkpoint = self.checkpoint(now_ms)
         if not self._is_due(checkpoint):
             return
@@ -292,11 +292,12 @@ class TimerStore:
         self._saved, self._saved_offset = checkpoint, self.done.scan_offset
         data = checkpoint.encode_file()
         data = encode_done_offset(data, self.done.scan_offset)
-        self._is_writing = True
+        self._is_writing, self._has_failed = True, False
 
         def write() -> None:
             try:
                 self._write(files, named, data)
+                self._forced_end = checkpoint.last_timer_log_flush_position
             except OSError:
                 self._has_failed = True
                 raise

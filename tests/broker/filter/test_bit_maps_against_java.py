@@ -12,6 +12,7 @@ from rmq_core.client import Message, Producer, PushConsumer, PushOptions, Receiv
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.loop import run
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.paths import consumequeue_ext_dir, queue_dir
 from rmq_formats.codecs.record import decode_record
@@ -101,7 +102,7 @@ def test_a_java_broker_s_bit_maps_are_ours(tmp_path: Path) -> None:
         "many": list(range(4, 20)), "few": list(range(9, 20)), "none": [],
     }  # fmt: skip
     filters = ConsumerFilters(
-        TableFiles(str(tmp_path / "store"), Disk()), BrokerConfig(enable_property_filter=True), lambda: 0
+        TableFiles(str(tmp_path / "store"), Disk(), Threads()), BrokerConfig(enable_property_filter=True), lambda: 0
     )
     assert {group: one.data.expression for group, one in filters.topics[TOPIC].items()} == GROUPS
     data = Path(queue_dir(consumequeue_ext_dir(str(tmp_path / "store")), TOPIC, 0), "0" * 20).read_bytes()

@@ -16,6 +16,7 @@ from rmq_core.remoting.bodies import CheckClientBody, SubscriptionData, encode_b
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from rmq_formats.codecs.bloom import BloomFilter
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.damage import DamageCode
@@ -143,7 +144,7 @@ async def test_filters_are_kept_in_the_original_s_file(
     data = table["filterDataByTopic"]["TopicTest"]["groupFilterData"]["cgs"]
     assert data["bloomFilterData"] == {"bitNum": 112, "bitPos": [61, 83, 4]}
     assert (data["expression"], data["expressionType"], data["clientVersion"]) == ("a > 3", "SQL92", 1)
-    filters = ConsumerFilters(TableFiles(store_config.root, Disk()), config, clock)
+    filters = ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), config, clock)
     found = filters.get("TopicTest", "cgs")
     assert found is not None
     assert found.is_dead  # until its group comes back
@@ -155,15 +156,17 @@ async def test_filters_are_kept_in_the_original_s_file(
     filters.unregister("cgs")
     clock.ahead_ms += DAY_MS
     filters.save()
-    assert ConsumerFilters(TableFiles(store_config.root, Disk()), config, clock).topics == {}
+    assert ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), config, clock).topics == {}
     other = replace(config, max_error_rate_of_bloom_filter=1)  # of other bits than those in messages
     Path(store_config.root, "config/consumerFilter.json").write_text(json.dumps(table))
-    assert ConsumerFilters(TableFiles(store_config.root, Disk()), other, clock).topics == {}
-    assert ConsumerFilters(TableFiles(store_config.root, Disk()), config, clock).topics
+    assert ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), other, clock).topics == {}
+    assert ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), config, clock).topics
 
 
 def test_the_original_s_file_is_read(golden: Callable[[str], Path], config: BrokerConfig) -> None:
-    filters = ConsumerFilters(TableFiles(str(golden("mixed") / "store"), Disk()), config, lambda: 1795230400000)
+    filters = ConsumerFilters(
+        TableFiles(str(golden("mixed") / "store"), Disk(), Threads()), config, lambda: 1795230400000
+    )
     found = filters.get("Orders", "golden_cg_ok")
     assert found is not None
     assert found.is_dead

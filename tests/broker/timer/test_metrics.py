@@ -15,6 +15,7 @@ from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
+from rmq_core.store.files.threads import Threads
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.timer import BLANK, TIMER_UNIT_BYTES
 from tests.broker.conftest import Asker, Clock, eventually
@@ -92,7 +93,7 @@ async def test_a_message_that_is_recalled_on_the_way_counts_no_more(asker: Asker
 
 def test_topics_of_the_same_hash_keep_their_counts(tmp_path: Path) -> None:
     assert java_string_hash("Aa") == java_string_hash("BB")
-    metrics = TimerMetrics(TableFiles(str(tmp_path), Disk()), lambda: 1)
+    metrics = TimerMetrics(TableFiles(str(tmp_path), Disk(), Threads()), lambda: 1)
     metrics.add("Aa", 5)
     metrics.revise(["BB", "C"], {java_string_hash("Aa"): 9, java_string_hash("C"): 2})
     assert {topic: one.count for topic, one in metrics.body().timing_count.items()} == {"Aa": 5, "C": 2}

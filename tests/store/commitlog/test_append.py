@@ -1,5 +1,6 @@
 """Appends: the bytes, the limits, the places."""
 
+import errno
 import random
 import struct
 from pathlib import Path
@@ -17,7 +18,18 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.record import MessageToStore, decode_record, encode_record
 from tests.store.conftest import Opener
-from tests.store.small_stores import HOST, LONG_TOPIC, NOW_MS, STORE_HOST, V6_HOST, batch_of, put
+from tests.store.small_stores import (
+    HOST,
+    LONG_TOPIC,
+    NOW_MS,
+    STORE_HOST,
+    V6_HOST,
+    QuickDisk,
+    batch_of,
+    config_of,
+    opened,
+    put,
+)
 
 hosts = st.sampled_from([HOST, V6_HOST])
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -230,3 +242,38 @@ def test_an_empty_slave_may_begin_at_a_later_file(open_store: Opener) -> None:
     assert not slave.put_encoded(1001, b"x")
     assert slave.put_encoded(3000, b"x")
     assert (slave.min_physical_offset, slave.max_physical_offset) == (3000, 3001)
+
+
+class FullOnce(QuickDisk):
+    """A disk that has no room for a file in mid-log, at first."""
+
+    is_full = True
+
+    def create(self, path: str, size: int, *, allocate: bool) -> int:
+        if self.is_full and path.endswith("3000"):
+            self.is_full = False
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().create(path, size, allocate=allocate)
+
+
+def test_a_slave_that_has_no_room_for_its_first_file_is_empty_still(tmp_path: Path) -> None:
+    slave = opened(config_of(tmp_path / "store", slave=True, commitlog_file_bytes=1000), disk=FullOnce())
+    assert not slave.put_encoded(3000, b"x")
+    assert (slave.min_physical_offset, slave.max_physical_offset) == (0, 0)
+    assert slave.put_encoded(4000, b"x")
+    assert (slave.min_physical_offset, slave.max_physical_offset) == (4000, 4001)
+    slave.shutdown()
+
+
+def test_a_slave_whose_first_file_holds_nothing_may_begin_at_a_later_one(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store", slave=True, commitlog_file_bytes=1000)
+    slave = opened(config)
+    assert slave.put_encoded(0, b"\0\0\1")  # what a loss of power leaves of a first record
+    slave.shutdown()
+    slave = opened(config)
+    assert slave.max_physical_offset == 0
+    assert slave.put_encoded(3000, b"x")
+    assert (slave.min_physical_offset, slave.max_physical_offset) == (3000, 3001)
+    assert [path.name for path in Path(config.commitlog_path).iterdir()] == [f"{3000:020d}"]
+    assert slave.flush()
+    assert slave.shutdown() is False  # no whole record

@@ -1,7 +1,10 @@
 """The codecs, and the files on a disk that fails."""
 
 import errno
+import random
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.timer.log import TimerLog
+from rmq_core.store.timer.recovery import open_timers
+from rmq_core.store.timer.store import TimerConfig
 from rmq_core.store.timer.wheel import TimerWheel
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.timer import (
@@ -23,6 +28,8 @@ from rmq_formats.codecs.timer import (
     encode_done_offset,
 )
 from rmq_formats.errors import FormatError, StoreSizeError
+from tests.store.power_loss import LossyDisk
+from tests.store.small_stores import NOW_MS, config_of, opened, put
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats" / "timer.md").read_text()
 FILE_BYTES = 3 * TIMER_UNIT_BYTES + BLANK.size
@@ -169,3 +176,37 @@ def test_a_wheel_finds_what_is_due_whatever_the_distance() -> None:
     assert wheel.count(9000) == 1
     wheel.clear(9000, 1)
     assert wheel.slot(9000) is None
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_units_that_a_failed_flush_left_in_memory_alone_are_written_again(tmp_path: Path, restarts: bool) -> None:
+    root = tmp_path / "store"
+    root.mkdir()
+    disk = LossyDisk(root)
+    store = opened(config_of(root), disk=disk)
+    message = put(store)
+    assert store.flush()
+    config = TimerConfig(root=str(root), file_bytes=FILE_BYTES)
+
+    def run(write: Callable[[], None]) -> None:
+        with suppress(OSError):
+            write()
+
+    timers = open_timers(config, store, NOW_MS)
+    timers.add(NOW_MS + 5000, message.physical_offset, message.size, 1, NOW_MS, recalls=False)
+    for disk.is_broken in (True, False):
+        timers.queue_offset = 1
+        timers.note(store.max_physical_offset, 0)
+        timers.save(NOW_MS, store.flushed_offset, run)
+        if restarts and disk.is_broken:
+            timers.close()
+            timers = open_timers(config, store, NOW_MS)
+    timers.close()
+    disk.picture(tmp_path / "left", random.Random(1), lose=1.0)
+    store.shutdown()
+    disk.close_kept()
+    left = TimerLog(str(tmp_path / "left" / "timerlog"), FILE_BYTES, Disk())
+    unit = left.read(0)
+    assert unit is not None
+    assert (unit.physical_offset, unit.due_ms) == (message.physical_offset, NOW_MS + 5000)
+    left.close()

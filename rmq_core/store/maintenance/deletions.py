@@ -1,0 +1,74 @@
+"""Deletes topics of an open store: their queues go, and a note keeps a recovery from bringing them back.
+
+Source: ``DefaultMessageStore#deleteTopics``.
+"""
+
+from collections.abc import Collection, Mapping
+
+from rmq_core.store.commitlog.append import Appender
+from rmq_core.store.consumequeue.dropped import DroppedTopics
+from rmq_core.store.maintenance.background import LACKS, Background
+from rmq_core.store.maintenance.reput import LiveDispatch
+from rmq_core.store.parts import StoreParts
+
+
+class TopicDeletions:
+    """Removes the queues of deleted topics. Their messages stay in the log until that is cleaned."""
+
+    def __init__(
+        self, parts: StoreParts, dropped: DroppedTopics, appender: Appender, live: LiveDispatch, background: Background
+    ) -> None:
+        """Delete in a store; ``dropped`` keeps the notes."""
+        self._log = parts.log
+        self._queues = parts.queues
+        self._dispatch = parts.dispatch
+        self._flusher = parts.flusher
+        self._dropped = dropped
+        self._appender = appender
+        self._live = live
+        self._background = background
+        self._begin = 0
+
+    def begin(self) -> None:
+        """Note where the log begins, as the store is opened: what is cleaned later may be there after a kill."""
+        self._begin = self._log.min_offset
+
+    def delete(self, topics: Collection[str]) -> int:
+        """Remove the queues of topics; returns how many had any. ``MessageStore.remove_dropped`` removes their files.
+
+        The log's end is noted for each topic. It is forced first: a note beyond what a loss of power leaves would
+        count for nothing, in the place of an earlier one.
+
+        Raises:
+            OSError: the log cannot be forced, or the note not be written; no topic is deleted then.
+        """
+        if not self._flusher.flush() and self._flusher.fault is not None:
+            raise self._flusher.fault
+        self._live.run()
+        return self.drop(dict.fromkeys(topics, self._log.max_offset))
+
+    def drop(self, ends: Mapping[str, int]) -> int:
+        """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
+
+        The queues' files are left to ``MessageStore.remove_dropped``.
+
+        Args:
+            ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
+
+        Raises:
+            OSError: the note cannot be written; no topic is deleted then.
+        """
+        try:
+            if not self._dropped.note(ends, self._begin):
+                return 0
+        except OSError as error:
+            if error.errno not in LACKS:  # the note may be there: at the next start, what came now would be dead
+                self._flusher.fail(error)
+            raise
+        self._dispatch.writer.forget()
+        removed = self._queues.remove_topics(ends, self._dispatch.offset)
+        for topic in ends:
+            self._appender.forget(topic)
+        self._dispatch.note()
+        self._background.force_soon()
+        return removed

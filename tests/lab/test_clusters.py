@@ -1,0 +1,60 @@
+"""The part ``clusters``: a seed is one run, and what breaks a promise is found."""
+
+import os
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from rmq_core.ha.joint import Joint
+from rmq_core.store.commitlog.flush import LogFlusher
+from tests.lab import clusters
+from tests.lab.rounds import Round, ViolationError
+
+SEED = 5
+
+
+def trace(seed: int, work: Path) -> str:
+    """All steps of a round."""
+    one = Round("clusters", seed, work)
+    one.trace = deque()
+    clusters.play(one)
+    assert one.tally.cases > 0
+    return "\n".join(one.trace)
+
+
+@pytest.mark.long
+def test_a_seed_is_one_run(tmp_path: Path) -> None:
+    """In another process too, where sets of names have another order; the trace ends with sums of both logs."""
+    work = [tmp_path / name for name in ("here", "there")]
+    for path in work:
+        path.mkdir()
+    first = trace(SEED, work[0])
+    code = f"""import pathlib; from tests.lab.test_clusters import trace
+print(trace({SEED}, pathlib.Path({str(work[1])!r})))"""
+    environment = os.environ | {"PYTHONHASHSEED": "4711"}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], env=environment, capture_output=True, check=True,
+        text=True,
+    )  # fmt: skip
+    assert told.stdout.rstrip("\n") == first
+
+
+@pytest.mark.long
+def test_a_slave_that_compares_nothing_and_a_store_that_forces_nothing_are_found(tmp_path: Path) -> None:
+    made = Joint.__init__
+
+    def careless(self: Joint, *arguments: object) -> None:
+        made(self, *arguments)  # type: ignore[arg-type] # as it was called
+        self.is_done = True
+
+    for number, broken in enumerate(
+        [patch.object(Joint, "__init__", careless), patch.object(LogFlusher, "_force", lambda _self, _begin: None)]
+    ):
+        with broken, pytest.raises(ViolationError):  # noqa: PT012 # one of several
+            for seed in range(20):
+                (work := tmp_path / f"{number}.{seed}").mkdir()
+                trace(seed, work)
