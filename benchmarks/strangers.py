@@ -37,7 +37,7 @@ TOPIC: Final = "Healthy"
 _TIMEOUT_S: Final = 60.0
 _BODY: Final = b"x" * 1024
 _PIECE: Final = bytes(64)  # of a slow sender, each second
-_CLAIMED_BYTES: Final = 16 << 20
+_CLAIMED_BYTES: Final = (16 << 20) - 4  # the largest frame, without its length
 _BROUGHT_BYTES: Final = 16 << 10  # of what is claimed: all together take less than maxHeldBytes
 _Stranger = Callable[[str, str], AbstractAsyncContextManager[None]]
 
@@ -169,7 +169,7 @@ async def _slow(broker: str, _: str) -> AsyncIterator[None]:
 async def _claiming(broker: str, _: str) -> AsyncIterator[None]:
     """Each connection claims a frame of the largest size, and brings some of it."""
     head = bytes(frame_head(_message_command("Slow")))
-    begin = (_CLAIMED_BYTES).to_bytes(4, "big") + head[4:] + bytes(_BROUGHT_BYTES)
+    begin = _CLAIMED_BYTES.to_bytes(4, "big") + head[4:] + bytes(_BROUGHT_BYTES)
     async with _connections(broker) as writers, _pieces(writers, begin):
         yield
 
