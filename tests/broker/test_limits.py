@@ -7,7 +7,15 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.remoting.bodies import ConsumeTimeSpans, SubscriptionData, TopicStats, decode_body
+from rmq_core.remoting.bodies import (
+    ConsumerData,
+    ConsumeTimeSpans,
+    HeartbeatData,
+    SubscriptionData,
+    TopicStats,
+    decode_body,
+    encode_body,
+)
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES
@@ -162,6 +170,33 @@ async def test_the_others_are_served_while_the_files_of_a_wide_topic_are_removed
     assert (await deleting).code == 0
     assert [one.name for one in directory.iterdir()] == ["0"]
     assert [one.body for one in messages(await asker.pull("Wide"))] == [b"new"]
+
+
+async def test_the_others_are_served_while_a_client_joins_many_groups_and_leaves_them(asker: Asker) -> None:
+    await asker.send("T")
+    groups, seen = asker.broker.state.consumers.groups, set[int]()
+    data = [
+        ConsumerData(group_name=f"g{number}", subscription_data_set=[SubscriptionData(topic="T")])
+        for number in range(1000)
+    ]
+    beat = encode_body(HeartbeatData(client_id="many", consumer_data_set=data))
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while len(groups) != count:
+                seen.add(len(groups))
+                await asyncio.sleep(0)
+
+    async with RemotingClient() as other:
+        command = request(RequestCode.HEART_BEAT, {}, beat)
+        joining = asyncio.create_task(other.invoke(asker.broker.address, command, PATIENCE_S))
+        await until(1000)
+        assert (await joining).code == 0
+        assert len(seen) > 2
+        seen.clear()
+        leaving = asyncio.create_task(until(0))
+    await leaving
+    assert len(seen) > 2
 
 
 class TestFuzz:
