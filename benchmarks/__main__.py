@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import (
     broker,
     client,
+    engines,
     filters,
     ha,
     lakehouse,
@@ -44,6 +45,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
     return {
         "offline": lambda: offline.figures(work, messages),
         "lakehouse": lambda: lakehouse.figures(work, messages),
+        "engines": lambda: engines.figures(work, messages),
         "verify": lambda: verify.figures(work, messages),
         "remoting": remoting.figures,
         "broker": lambda: broker.figures(work),

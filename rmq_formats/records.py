@@ -65,13 +65,16 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return f"Records({self.path!r}, {self._options!r})"
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over the batches of a scan."""
-        batches = self._batches(self._reading(None, self._condition))
-        if self._condition is None:
-            yield from batches
-            return
-        for batch in batches:
-            yield from pa.Table.from_batches([batch]).filter(self._condition).to_batches()
+        """Iterate over the batches of a scan: at least one, which is empty where there are no rows."""
+        rows = 0
+        for batch in self._batches(self._reading(None, self._condition)):
+            kept = [batch]
+            if self._condition is not None:
+                kept = pa.Table.from_batches([batch]).filter(self._condition).to_batches()
+            rows += sum(part.num_rows for part in kept)
+            yield from kept
+        if not rows:
+            yield pa.RecordBatch.from_pylist([], self.schema)
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()

@@ -29,12 +29,14 @@ SHOWN = {
         r"3 \{'messages': 0", r"rows in the table +([\d,]+)\s+different .* \1\s+messages .* \1\s", r"1\.249,00",
         "version 2: ",
     ],
+    "07_every_engine": ["all the same: True", "access path msgId", "found by its queue: 1"],
 }  # fmt: skip
 # And of one that the original wrote: those that need no Spark.
 SHOWN_OF_THE_ORIGINAL = {
     "02_inside_a_commitlog": ["leads to the record: True", "has its tag's hash:  True", r"found: \[\d+"],
     "03_what_happened_to_this_order": ["%DLQ%golden_cg: step", r"given up .* 2 tries"],
     "05_rebuild_and_verify": ["The store is sound", r"consumequeue +(\d+) of \1 files", r"commitlog.body_crc at \d+"],
+    "07_every_engine": ["all the same: True", "access path msgId", "found by its queue: 1"],
 }
 
 
