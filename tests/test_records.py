@@ -36,10 +36,10 @@ def mixed(golden: Golden) -> Store:
     return Store(golden("mixed") / "store")
 
 
-@pytest.fixture
-def damaged(golden: Golden, tmp_path: Path) -> Store:
+@pytest.fixture(scope="module")
+def damaged(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A store with a damaged body, and with a stretch that is no record."""
-    root = Path(shutil.copytree(golden("mixed") / "store", tmp_path / "damaged"))
+    root = Path(shutil.copytree(golden("mixed") / "store", tmp_path_factory.mktemp("damaged") / "store"))
     places = Store(root).to_table(["physical_offset"])["physical_offset"].to_pylist()
     flip(root, places[1] + 95, SEGMENT_BYTES)
     flip(root, places[900] + 5, SEGMENT_BYTES)
@@ -251,7 +251,6 @@ SOME_TIME = 1_795_000_000_000_000
     ],
 )
 @pytest.mark.parametrize("topic", [None, "Orders"])
-@pytest.mark.usefixtures("small_tasks")
 def test_a_filter_that_is_pushed_gives_the_rows_that_it_selects(
     damaged: Store, condition: Any, topic: str | None
 ) -> None:

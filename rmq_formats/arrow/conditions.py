@@ -27,7 +27,8 @@ _INTEGERS, _STRING, _TIMESTAMP_US, _NULL = (2, 3, 5, 7), 12, 27, 29  # Literal
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 _MIRRORED: Final = {"gt": "lt", "gte": "lte", "lt": "gt", "lte": "gte", "equal": "equal"}
-_MAX_DEPTH: Final = 200  # a filter of more brackets than that is applied, and narrows nothing
+# pyarrow's Substrait of nested calls doubles with each: 12 of them are a megabyte. A filter of more narrows nothing.
+_MAX_CALLS: Final = 12
 
 _Message = Mapping[int, list[Any]]
 
@@ -64,11 +65,13 @@ def conditions(expression: Any, schema: pa.Schema) -> list[Condition]:
         expression: a ``pyarrow.compute.Expression``; it need not be bound.
         schema: of the rows.
     """
+    if str(expression).count("(") > _MAX_CALLS:
+        return []
     try:
         plan = _message(bytes(expression.to_substrait(schema)))
         functions = _functions(plan)
         root = _message(_first(_message(_first(plan, _EXPRESSIONS)), _EXPRESSION))
-        return list(_Reader(schema, functions).conditions(root, 0))
+        return list(_Reader(schema, functions).conditions(root))
     except (pa.ArrowException, ImportError, IndexError, KeyError, ValueError):
         return []  # pyarrow has no Substrait for it, or another one than this knows
 
@@ -90,34 +93,32 @@ class _Reader:
         self._schema = schema
         self._functions = functions
 
-    def conditions(self, expression: _Message, depth: int) -> Iterator[Condition]:
-        if depth > _MAX_DEPTH:
-            return
+    def conditions(self, expression: _Message) -> Iterator[Condition]:
         if _LIST in expression:
             yield from self._listed(_message(_first(expression, _LIST)))
         elif _IF in expression:  # DuckDB's IN: if it is not null then it is one of these, else null
             choice = _message(_first(expression, _IF))
-            if self._literal(_message(_first(choice, _ELSE))) is None and len(choice[_IFS]) == 1:
+            if len(choice[_IFS]) == 1 and _is_null(_message(_first(choice, _ELSE))):
                 then = _message(_first(_message(_first(choice, _IFS)), _THEN))
-                yield from self.conditions(then, depth + 1)
+                yield from self.conditions(then)
         elif _FUNCTION in expression:
             function = _message(_first(expression, _FUNCTION))
             name = self._functions[function.get(_REFERENCE, [0])[0]]
             arguments = [_message(_first(_message(given), _VALUE)) for given in function.get(_ARGUMENTS, [])]
             if name == "and":
                 for argument in arguments:
-                    yield from self.conditions(argument, depth + 1)
+                    yield from self.conditions(argument)
             elif name == "or":
-                yield from self._one_of(arguments, depth)
+                yield from self._one_of(arguments)
             elif name in _MIRRORED and len(arguments) == 2:
                 yield from self._compared(name, *arguments)
 
-    def _one_of(self, arguments: list[_Message], depth: int) -> Iterator[Condition]:
+    def _one_of(self, arguments: list[_Message]) -> Iterator[Condition]:
         """Join alternatives that are all values of one column."""
         values: list[str | int] = []
         columns = set()
         for argument in arguments:
-            found = list(self.conditions(argument, depth + 1))
+            found = list(self.conditions(argument))
             if len(found) != 1 or found[0].comparison is not Comparison.IN:
                 return
             columns.add(found[0].column)
@@ -159,6 +160,10 @@ class _Reader:
                 number: int = literal[kind][0]
                 return number - (1 << 64) if number >> 63 else number
         return _first(literal, _STRING).decode() if _STRING in literal else None
+
+
+def _is_null(expression: _Message) -> bool:
+    return _LITERAL in expression and _NULL in _message(_first(expression, _LITERAL))
 
 
 def _first(message: _Message, field: int) -> Any:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from queue import Queue, SimpleQueue
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
@@ -19,7 +19,7 @@ from rmq_formats.read.task import read_task
 _BATCHES_AHEAD: Final = 4  # of one task, each of some 8 MiB at most; the next read waits for their taker
 _TASKS_AHEAD: Final = 1  # beside those that threads work on
 
-_Item = pa.RecordBatch | BaseException | None
+_Item: TypeAlias = pa.RecordBatch | BaseException | None
 
 
 class _Output:
