@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import CONFLICTS
+from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ATTEMPTS, ExactlyOnceTable
 
 _WRITE = "spark.databricks.delta.write"
@@ -25,7 +26,7 @@ def upsert(
     rows: Callable[[int], DataFrame],
     key: Sequence[str],
     end: int,
-    note: str | None,
+    log: StoreLog,
 ) -> None:
     """Merge the rows not landed yet of the records before ``end``, and set the transaction version, in one commit.
 
@@ -35,7 +36,7 @@ def upsert(
         rows: gives the rows from a physical offset on, with the table's columns.
         key: names of columns, none of which is null in a row.
         end: physical offset, exclusive.
-        note: what the commit says of the log.
+        log: the log, of which the commit notes a mark.
 
     Raises:
         StoreError: each attempt lost a commit conflict.
@@ -45,6 +46,7 @@ def upsert(
         if end <= begin:
             break
         settings = {f"{_WRITE}.txnAppId": table.app_id, f"{_WRITE}.txnVersion": str(end)}
+        note = log.mark(end)
         if note is not None:
             settings[_NOTE] = note
         if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
@@ -59,7 +61,7 @@ def upsert(
     else:
         raise StoreError(f"{table.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
     if table.lands_again:
-        table.settle(end, note)
+        table.settle(end, log)
 
 
 def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: Sequence[str]) -> None:

@@ -53,6 +53,14 @@ class StoreLog:
                 return json.dumps(dict(zip(_MARK, (end, begin, self._crc32(segment, begin, end)), strict=True)))
         return None
 
+    def reaching(self, end: int) -> "StoreLog":
+        """Return this snapshot, or one of now if it ends before an offset: the log may have grown since."""
+        return self if end <= self.end + self.torn else look(self.store)
+
+    def has(self, end: int, mark: str | None) -> bool:
+        """Return whether it reaches an offset, and has the bytes that a mark, if there is one, tells of."""
+        return end <= self.end + self.torn and (mark is None or self.differs(mark) is None)
+
     def differs(self, mark: str) -> tuple[int, int] | None:
         """Return the range of bytes that differ from those of a mark; None if they are the same, or deleted."""
         try:
@@ -76,6 +84,14 @@ class StoreLog:
             with suppress(RmqError):  # topics are then taken from the log itself
                 found |= set(topic_configs(self.storage.read_bytes(path).decode(errors="replace")))
         return frozenset(found)
+
+
+def marked_end(mark: str | None) -> int:
+    """Return the physical offset of a mark; -1 if it is none."""
+    try:
+        return int(json.loads(mark or "")[_MARK[0]])
+    except (ValueError, TypeError, KeyError):  # another program's metadata
+        return -1
 
 
 def look(store: str) -> StoreLog:
@@ -129,6 +145,7 @@ def check_log(log: StoreLog, exported: int, mark: str | None, table: str) -> Non
     Raises:
         StoreError: it was cut off, or is another store's.
     """
+    log = log.reaching(exported)  # another exporter may have landed what was written since
     if exported > log.end + log.torn:
         raise StoreError(
             f"{log.store}: the CommitLog ends at {log.end}, but {table} holds it up to {exported}: "

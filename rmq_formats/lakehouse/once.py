@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import CONFLICTS, Appended, AppendTransaction, DeltaTableLog, TableSnapshot
 from rmq_formats.lakehouse.evolution import misfit, missing
-from rmq_formats.lakehouse.log import StoreLog, check_log
+from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
 from rmq_formats.lakehouse.selection import ExportSelection
-from rmq_formats.lakehouse.standing import Standing, standing
+from rmq_formats.lakehouse.standing import Standing, last_note, standing
 
 STORE_PROPERTY: Final = "rmq.store"
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
@@ -111,11 +111,29 @@ class ExactlyOnceTable:
         """Refuse a log that is not the one that the table was exported from; unless it is to be landed again.
 
         Raises:
-            StoreError: it was cut off, or is another store's.
+            StoreError: it was cut off, or is another store's; or it is to be landed again where rows of another log
+                would be taken for its own as soon as it reaches them.
         """
         found = self.standing()
         if not self.lands_again:
             check_log(log, found.landed, found.note, self.path)
+            last = self._last_note()
+            if last != found.note:
+                check_log(log, marked_end(last), last, self.path)
+        elif self._log.exists():
+            known = look(log.store)
+            if max(found.claimed or 0, marked_end(self._last_note())) > known.end and self._has_rows_behind(known.end):
+                raise StoreError(
+                    f"{self.path}: holds rows behind {known.end}, where the CommitLog ends; delete them first"
+                )
+
+    def _last_note(self) -> str | None:
+        """What the last commit of any selection says of the log; they share the table's offsets."""
+        return last_note(self._log, self._log.snapshot().version, f"{self._selection.lock_id}:")
+
+    def _has_rows_behind(self, end: int) -> bool:
+        table = self._spark.read.format("delta").load(self.path)
+        return not table.where(F.col(self.offset) >= end).isEmpty()
 
     def _standing(self, snapshot: TableSnapshot) -> Standing:
         known = snapshot.transaction_version(self.app_id)
@@ -198,19 +216,19 @@ class ExactlyOnceTable:
             table = table.property(name, value)
         table.property(STORE_PROPERTY, self._selection.store_id).execute()
 
-    def land(self, write: Write, end: int, note: str | None) -> Appended:
+    def land(self, write: Write, end: int, log: StoreLog) -> Appended:
         """Land the rows not landed yet of the records that begin before ``end``, a physical offset.
 
         Args:
             write: appends the rows; called again after a lost race.
             end: exclusive.
-            note: what the commit says of the log.
+            log: the log, of which the commit notes a mark.
 
         Raises:
             StoreError: each attempt lost a commit conflict, or the table does not hold what has landed in it.
         """
         for _ in range(ATTEMPTS):
-            turn = self._turn(end, note)
+            turn = self._turn(end, log)
             if turn is None:
                 return Appended()
             try:
@@ -223,11 +241,11 @@ class ExactlyOnceTable:
         """Force what was committed by other means than ``land``."""
         self._log.force()
 
-    def settle(self, end: int, note: str | None) -> None:
+    def settle(self, end: int, log: StoreLog) -> None:
         """Set the transaction version alone; see ``land``."""
-        self.land(_acknowledge, end, note)
+        self.land(_acknowledge, end, log)
 
-    def _turn(self, end: int, note: str | None) -> Turn | None:
+    def _turn(self, end: int, log: StoreLog) -> Turn | None:
         """Begin an attempt; None if nothing is left to land."""
         selection = self._selection
         transaction = self._log.begin_append()
@@ -241,8 +259,11 @@ class ExactlyOnceTable:
         own = {selection.app_id, selection.lock_id}
         others = any(name.startswith(selection.lock_id) and name not in own for name in snapshot.app_ids())
         shared = self.lands_again or others or snapshot.drops_transactions()
-        versions = {selection.app_id: max(end, found.landed), selection.lock_id: snapshot.version + 1}
-        return Turn(transaction, max(first, selection.starting_physical_offset), end, shared, versions, note)
+        # Behind the end of a log that is not the one that was exported nothing has landed.
+        landed = found.landed if log.reaching(found.landed).has(found.landed, found.note) else end
+        versions = {selection.app_id: max(end, landed), selection.lock_id: snapshot.version + 1}
+        begin = max(first, selection.starting_physical_offset)
+        return Turn(transaction, begin, end, shared, versions, log.mark(end))
 
     def append(self, turn: Turn, frame: DataFrame, finish: Finish = lambda frame: frame) -> Appended:
         """Append rows by Spark, and commit them with the turn's transaction versions.

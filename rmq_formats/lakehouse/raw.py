@@ -146,7 +146,7 @@ class RawExport:
             added, counted = self._files(records, turn) or self._rows(records, turn)
             return added
 
-        added = self._table.land(write, records.end, records.mark)
+        added = self._table.land(write, records.end, records.log)
         return replace(counted, messages=added.rows, files=added.files) if added.committed else Landed()
 
     def _files(self, records: Records, turn: Turn) -> Counted | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_formats.lakehouse.files import split_bytes
+from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.read.plan import ReadPlan
 from rmq_formats.spark.commitlog.batch import plan_of
@@ -20,19 +21,17 @@ class Records:
         spark: the session.
         selection: which messages.
         options: of the source, beyond those of the selection.
-        log_begin: the log's first offset: what was before it is deleted.
         end: the offset.
         topics: how many there may be, for the size of files.
-        mark: of the log at the offset, for the commit; None if there is none.
+        log: they are of.
     """
 
     spark: SparkSession
     selection: ExportSelection
     options: Mapping[str, str]
-    log_begin: int
     end: int
     topics: int
-    mark: str | None
+    log: StoreLog
 
     def frame(self, first: int) -> DataFrame:
         """Read the records that begin at ``first`` or behind it as a DataFrame."""
@@ -45,5 +44,5 @@ class Records:
 
     def _with_splits(self, first: int) -> dict[str, str]:
         processors = self.spark.sparkContext.defaultParallelism
-        span = self.end - max(first, self.log_begin)
+        span = self.end - max(first, self.log.segments[0].start_offset)
         return {**self.options, "splitBytes": str(split_bytes(self.topics, span, processors))}

@@ -137,9 +137,8 @@ class ExportRun:
                     "the log was cut off, or it is another store's; give another --checkpoint"
                 )
             gone = max(gone, self._missing(log, begin, end))
-            options, first = export.source_options(), log.segments[0].start_offset
             force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
-            records = Records(self._spark, export.selection, options, first, end, self._bounds.topics, log.mark(end))
+            records = Records(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
             added = export.land(records)
             progress.landed[export.name] += added
             done = True

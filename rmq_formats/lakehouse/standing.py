@@ -79,6 +79,27 @@ def standing(commits: Commits, version: int, app_id: str, identified: int, *, is
     return Standing(landed, claimed, note=content.note)
 
 
+def last_note(commits: Commits, version: int, prefix: str) -> str | None:
+    """Return what the last commit that made a version's content says of the log, of all selections of one store.
+
+    Args:
+        commits: the table's log.
+        version: of the table.
+        prefix: of the selections' transaction identifiers.
+    """
+    while version >= 0:
+        commit = commits.commit(version)
+        if commit is None or commit.operation == "CLONE":
+            return None
+        if any(name.startswith(prefix) for name in commit.versions):
+            return commit.note
+        restored = commit.restored if commit.operation == "RESTORE" else None
+        if restored is not None and restored >= version:
+            return None
+        version = version - 1 if restored is None else restored
+    return None
+
+
 _NONE = Commit("", None, {}, None)  # none was ever made
 _CLEANED = Commit("", None, {}, None)
 _UNKNOWN = Commit("", None, {}, None)

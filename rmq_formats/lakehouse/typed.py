@@ -179,7 +179,7 @@ class TypedExport:
     def land(self, records: Records) -> Landed:
         """See ``Export``. Bodies are decoded once, for both tables."""
         begin = max(self.exported_end(), self.selection.starting_physical_offset)
-        landed, end, mark = self._table.exported_end(), records.end, records.mark
+        landed, end, log = self._table.exported_end(), records.end, records.log
         decoded = self._decoded(records.frame(begin)).persist()
         try:
             owed = decoded.where(F.col(_OFFSET) >= landed)
@@ -188,26 +188,26 @@ class TypedExport:
             undecoded = F.count_if(~sound & ~F.col("damaged"))
             counted = owed.agg(F.count_if(sound), F.sum(F.when(sound, F.col("size"))), damaged, undecoded).first()
             assert counted is not None  # an aggregate without groups always has one row
-            files = self._land_dead(decoded, end, mark)
+            files = self._land_dead(decoded, end, log)
             if self._topic.key:
                 rows = partial(self._typed, decoded)
-                upsert(self._spark, self._table, rows, self._topic.key, end, mark)
+                upsert(self._spark, self._table, rows, self._topic.key, end, log)
                 messages = counted[0]
             else:
                 table = self._table
-                added = table.land(lambda turn: table.append(turn, self._typed(decoded, turn.begin)), end, mark)
+                added = table.land(lambda turn: table.append(turn, self._typed(decoded, turn.begin)), end, log)
                 files += added.files
                 messages = added.rows
         finally:
             decoded.unpersist()
         return Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
 
-    def _land_dead(self, decoded: DataFrame, end: int, mark: str | None) -> int:
+    def _land_dead(self, decoded: DataFrame, end: int, log: StoreLog) -> int:
         table = self._dead
         if table is None:
             return 0
         dead = decoded.where(F.col("reason").isNotNull()).select(*_DEAD.fieldNames())
-        return table.land(lambda turn: table.append(turn, dead.where(F.col(_OFFSET) >= turn.begin)), end, mark).files
+        return table.land(lambda turn: table.append(turn, dead.where(F.col(_OFFSET) >= turn.begin)), end, log).files
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""

@@ -25,5 +25,6 @@ PARTS = {
         Part("frames", "frames", _play("frames")),
         Part("damage", "flips", _play("damage")),
         Part("kills", "kills", _play("kills")),
+        Part("tables", "steps", _play("tables")),
     )
 }

@@ -7,10 +7,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_formats.errors import FormatError
-from tests.lab import brokers, damage, frames, kills
+from rmq_formats.lakehouse.once import ExactlyOnceTable
+from tests.lab import brokers, damage, frames, kills, tables
 from tests.lab.__main__ import main
 from tests.lab.decoders import fuzz
 from tests.lab.decoders.target import Target
@@ -29,7 +31,7 @@ def played(part: str, seed: int, rounds: int = 1) -> tuple[Tally, list[str]]:
     return runner.tallies[part], told
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [name for name in PARTS if name != "tables"])  # which needs a session
 @pytest.mark.long
 def test_all_holds_at_a_fixed_seed_and_at_a_fresh_one(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "_kill_brokers", lambda _one: None)  # tests/broker/test_kill.py does
@@ -42,6 +44,27 @@ def test_all_holds_at_a_fixed_seed_and_at_a_fresh_one(part: str, monkeypatch: py
         tally, told = played(part, seed)
         assert told == []
         assert tally.cases > 0
+
+
+@pytest.mark.long
+def test_tables_hold_at_a_fixed_seed_and_at_a_fresh_one(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_STEPS", 3)
+    for seed in (FIXED_SEED, secrets.randbits(40)):
+        tally, told = played("tables", seed)
+        assert told == []
+        assert tally.cases == 3
+
+
+@pytest.mark.long
+def test_an_exporter_that_lands_again_what_has_landed_is_found(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "_STEPS", 0)
+    monkeypatch.setattr(tables, "_KINDS", (("raw",),))
+    monkeypatch.setattr(ExactlyOnceTable, "_begin", lambda _self, _found: 0)
+    tally, told = played("tables", FIXED_SEED)
+    assert tally.violations == 1
+    assert re.search(r"raw has \d+ rows twice", told[0])
 
 
 def test_a_store_that_forces_nothing_is_found_and_the_seed_finds_it_again() -> None:

@@ -152,6 +152,25 @@ def test_of_two_that_race_each_row_is_one_s(
     assert exporter.offsets() == placed
 
 
+@MODES
+def test_one_that_began_before_the_log_grew_is_not_refused_where_another_has_landed_more(
+    exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(exporter.store, plain(10))
+    prepare, placed = ExportRun.prepare, []
+
+    def with_another(self: ExportRun) -> None:
+        prepare(self)
+        if not placed:
+            placed.extend(write(exporter.store, plain(20)))
+            assert exporter.run()[0]["messages"] == 20
+
+    monkeypatch.setattr(ExportRun, "prepare", with_another)
+    report, code = exporter.run(*mode)
+    assert (report["messages"], code) == (0, 0)
+    assert exporter.offsets() == placed
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("number", rounds(1))
 def test_a_stream_is_killed_and_another_is_stopped_by_sigterm(exporter: Exporter, number: int) -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -60,3 +61,49 @@ def test_another_log_is_refused_by_a_table_of_keys(exporter: Exporter) -> None:
     write(exporter.store, bodies * 2, FIRST_MS + 1)
     with pytest.raises(StoreError, match=r"of the CommitLog are not those that .*numbers was exported from"):
         exporter.run("--typed", str(spec), table=False)
+
+
+def test_a_table_that_went_on_with_a_cut_log_stands_at_its_end(exporter: Exporter) -> None:
+    write(exporter.store, plain(20), FIRST_MS)
+    exporter.run()
+    placed = write(exporter.store, plain(12), FIRST_MS)
+    with pytest.raises(StoreError, match="the CommitLog ends at"):
+        exporter.run()
+    end = placed[-1] + 1
+    with pytest.raises(StoreError, match=r"table: holds rows behind \d+, where the CommitLog ends; delete them first"):
+        exporter.run("--from-offset", "0")
+    exporter.spark.sql(f"DELETE FROM delta.`{exporter.table}` WHERE physical_offset >= {end}")
+    assert exporter.run("--from-offset", "0")[0]["messages"] == 0
+    assert exporter.run()[0]["messages"] == 0
+    placed = write(exporter.store, [*plain(12), *plain(20)], FIRST_MS)  # beyond where the old one ended
+    assert exporter.run()[0]["messages"] == 20
+    assert exporter.offsets() == placed
+
+
+def test_a_table_of_keys_that_went_on_with_a_cut_log_stands_at_its_end(exporter: Exporter) -> None:
+    topic = {"topic": "Even", "format": "json", "schema": "n INT", "key": ["n"], "table": "numbers"}
+    spec = exporter.work / "spec.json"
+    spec.write_text(json.dumps({"topics": [topic]}))
+    bodies = [("Even", b'{"n": %d}' % number) for number in range(30)]
+    write(exporter.store, bodies[:9], FIRST_MS)
+    exporter.run("--typed", str(spec), table=False)
+    placed = write(exporter.store, bodies[:4], FIRST_MS)
+    exporter.spark.sql(f"DELETE FROM delta.`{exporter.work}/numbers` WHERE physical_offset > {placed[-1]}")
+    exporter.run("--typed", str(spec), "--from-offset", "0", table=False)
+    placed = write(exporter.store, [*bodies[:4], *bodies[10:]], FIRST_MS)
+    assert exporter.run("--typed", str(spec), table=False)[0]["messages"] == 20
+    assert [row.physical_offset for row in exporter.rows("numbers")] == placed
+
+
+def test_a_log_that_is_not_the_one_that_another_selection_was_exported_from_is_refused(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(20), FIRST_MS)
+    exporter.run("--topics", "Even", "--ending-physical-offset", str(placed[10]))
+    exporter.run("--topics", "Odd")
+    there = exporter.offsets()
+    for bodies, said in (([*plain(12), *plain(20)], "are not those that .*table was exported"), (plain(12), "ends at")):
+        shutil.rmtree(exporter.store)
+        write(exporter.store, bodies, FIRST_MS)
+        for arguments in (("--topics", "Even"), ()):
+            with pytest.raises(StoreError, match=said):
+                exporter.run(*arguments)
+    assert exporter.offsets() == there
