@@ -1,23 +1,37 @@
 """Rebuild ConsumeQueue and Index of a store from its CommitLog: ``spark-submit jobs/rebuild.py --store DIR``."""
 
 import argparse
+import functools
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+from rmq_formats.read.stores import find_stores
 from rmq_formats.rebuild.job import check_rebuild, options_from_arguments, rebuild_store
+from rmq_formats.rebuild.several import rebuild_stores
 from rmq_formats.rebuild.tasks import RebuildOptions
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, path_for_all, run_job
+from rmq_formats.spark.job import (
+    EXIT_CLEAN,
+    EXIT_FINDINGS,
+    JobParser,
+    add_stores,
+    is_several,
+    job_parser,
+    path_for_all,
+    run_job,
+)
 from rmq_formats.spark.runner import SparkRunner
 
 
 def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("rebuild", "Rebuild ConsumeQueue and Index of a RocketMQ store from its CommitLog.")
-    job.add_argument("--store", type=path_for_all, required=True, help="the store's root directory, or a URI")
-    job.add_argument("--out", type=path_for_all, help="directory or URI to write to, instead of the store")
+    add_stores(job)
+    job.add_argument(
+        "--out", type=path_for_all, help="directory or URI to write to, instead of the store; of several, by broker"
+    )
     job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all", help="what to rebuild")
     job.add_argument("--consumequeue-file-bytes", type=int, default=CONSUMEQUEUE_FILE_BYTES)
     job.add_argument(
@@ -31,29 +45,45 @@ def parser() -> JobParser:
     return job
 
 
-def options(given: argparse.Namespace) -> RebuildOptions:
-    """Build the rebuild's options from the arguments. Raises OptionError, StoreError."""
+def options(given: argparse.Namespace, store: str) -> RebuildOptions:
+    """Build the options of rebuilding a store from the arguments. Raises OptionError, StoreError."""
     live_topics_of = None
     if given.only_live_topics:
-        live_topics_of = given.topics_json or f"{given.store}/config/topics.json"
+        live_topics_of = given.topics_json or f"{store}/config/topics.json"
     return options_from_arguments(
         given.what, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes, given.index_slots,
-        given.index_entries, delay_levels_ms(given.delay_levels), given.store, live_topics_of,
+        given.index_entries, delay_levels_ms(given.delay_levels), store, live_topics_of,
     )  # fmt: skip
 
 
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
-    check_rebuild(given.store, given.out, options(given))
+    if is_several(given.store):
+        find_stores(given.store)
+        return
+    (store,) = given.store
+    check_rebuild(store, given.out, options(given, store))
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the rebuild on a session."""
     runner = SparkRunner(spark)
-    runner.check_seen("--store", given.store)
-    runner.check_shared("--out" if given.out else "--store", given.out or given.store)
-    report = rebuild_store(given.store, given.out, options(given), runner)
+    if is_several(given.store):
+        return main_several(given, runner)
+    (store,) = given.store
+    runner.check_seen("--store", store)
+    runner.check_shared("--out" if given.out else "--store", given.out or store)
+    report = rebuild_store(store, given.out, options(given, store), runner)
     return report.to_dict(), EXIT_FINDINGS if report.finding_counts else EXIT_CLEAN
+
+
+def main_several(given: argparse.Namespace, runner: SparkRunner) -> tuple[dict[str, Any], int]:
+    """Run the rebuild of several stores."""
+    for place in [given.out] if given.out else [store.path for store in find_stores(given.store)]:
+        runner.check_shared("--out" if given.out else "--store", place)
+    report = rebuild_stores(given.store, given.out, functools.partial(options, given), runner)
+    is_clean = not report.failed and not any(own.finding_counts for _, own in report.reports)
+    return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
 
 
 if __name__ == "__main__":

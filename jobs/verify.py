@@ -5,17 +5,28 @@ import tempfile
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, path_for_all, run_job
+from rmq_formats.read.stores import find_stores
+from rmq_formats.spark.job import (
+    EXIT_CLEAN,
+    EXIT_FINDINGS,
+    JobParser,
+    add_stores,
+    is_several,
+    job_parser,
+    path_for_all,
+    run_job,
+)
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.storage.segments import open_storage
-from rmq_formats.verify.findings import Finding
 from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.job import check_verifiable, refuse_inside_store, verify_store
 from rmq_formats.verify.job_plan import VerifyOptions
 from rmq_formats.verify.report import findings_table
+from rmq_formats.verify.several import brokers_findings_table, refuse_inside_stores, verify_stores
 
 FORMATS: Final = ("delta", "parquet", "json")
 _AS_IN_STORE = "; default: by the store's files"
@@ -24,7 +35,7 @@ _AS_IN_STORE = "; default: by the store's files"
 def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("verify", "Verify a RocketMQ store against its CommitLog. Nothing is written into the store.")
-    job.add_argument("--store", type=path_for_all, required=True, help="the store's root directory, or a URI")
+    add_stores(job)
     job.add_argument("--findings", metavar="PATH", help="write the table of findings to this path")
     job.add_argument("--findings-format", choices=FORMATS, default="json", help="json: JSON lines")
     job.add_argument("--html", metavar="FILE", help="write the HTML report to this file")
@@ -63,28 +74,53 @@ def outputs(given: argparse.Namespace) -> VerifyOutputs:
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
     options(given).check()
-    outputs(given).check(given.store, FORMATS)
+    if is_several(given.store):
+        check_several(given)
+        return
+    (store,) = given.store
+    outputs(given).check(store, FORMATS)
     for option, path in (("--report", given.report), ("--work", given.work)):
-        refuse_inside_store(given.store, option, path)
-    check_verifiable(*open_storage(given.store))
+        refuse_inside_store(store, option, path)
+    check_verifiable(*open_storage(store))
 
 
-def write_delta(spark: SparkSession, findings: tuple[Finding, ...], path: str) -> None:
-    """Write the findings as a Delta table, in the place of an existing one."""
-    rows = spark.createDataFrame(findings_table(findings))
+def check_several(given: argparse.Namespace) -> None:
+    """Refuse arguments that cannot be used for several stores; a broken one is found out later, and reported."""
+    stores = find_stores(given.store)
+    outputs(given).check_several(stores, FORMATS)
+    for option, path in (("--report", given.report), ("--work", given.work)):
+        refuse_inside_stores(stores, option, path)
+
+
+def write_delta(spark: SparkSession, findings: pa.Table, path: str) -> None:
+    """Write a table of findings as a Delta table, in the place of an existing one."""
+    rows = spark.createDataFrame(findings)
     rows.coalesce(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the verification on a session."""
     runner = SparkRunner(spark)
-    runner.check_seen("--store", given.store)
     runner.check_shared("--work", given.work or tempfile.gettempdir())
-    report = verify_store(given.store, options(given), runner, work=given.work)
+    if is_several(given.store):
+        return main_several(given, spark, runner)
+    (store,) = given.store
+    runner.check_seen("--store", store)
+    report = verify_store(store, options(given), runner, work=given.work)
     outputs(given).write(report, datetime.now(UTC))
     if given.findings is not None and given.findings_format == "delta":
-        write_delta(spark, report.findings, given.findings)
+        write_delta(spark, findings_table(report.findings), given.findings)
     return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
+
+
+def main_several(given: argparse.Namespace, spark: SparkSession, runner: SparkRunner) -> tuple[dict[str, Any], int]:
+    """Run the verification of several stores."""
+    report = verify_stores(given.store, options(given), runner, work=given.work)
+    outputs(given).write_several(report)
+    if given.findings is not None and given.findings_format == "delta":
+        write_delta(spark, brokers_findings_table(report), given.findings)
+    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
+    return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,6 +11,15 @@ _AS_IN_STORE: Final = "default: as the store's files have it"
 
 StorePath = Annotated[
     str, typer.Argument(metavar="STORE", help="The store's root directory, or a URI.", show_default=False)
+]
+StorePaths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STORE...",
+        help="The store's root directory, or a URI. Several: more of them, a quoted pattern as '/data/*/store', or a "
+        "TOML file that names them.",
+        show_default=False,
+    ),
 ]
 AnyPath = Annotated[
     str,
@@ -46,6 +56,15 @@ Work = Annotated[
 ]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
+
+
+def several(stores: list[str]) -> list[str] | None:
+    """Return the paths of several stores, absolute or URIs; None where one store is given."""
+    from rmq_formats.read.stores import names_several  # noqa: PLC0415 # --help does not need it
+
+    if len(stores) == 1 and not names_several(stores[0]):
+        return None
+    return [store if "://" in store else str(Path(store).absolute()) for store in stores]
 
 
 def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from rmq_formats.read.stores import BrokerStore
     from rmq_formats.tasks.progress import OnProgress, Progress
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -212,6 +213,12 @@ def progress_by_phase(titles: Mapping[str, str]) -> "Iterator[OnProgress]":
             advance(at.done)
 
         yield tell
+
+
+def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
+    """Print of which brokers' stores the work could not be done, a line each."""
+    for store, reason in failed:
+        console().print(f"{printable(str(store.broker))}: {printable(reason)}", style="red", markup=False)
 
 
 def printable(text: str) -> str:

@@ -1,16 +1,19 @@
 """``rmq rebuild``: rebuilds ConsumeQueue and Index files from the CommitLog, on this machine."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, Report, StorePath, Workers
+from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, Report, StorePaths, Workers, several
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
+
+if TYPE_CHECKING:
+    from rmq_formats.rebuild.tasks import RebuildOptions
 
 
 def rebuild(
-    store: StorePath,
-    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there instead of into the store.")] = None,
+    stores: StorePaths,
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there; of several stores, by broker.")] = None,
     what: Annotated[str, typer.Option(metavar="WHAT", help="What to rebuild: all, consumequeue or index.")] = "all",
     consumequeue_file_bytes: Annotated[
         int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
@@ -38,9 +41,15 @@ def rebuild(
     from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
     from rmq_formats.rebuild.job import options_from_arguments  # noqa: PLC0415
 
-    live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
-    options = options_from_arguments(
-        what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-        delay_levels_ms(delay_levels), store, live_topics_of,
-    )  # fmt: skip
-    return rebuild_run.run(store, out, options, workers=workers, report_file=report, as_json=as_json)
+    def options_of(store: str) -> "RebuildOptions":
+        live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
+        return options_from_arguments(
+            what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
+            delay_levels_ms(delay_levels), store, live_topics_of,
+        )  # fmt: skip
+
+    given = several(stores)
+    if given is not None:
+        return rebuild_run.run_several(given, out, options_of, workers=workers, report_file=report, as_json=as_json)
+    (store,) = stores
+    return rebuild_run.run(store, out, options_of(store), workers=workers, report_file=report, as_json=as_json)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from rmq_core.cli.output import bytes_text, printable
 from rmq_formats.errors import OptionError
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.report import RebuildReport
+from rmq_formats.rebuild.several import OptionsOf, rebuild_stores
 from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 
@@ -27,19 +28,45 @@ def run(
     store: str, out: str | None, options: RebuildOptions, *, workers: int | None, report_file: str | None, as_json: bool
 ) -> int:
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
-    if report_file is not None and not Path(report_file).absolute().parent.is_dir():
-        raise OptionError(f"--report {report_file}: no such directory")
+    _check_report(report_file)
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
         report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress)
-    line = output.json_line(report.to_dict())
+    _write_report(report.to_dict(), report_file, as_json)
+    if not as_json:
+        show(report)
+    return output.EXIT_FINDINGS if report.finding_counts else output.EXIT_CLEAN
+
+
+def run_several(
+    stores: list[str], out: str | None, options_of: OptionsOf, *, workers: int | None, report_file: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
+    _check_report(report_file)
+    with interruptible_workers():
+        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers))
+    _write_report(report.to_dict(), report_file, as_json)
+    if not as_json:
+        for store, own in report.reports:
+            output.console().print(Text(printable(str(store.broker)), style="bold"))
+            show(own)
+        output.show_failed(report.failed)
+    is_clean = not report.failed and not any(own.finding_counts for _, own in report.reports)
+    return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
+
+
+def _check_report(report_file: str | None) -> None:
+    if report_file is not None and not Path(report_file).absolute().parent.is_dir():
+        raise OptionError(f"--report {report_file}: no such directory")
+
+
+def _write_report(report: dict[str, Any], report_file: str | None, as_json: bool) -> None:
+    line = output.json_line(report)
     if report_file is not None:
         Path(report_file).write_bytes(line)
     if as_json:
         with output.Lines() as lines:
             lines.write(line)
-    else:
-        show(report)
-    return output.EXIT_FINDINGS if report.finding_counts else output.EXIT_CLEAN
 
 
 @contextmanager

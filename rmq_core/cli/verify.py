@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson, Report, StorePath, Work, Workers, with_store_sizes
+from rmq_core.cli.arguments import AsOneJson, Report, StorePaths, Work, Workers, several, with_store_sizes
 
 if TYPE_CHECKING:
     from rmq_formats.verify.job_plan import VerifyOptions
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @with_store_sizes
 def verify(
-    store: StorePath,
+    stores: StorePaths,
     *,
     findings: Annotated[
         str | None, typer.Option(metavar="PATH", help="Write the findings to this file, as a table.")
@@ -25,7 +25,7 @@ def verify(
     workers: Workers = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Check a store. Its log, queues, Index, checkpoint and config must be sound and agree.
+    """Check a store, or several. Its log, queues, Index, checkpoint and config must be sound and agree.
 
     Nothing is written into the store, which a broker may have open. Exit codes: 0 sound, 1 findings, 2 could
     not run.
@@ -34,4 +34,7 @@ def verify(
     from rmq_formats.verify.html.outputs import VerifyOutputs  # noqa: PLC0415
 
     outputs = VerifyOutputs(findings, findings_format, html, report)
-    return verify_run.run(store, sizes, outputs, work=work, workers=workers, as_json=as_json)
+    given = several(stores)
+    if given is not None:
+        return verify_run.run_several(given, sizes, outputs, work=work, workers=workers, as_json=as_json)
+    return verify_run.run(stores[0], sizes, outputs, work=work, workers=workers, as_json=as_json)

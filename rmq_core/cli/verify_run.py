@@ -9,6 +9,7 @@ from rich.text import Text
 from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_core.cli.rebuild_run import interruptible_workers
+from rmq_formats.read.stores import find_stores
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Severity
@@ -16,6 +17,7 @@ from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.job import verify_store
 from rmq_formats.verify.job_plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
+from rmq_formats.verify.several import refuse_inside_stores, verify_stores
 
 LISTED: Final = 25  # findings in the table: --json, --findings and --html have more
 _PHASES: Final = {"scan": "Reading the CommitLog", "compare": "Comparing queues and Index"}
@@ -36,6 +38,33 @@ def run(
     else:
         show(report, output.console())
     return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
+
+
+def run_several(
+    stores: list[str],
+    options: VerifyOptions,
+    outputs: VerifyOutputs,
+    *,
+    work: str | None,
+    workers: int | None,
+    as_json: bool,
+) -> int:
+    """Verify several stores, and print the reports. Returns the exit code. Raises RmqError."""
+    found = find_stores(stores)
+    outputs.check_several(found, ("json", "parquet"))
+    refuse_inside_stores(found, "--work", work)
+    with interruptible_workers():
+        report = verify_stores(stores, options, ProcessRunner(workers), work=work)
+    outputs.write_several(report)
+    if as_json:
+        output.print_json(report.to_dict())
+    else:
+        for store, own in report.reports:
+            output.console().print(Text(printable(str(store.broker)), style="bold"))
+            show(own, output.console())
+        output.show_failed(report.failed)
+    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
+    return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
 
 
 def show(report: VerifyReport, console: Console) -> None:

@@ -9,7 +9,7 @@ from rmq_formats.lakehouse.files import split_bytes
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.read.plan import ReadPlan
-from rmq_formats.spark.commitlog.batch import plan_of
+from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import SourceOptions, commitlog_options
 
 
@@ -40,7 +40,9 @@ class Records:
     def plan(self, first: int) -> tuple[SourceOptions, ReadPlan]:
         """Plan the same read as options and tasks; topics that are left out are not filtered yet."""
         given = commitlog_options(self.selection.read_options(first, self.end, self._with_splits(first)))
-        return given, plan_of(given)
+        found = plans_of(given)[0].plan
+        assert found is not None  # a store that is missing is an error here
+        return given, found
 
     def _with_splits(self, first: int) -> dict[str, str]:
         processors = self.spark.sparkContext.defaultParallelism

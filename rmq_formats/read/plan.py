@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_struct, store_timestamp_at
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
@@ -18,11 +20,14 @@ from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range,
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues, walk_queues
-from rmq_formats.storage.segments import Segment, Storage, commitlog_segments
+from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, opened, read_range
 
 POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
 MAX_UNKNOWN_SHARE: Final = 0.25  # bytes of the log that the Index may not cover, for it to be still worth asking
 PLACES_PER_TASK: Final = 20_000
+_SYS_FLAG: Final = head_struct("sys_flag")
+_TIMESTAMP_BYTES: Final = 8
+_STORE_HOST_END: Final = store_timestamp_at(HOST_FLAGS) + _TIMESTAMP_BYTES + HOST_V6_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,9 @@ class _Planner:
         if access_path is AccessPath.INDEX:
             return self._asked_for_index()
         if self.query.msg_id is not None:
-            _, place = self.query.msg_id
+            host, place = self.query.msg_id
+            if not self._is_stored_by(host, place):
+                return self._result(AccessPath.MESSAGE_ID, "no record of the message id's broker is at its place", [])
             return self._result(AccessPath.MESSAGE_ID, "a message id names a place", self._places([place]))
         why_not = []
         if self.query.reads_index:
@@ -203,6 +210,16 @@ class _Planner:
 
     def _segments_of(self, begin: int, end: int) -> tuple[Segment, ...]:
         return tuple(segment for segment in self.segments if segment.start_offset < end and begin < segment.end_offset)
+
+    def _is_stored_by(self, host: Host, place: int) -> bool:
+        """Return whether a host may have stored what is at a place: of several stores this tells which."""
+        for segment in self._segments_of(place, place + 1):
+            with opened(self.storage, segment.path) as file:
+                head = read_range(file, place - segment.start_offset, _STORE_HOST_END).ljust(_STORE_HOST_END, b"\0")
+            wanted = host.to_bytes()
+            at = store_timestamp_at(_SYS_FLAG.unpack_from(head)[0]) + _TIMESTAMP_BYTES
+            return head[at : at + len(wanted)] == wanted
+        return False
 
     def _index_if_fit(self) -> ReadPlan | str:
         """Plan by the Index, with scans of what it does not cover; or return why the Index cannot be used."""

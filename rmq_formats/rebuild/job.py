@@ -32,6 +32,7 @@ from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
@@ -78,6 +79,24 @@ def rebuild_store(
         StoreLayoutError: a layout that a rebuild would get wrong, or unknown files that it would delete.
         StoreError: the disk is full, or a file is in the way.
     """
+    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress), runner)
+
+
+def rebuild_steps(
+    store: str, out: str | None, options: RebuildOptions, parallelism: int, on_progress: OnProgress | None = None
+) -> Steps[RebuildReport]:
+    """Rebuild a store in steps that yield their tasks; see ``rebuild_store``.
+
+    Args:
+        store: root of the store that is read.
+        out: root to publish into; None is the store itself.
+        options: what to rebuild.
+        parallelism: tasks that the log is cut into at least, if it is large enough.
+        on_progress: told after each task.
+
+    Raises:
+        RmqError: as ``rebuild_store`` does.
+    """
     clock = _Clock()
     storage, root = open_storage(store)
     segments = check_rebuild(store, out, options)
@@ -88,13 +107,13 @@ def rebuild_store(
         still_alone = stack.enter_context(area.lock(root))
         area.finish_publishing()
         stack.enter_context(_removed_if_refused(area))
-        splits = plan_splits(storage, segments, min_splits=runner.parallelism)
+        splits = plan_splits(storage, segments, min_splits=parallelism)
         _prepare(area, [storage.version(segment.path) for segment in segments], splits, options)
         clock.mark("plan")
-        scans = _scan(splits, options, area, runner, on_progress)
+        scans = yield from _scan(splits, options, area, on_progress)
         _refuse_marked(scans, root, options)
         clock.mark("scan")
-        written = _write(scans, splits, options, area, runner, on_progress)
+        written = yield from _write(scans, splits, options, area, on_progress)
         _note_written(area, written)
         clock.mark("write")
         still_alone()
@@ -264,15 +283,14 @@ def _scan(
     splits: Sequence[Split],
     options: RebuildOptions,
     area: WorkArea,
-    runner: Runner,
     on_progress: OnProgress | None,
-) -> list[ScanResult]:
+) -> Steps[list[ScanResult]]:
     total = sum(split.size_bytes for split in splits)
     sizes = {split.number: split.size_bytes for split in splits}
     tell = counted_progress(on_progress, "scan", total, lambda result: sizes[result.number])
     partitions = waves.partition_count(splits)
     task = functools.partial(tasks.scan_split, options=options, area=area, partitions=partitions)
-    results = runner.map(task, splits, tell)
+    results: list[ScanResult] = yield Wave(task, splits, tell)
     return waves.mend_seams(splits, results, lambda split, begin: task(split, begin=begin))
 
 
@@ -287,9 +305,8 @@ def _write(
     splits: Sequence[Split],
     options: RebuildOptions,
     area: WorkArea,
-    runner: Runner,
     on_progress: OnProgress | None,
-) -> list[WriteResult]:
+) -> Steps[list[WriteResult]]:
     if area.exists(_WRITTEN):  # an earlier run was killed between its last task and the publication
         return [WriteResult.from_json(line) for line in area.read_text(_WRITTEN).splitlines()]
     waiting: list[int | IndexTask] = []
@@ -298,7 +315,7 @@ def _write(
     if options.consumequeue:
         waiting += range(waves.partition_count(splits))
     task = functools.partial(_write_task, split_count=len(splits), options=options, area=area)
-    return runner.map(task, waiting, counted_progress(on_progress, "write", len(waiting)))
+    return (yield Wave(task, waiting, counted_progress(on_progress, "write", len(waiting))))
 
 
 def _note_written(area: WorkArea, written: Sequence[WriteResult]) -> None:

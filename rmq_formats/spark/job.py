@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.read.stores import names_several
 from rmq_formats.spark.session import session
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
@@ -46,6 +47,22 @@ def job_parser(name: str, description: str) -> JobParser:
     parser = JobParser(prog=f"{name}.py", description=description, allow_abbrev=False)
     parser.add_argument("--report", metavar="FILE", help="write the JSON report to this file, too")
     return parser
+
+
+def add_stores(parser: JobParser) -> None:
+    """Add the argument ``--store`` of a job that takes several; ``is_several`` says whether it was given some."""
+    parser.add_argument(
+        "--store",
+        type=path_for_all,
+        required=True,
+        action="append",
+        help="the store's root directory, or a URI; several: given again, a pattern, or a TOML file that names them",
+    )
+
+
+def is_several(stores: list[str]) -> bool:
+    """Return whether ``--store`` names several stores."""
+    return len(stores) > 1 or names_several(stores[0])
 
 
 def option_name(argument: str) -> str:

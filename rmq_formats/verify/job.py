@@ -23,6 +23,7 @@ from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.spill import queue_partition
 from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.waves import MAX_PARTITIONS, mend_seams, partition_count
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds, job_index, job_queues, job_scan
@@ -87,6 +88,29 @@ def verify_store(
         StoreSizeError: an option that no broker could have.
         OptionError: a work directory that cannot be used.
     """
+    return run_alone(verify_steps(store, options, runner.parallelism, work=work, on_progress=on_progress), runner)
+
+
+def verify_steps(
+    store: str,
+    options: VerifyOptions,
+    parallelism: int,
+    *,
+    work: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Steps[VerifyReport]:
+    """Verify a store in steps that yield their tasks; see ``verify_store``.
+
+    Args:
+        store: root of the store, or a URI.
+        options: the broker's sizes, as far as they are known.
+        parallelism: tasks that the log is cut into at least, if it is large enough.
+        work: directory or URI for intermediate files.
+        on_progress: told after each task.
+
+    Raises:
+        RmqError: as ``verify_store`` does.
+    """
     options.check()
     storage, root = open_storage(store)
     check_verifiable(storage, root)
@@ -95,7 +119,7 @@ def verify_store(
     refuse_inside_store(root, "--work", work)
     area = _work_area(work)
     try:
-        return _Verification(storage, root, options, runner, area, on_progress).run()
+        return (yield from _Verification(storage, root, options, parallelism, area, on_progress).run())
     finally:
         area.remove()
 
@@ -150,14 +174,14 @@ class _Verification:
         storage: Storage,
         root: str,
         options: VerifyOptions,
-        runner: Runner,
+        parallelism: int,
         work: WorkArea,
         on_progress: OnProgress | None,
     ) -> None:
         self.storage, self.root = storage, root
         self.variants = store_variants.recognise(storage, root)
         self.options = options
-        self.runner = runner
+        self.parallelism = parallelism
         self.work = work
         self.on_progress = on_progress
         self.findings = FindingList()
@@ -165,14 +189,14 @@ class _Verification:
         self.phases: dict[str, float] = {}
         self._begin = self._last = time.perf_counter()
 
-    def run(self) -> VerifyReport:
+    def run(self) -> Steps[VerifyReport]:
         """Verify."""
         plan = self._plan()
         self._mark("plan")
-        checks = self._scan(plan)
+        checks = yield from self._scan(plan)
         self._tell_not_checked(checks)
         self._mark("scan")
-        parts, indexes = self._compare(plan, checks)
+        parts, indexes = yield from self._compare(plan, checks)
         self._mark("compare")
         if not self._has_grown(plan):
             self.findings.merge(self.excused)
@@ -215,7 +239,7 @@ class _Verification:
         if self.options.delay_levels_ms is None:
             told = told_delay_levels(self.storage, self.root, segments, sizes.delay_levels_ms)
             sizes = with_delay_levels(sizes, told, self.findings)
-        splits = plan_splits(self.storage, segments, min_splits=self.runner.parallelism)
+        splits = plan_splits(self.storage, segments, min_splits=self.parallelism)
         queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)
         count = min(MAX_PARTITIONS, max(partition_count(splits), -(-len(queues) // QUEUES_PER_PARTITION)))
         parts: list[list[tuple[str, int]]] = [[] for _ in range(count)]
@@ -237,11 +261,11 @@ class _Verification:
 
     # --- scan -----------------------------------------------------------------------------
 
-    def _scan(self, plan: _Plan) -> list[SplitCheck]:
+    def _scan(self, plan: _Plan) -> Steps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         tell = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
         task = functools.partial(check_split, sizes=plan.sizes, work=self.work, partitions=len(plan.queues))
-        checks = self.runner.map(task, plan.splits, tell)
+        checks: list[SplitCheck] = yield Wave(task, plan.splits, tell)
         checks = mend_seams(
             plan.splits,
             checks,
@@ -278,7 +302,7 @@ class _Verification:
 
     # --- compare --------------------------------------------------------------------------
 
-    def _compare(self, plan: _Plan, checks: Sequence[SplitCheck]) -> tuple[list[PartResult], list[IndexResult]]:
+    def _compare(self, plan: _Plan, checks: Sequence[SplitCheck]) -> Steps[tuple[list[PartResult], list[IndexResult]]]:
         job_queues.write_facts(self.work, self._facts(plan, checks))
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.storage, self.root, self.variants, self.findings, self.excused)
@@ -289,7 +313,8 @@ class _Verification:
         task = functools.partial(
             _compare_task, root=self.root, split_count=len(plan.splits), sizes=plan.sizes, work=self.work
         )
-        results = self.runner.map(task, waiting, counted_progress(self.on_progress, "compare", len(waiting)))
+        results: list[PartResult | IndexResult]
+        results = yield Wave(task, waiting, counted_progress(self.on_progress, "compare", len(waiting)))
         for result in results:
             self.findings.merge(result.findings)
             self.excused.merge(result.excused)

@@ -154,18 +154,17 @@ def findings_table(findings: Sequence[Finding]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=FINDINGS_SCHEMA)
 
 
-def write_findings(findings: Sequence[Finding], path: str, file_format: str) -> None:
-    """Write the findings table as one file, local or behind a URI.
+def write_findings(table: pa.Table, path: str, file_format: str) -> None:
+    """Write a table of findings as one file, local or behind a URI.
 
     Args:
-        findings: its rows.
+        table: of ``findings_table``.
         path: of the file.
         file_format: ``json`` (JSON lines) or ``parquet``.
 
     Raises:
         OptionError: another format, or a place that cannot be written.
     """
-    table = findings_table(findings)
     if file_format not in {"json", "parquet"}:
         raise OptionError(f"--findings-format {file_format}: give json or parquet (delta: jobs/verify.py only)")
     try:

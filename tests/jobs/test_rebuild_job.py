@@ -115,10 +115,10 @@ def test_directories_are_those_of_the_driver(module: Any, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     other = "--out" if module is rebuild else "--work"
     given = vars(module.parser().parse_args(["--store", "../store", other, "new/deep"]))
-    assert (given["store"], given[other[2:]]) == (f"{tmp_path}/../store", f"{tmp_path}/new/deep")
+    assert (given["store"], given[other[2:]]) == ([f"{tmp_path}/../store"], f"{tmp_path}/new/deep")
     uri = "s3://b/x?endpoint_override=h:1"
     given = vars(module.parser().parse_args(["--store", uri, other, f"{uri}/y"]))
-    assert (given["store"], given[other[2:]]) == (uri, f"{uri}/y")
+    assert (given["store"], given[other[2:]]) == ([uri], f"{uri}/y")
 
 
 @pytest.mark.parametrize("report", [[], ["--report", "r.json"]])

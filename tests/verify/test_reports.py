@@ -19,7 +19,7 @@ from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.html.page import page
 from rmq_formats.verify.job_plan import VerifyOptions
 from rmq_formats.verify.job_scan import SegmentState
-from rmq_formats.verify.report import FINDINGS_SCHEMA, VerifyReport, write_findings
+from rmq_formats.verify.report import FINDINGS_SCHEMA, VerifyReport, findings_table, write_findings
 from tests.verified_stores import copied, flip_at, patch, verify
 
 WHEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -72,7 +72,7 @@ def test_a_list_of_findings_is_cut_and_says_so() -> None:
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
 def test_findings_are_written_as_a_table(report: VerifyReport, tmp_path: Path, file_format: str) -> None:
     path = tmp_path / "findings"
-    write_findings(report.findings, str(path), file_format)
+    write_findings(findings_table(report.findings), str(path), file_format)
     if file_format == "json":
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     else:
@@ -85,16 +85,16 @@ def test_findings_are_written_as_a_table(report: VerifyReport, tmp_path: Path, f
 def test_findings_with_names_that_are_no_text_are_written(tmp_path: Path) -> None:
     finding = Finding(finding_kinds.LOG_TOPIC, "bad \udcff", topic="\ud800", path="/s/\udcfe")
     for file_format in ("json", "parquet"):
-        write_findings([finding], str(tmp_path / file_format), file_format)
+        write_findings(findings_table([finding]), str(tmp_path / file_format), file_format)
     assert json.loads((tmp_path / "json").read_text("utf-8"))["topic"] == "?"
     assert "Store verification" in page(made([finding]), WHEN, "")
 
 
 def test_tables_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="--findings-format csv"):
-        write_findings([], str(tmp_path / "x"), "csv")
+        write_findings(findings_table([]), str(tmp_path / "x"), "csv")
     with pytest.raises(OptionError, match="--findings"):
-        write_findings([], str(tmp_path / "no" / "x"), "json")
+        write_findings(findings_table([]), str(tmp_path / "no" / "x"), "json")
     with pytest.raises(OptionError, match=r"jobs/verify\.py"):
         VerifyOutputs("x", "delta").check(str(tmp_path), ("json", "parquet"))
     for option in ("findings", "html", "report"):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_formats.read.plan import ReadPlan, Task
+    from rmq_formats.read.stores import BrokerStore
+    from rmq_formats.spark.options.brokers import StorePlan
 
 # Kernels are imported where they are first needed: Spark makes a process of its own for each step of planning.
 
@@ -25,54 +27,87 @@ _log = logging.getLogger("rmq_formats.spark")
 
 
 class TaskPartition(InputPartition):
-    """Input partition: one task of a plan."""
+    """Input partition: one task of a store's plan."""
 
-    def __init__(self, task: "Task") -> None:
+    def __init__(self, task: "Task", store: "BrokerStore | None" = None) -> None:
         super().__init__(None)
         self.task = task
+        self.store = store
 
     def __repr__(self) -> str:
-        return f"TaskPartition({self.task!r})"
+        return f"TaskPartition({self.task!r}, {self.store!r})"
+
+
+class MissingPartition(InputPartition):
+    """Input partition: the row of a store that is not there."""
+
+    def __init__(self, store: "BrokerStore", reason: str) -> None:
+        super().__init__(None)
+        self.store = store
+        self.reason = reason
 
 
 class CommitLogReader(DataSourceReader):
     """Batch reader: plans once, in the driver, and reads one task a partition."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        columns = schemas.check_asked(schemas.COMMITLOG, schema, options.columns)
-        self._options = replace(options, read=replace(options.read, columns=columns))
+        self._columns = schemas.check_read(schemas.COMMITLOG, schema, options)
+        self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks, which freeze the log's end, so that all actions on one ``load()`` see the same rows."""
-        plan = plan_of(self._options)
-        _log.info("%s: %s", self._options.path, plan)
-        return [TaskPartition(task) for task in plan.tasks]
+        """Plan the tasks, which freeze the logs' ends, so that all actions on one ``load()`` see the same rows."""
+        from rmq_formats.spark.options.brokers import mixed  # noqa: PLC0415
+
+        plans = plans_of(self._options)
+        tasks: list[list[InputPartition]] = []
+        for found in plans:
+            _log.info("%s: %s", found.store, found.plan or found.missing)
+            if found.plan is None:
+                tasks.append([MissingPartition(found.store, found.missing or "")])
+            else:
+                tasks.append([TaskPartition(task, found.store) for task in found.plan.tasks])
+        return mixed(tasks)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one task as Arrow batches."""
-        if not isinstance(partition, TaskPartition):
+        if not isinstance(partition, TaskPartition | MissingPartition) or partition.store is None:
             return  # Spark's stand-in for an empty list of partitions
+        from rmq_formats.arrow.schema import COMMITLOG  # noqa: PLC0415
         from rmq_formats.read.task import read_task  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import missing_batch, own_columns, with_broker  # noqa: PLC0415
 
-        yield from read_task(self._options.path, partition.task, self._options.read)
+        store, own = partition.store, own_columns(self._columns, "physical_offset")
+        read = replace(self._options.read_of(store.broker), columns=own)
+        if isinstance(partition, MissingPartition):
+            batches = missing_batch(partition.reason, own, read.mode, COMMITLOG)
+        else:
+            batches = read_task(store.path, partition.task, read)
+        yield from with_broker(batches, store, self._columns)
 
 
-def plan_of(options: SourceOptions) -> "ReadPlan":
-    """Plan a read with these options.
+def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
+    """Plan a read with these options, a plan for each store.
 
     Raises:
-        StoreError: the store cannot be read as asked.
+        StoreError: a store cannot be read as asked, or the stores not together.
         OptionError: the access path does not fit the other options.
     """
     from rmq_formats.read.plan import plan_read  # noqa: PLC0415
+    from rmq_formats.spark.options.brokers import planned, stores_of  # noqa: PLC0415
     from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
-    storage, root = open_storage(options.path)
-    return plan_read(
-        storage,
-        root,
-        options.query,
-        access_path=options.access_path,
-        split_bytes=options.split_bytes,
-        min_tasks=options.min_partitions,
-    )
+    stores = stores_of(options)
+    min_tasks = -(-options.min_partitions // len(stores))
+
+    def plan(store: "BrokerStore") -> "ReadPlan":
+        storage, root = open_storage(store.path)
+        return plan_read(
+            storage,
+            root,
+            options.read_of(store.broker).query,
+            access_path=options.access_path,
+            split_bytes=options.split_bytes,
+            min_tasks=min_tasks,
+        )
+
+    return planned(options, stores, plan)

@@ -4,12 +4,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from rmq_formats.spark.commitlog.batch import plan_of
+from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 
 
 def explain(frame: DataFrame) -> str:
-    """Describe each ``rmq_commitlog`` that a DataFrame reads in one line: path, access path, reason, tasks.
+    """Describe each ``rmq_commitlog`` that a DataFrame reads, a line a store: path, access path, reason, tasks.
 
     It plans the read again, and reads no record. Filters that Spark pushes down are not included.
     """
@@ -17,9 +17,9 @@ def explain(frame: DataFrame) -> str:
     for name, options in _sources(frame):
         if name == "rmq_commitlog":
             given = batch_only(commitlog_options(options))
-            lines.append(f"{name} {given.path}: {plan_of(given)}")
+            lines += [f"{name} {found.store}: {found.plan or found.missing}" for found in plans_of(given)]
         elif name.startswith("rmq_"):
-            lines.append(f"{name} {options.get('path', '')}: read as it stands")
+            lines.append(f"{name} {options.get('path') or options.get('paths', '')}: read as it stands")
     return "\n".join(lines)
 
 

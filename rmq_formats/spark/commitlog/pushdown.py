@@ -7,7 +7,6 @@ too: the reader only must not drop a row that the filter keeps.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -41,8 +40,8 @@ class PushdownCommitLogReader(CommitLogReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
         """Take the filters that a scan can use; hand all of them back for Spark to apply."""
-        query = narrowed(self._options.query, [found for given in filters for found in condition(given)])
-        self._options = replace(self._options, read=replace(self._options.read, query=query))
+        conditions = [found for given in filters for found in condition(given)]
+        self._options = self._options.narrowed(lambda query: narrowed(query, conditions))
         return filters
 
 

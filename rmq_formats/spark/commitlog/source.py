@@ -35,7 +35,7 @@ class CommitLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        return schemas.project(schemas.COMMITLOG, self._options.columns)
+        return schemas.of_read(schemas.COMMITLOG, self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader; it takes Spark's filters only if the option ``pushdown`` asks for it."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_formats.read.derived import UnitRange
+    from rmq_formats.read.stores import BrokerStore
 
 
 class ConsumeQueueSource(DataSource):
@@ -35,7 +36,7 @@ class ConsumeQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        return schemas.project(schemas.CONSUMEQUEUE, self._options.columns)
+        return schemas.of_read(schemas.CONSUMEQUEUE, self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader."""
@@ -49,11 +50,12 @@ class ConsumeQueueSource(DataSource):
 
 
 class UnitPartition(InputPartition):
-    """Input partition: some ranges of units."""
+    """Input partition: some ranges of a store's units."""
 
-    def __init__(self, ranges: "tuple[UnitRange, ...]") -> None:
+    def __init__(self, ranges: "tuple[UnitRange, ...]", store: "BrokerStore") -> None:
         super().__init__(None)
         self.ranges = ranges
+        self.store = store
 
 
 class ConsumeQueueReader(DataSourceReader):
@@ -61,22 +63,32 @@ class ConsumeQueueReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = schemas.check_asked(schemas.CONSUMEQUEUE, schema, options.columns)
+        self._columns = schemas.check_read(schemas.CONSUMEQUEUE, schema, options)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of units; their ends are frozen here."""
         from rmq_formats.read.derived import plan_units  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+        from rmq_formats.spark.options.brokers import mixed, planned, stores_of  # noqa: PLC0415
         from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
         options = self._options
-        storage, root = open_storage(options.path)
-        tasks = plan_units(storage, root, options.query, options.split_bytes, options.min_partitions)
-        return [UnitPartition(ranges) for ranges in tasks]
+        stores = stores_of(options)
+        min_tasks = -(-options.min_partitions // len(stores))
+
+        def plan(store: "BrokerStore") -> "list[tuple[UnitRange, ...]]":
+            storage, root = open_storage(store.path)
+            return plan_units(storage, root, options.read_of(store.broker).query, options.split_bytes, min_tasks)
+
+        plans = planned(options, stores, plan)
+        return mixed([UnitPartition(ranges, found.store) for ranges in found.plan or ()] for found in plans)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one partition as Arrow batches."""
         if not isinstance(partition, UnitPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.derived import read_unit_ranges  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import own_columns, with_broker  # noqa: PLC0415
 
-        yield from read_unit_ranges(self._options.path, partition.ranges, self._columns, self._options.read.mode)
+        store, own = partition.store, own_columns(self._columns, "queue_offset")
+        units = read_unit_ranges(store.path, partition.ranges, own, self._options.read.mode)
+        yield from with_broker(units, store, self._columns)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_formats.read.derived import EntryRange
+    from rmq_formats.read.stores import BrokerStore
 
 
 class IndexSource(DataSource):
@@ -35,7 +36,7 @@ class IndexSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        return schemas.project(schemas.INDEX, self._options.columns)
+        return schemas.of_read(schemas.INDEX, self._options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader."""
@@ -49,11 +50,12 @@ class IndexSource(DataSource):
 
 
 class EntryPartition(InputPartition):
-    """Input partition: a range of entries."""
+    """Input partition: a range of a store's entries."""
 
-    def __init__(self, entries: "EntryRange") -> None:
+    def __init__(self, entries: "EntryRange", store: "BrokerStore") -> None:
         super().__init__(None)
         self.entries = entries
+        self.store = store
 
 
 class IndexReader(DataSourceReader):
@@ -61,21 +63,30 @@ class IndexReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = schemas.check_asked(schemas.INDEX, schema, options.columns)
+        self._columns = schemas.check_read(schemas.INDEX, schema, options)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges of entries; their ends are frozen here."""
         from rmq_formats.read.derived import plan_entries  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+        from rmq_formats.spark.options.brokers import mixed, planned, stores_of  # noqa: PLC0415
         from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
         options = self._options
-        storage, root = open_storage(options.path)
-        return [EntryPartition(own) for own in plan_entries(storage, root, options.split_bytes, options.min_partitions)]
+        stores = stores_of(options)
+        min_tasks = -(-options.min_partitions // len(stores))
+
+        def plan(store: "BrokerStore") -> "list[EntryRange]":
+            return plan_entries(*open_storage(store.path), options.split_bytes, min_tasks)
+
+        plans = planned(options, stores, plan)
+        return mixed([EntryPartition(own, found.store) for own in found.plan or ()] for found in plans)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Read one partition as Arrow batches."""
         if not isinstance(partition, EntryPartition):
             return  # Spark's stand-in for an empty list of partitions
         from rmq_formats.read.derived import read_entry_range  # noqa: PLC0415
+        from rmq_formats.spark.options.brokers import own_columns, with_broker  # noqa: PLC0415
 
-        yield from read_entry_range(self._options.path, partition.entries, self._columns)
+        store, own = partition.store, own_columns(self._columns, "entry")
+        yield from with_broker(read_entry_range(store.path, partition.entries, own), store, self._columns)

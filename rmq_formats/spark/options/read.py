@@ -13,6 +13,10 @@ source lets one take precedence over another).
 - ``startingPhysicalOffset`` and ``endingPhysicalOffset`` choose the records that begin between them.
 - ``key`` is one of the parts of KEYS, ``uniqKey`` the UNIQ_KEY, as in RocketMQ's Index: no rollbacks.
 - ``tags`` is an expression ``a || b``; the tags themselves are compared, not their hashes.
+- ``path`` may be a pattern, ``/data/broker-*/store``, ``load([...])`` takes a list, and ``stores``, or a path that ends
+  in ``.toml``, names a TOML file of several stores (``rmq_formats.read.stores``). Rows have the columns ``cluster``
+  and ``broker_name``; in JSON by queue ``"broker-a:0"`` is a queue of that broker, ``"0"`` one of each.
+- ``missingStores`` ``row`` makes a row of a store that is not there, with ``record_error``.
 - ``accessPath`` ``auto`` gives the rows of a scan. Another one is used as asked: ``consumequeue`` and
   ``index`` give the records that these files name. ``scan`` reads the whole log, ``auto`` skips segments
   that are an hour or more off the wanted times.
@@ -20,13 +24,14 @@ source lets one take precedence over another).
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, AccessPath, Query, Queue, QueueBounds, ReadOptions, parse_tags
 from rmq_formats.spark.options import values
+from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options.values import EARLIEST, LATEST
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20
@@ -39,7 +44,11 @@ class SourceOptions:
     """Parsed options of a read.
 
     Attributes:
-        path: root of the store, absolute or a URI.
+        path: root of the store, absolute or a URI; of several stores the first path, pattern or file that is given.
+        stores: paths, patterns and TOML files of several stores; None where one is read.
+        names_brokers: whether rows have the columns ``cluster`` and ``broker_name``.
+        by_broker: queries of the brokers that offsets or queues are given for; that of the others is ``query``.
+        missing_are_rows: whether a store that is not there becomes a row, rather than an error.
         columns: names in the wanted order; None is all.
         read: query, columns and damage mode.
         access_path: how records are found.
@@ -53,6 +62,10 @@ class SourceOptions:
     """
 
     path: str
+    stores: tuple[str, ...] | None = None
+    names_brokers: bool = False
+    by_broker: Mapping[str, Query] = field(default_factory=dict)
+    missing_are_rows: bool = False
     columns: tuple[str, ...] | None = None
     read: ReadOptions = field(default_factory=lambda: ReadOptions(columns=()))
     access_path: AccessPath = AccessPath.AUTO
@@ -69,8 +82,20 @@ class SourceOptions:
         """Return the query that selects the wanted rows."""
         return self.read.query
 
+    def read_of(self, broker: str | None) -> ReadOptions:
+        """Return the options of reading a broker's store."""
+        return replace(self.read, query=self.by_broker.get(broker or "", self.query))
 
-_COMMON: Final = ("path", "columns", "mode", "splitBytes", "minPartitions")
+    def narrowed(self, narrow: Callable[[Query], Query]) -> "SourceOptions":
+        """Return the options with each query narrowed."""
+        by_broker = {broker: narrow(query) for broker, query in self.by_broker.items()}
+        return replace(self, read=replace(self.read, query=narrow(self.query)), by_broker=by_broker)
+
+
+_BY_QUEUE: Final = (
+    "assign", "startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
+)  # fmt: skip
+_COMMON: Final = ("path", "paths", "stores", "columns", "mode", "splitBytes", "minPartitions")
 _QUEUES: Final = ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets")
 COMMITLOG_OPTIONS: Final = (
     *_COMMON,
@@ -92,6 +117,7 @@ COMMITLOG_OPTIONS: Final = (
     "failOnDataLoss",
     "maxBytesPerTrigger",
     "maxOffsetsPerTrigger",
+    "missingStores",
 )
 CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
 INDEX_OPTIONS: Final = _COMMON
@@ -136,24 +162,26 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
         OptionError: naming the option that is unknown or has a bad value.
     """
     given = GivenOptions("rmq_commitlog", options, COMMITLOG_OPTIONS)
-    query = _queue_query(given)
-    query = replace(
-        query,
-        first_ms=given.get("startingTimestamp", values.timestamp_ms),
-        end_ms=given.get("endingTimestamp", values.timestamp_ms),
-        first_physical_offset=given.get_or("startingPhysicalOffset", values.natural, 0),
-        end_physical_offset=given.get_or("endingPhysicalOffset", values.natural, MAX_LONG),
-        tags=given.get("tags", parse_tags),
-        key=given.get("key", values.text),
-        uniq_key=given.get("uniqKey", values.text),
-        msg_id=given.get("msgId", decode_message_id),
-    )
     common = _common(given)
+    conditions: dict[str, Any] = {
+        "first_ms": given.get("startingTimestamp", values.timestamp_ms),
+        "end_ms": given.get("endingTimestamp", values.timestamp_ms),
+        "first_physical_offset": given.get_or("startingPhysicalOffset", values.natural, 0),
+        "end_physical_offset": given.get_or("endingPhysicalOffset", values.natural, MAX_LONG),
+        "tags": given.get("tags", parse_tags),
+        "key": given.get("key", values.text),
+        "uniq_key": given.get("uniqKey", values.text),
+        "msg_id": given.get("msgId", decode_message_id),
+    }
+    common = _with_queues(common, given).narrowed(lambda query: replace(query, **conditions))
+    missing_are_rows = given.get_or("missingStores", values.missing_stores, False)
+    if missing_are_rows and common.columns is not None and "record_error" not in common.columns:
+        raise OptionError("option missingStores=row needs the column record_error")
     return replace(
         common,
+        missing_are_rows=missing_are_rows,
         read=replace(
             common.read,
-            query=query,
             verify_crc=given.get_or("verifyCrc", values.boolean, True),
             decompress=given.get_or("decompress", values.boolean, False),
         ),
@@ -169,10 +197,8 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
 def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_consumequeue``. Raises OptionError."""
     given = GivenOptions("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
-    common = _common(given)
     return replace(
-        common,
-        read=replace(common.read, query=_queue_query(given)),
+        _with_queues(_common(given), given),
         starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
     )
 
@@ -199,6 +225,8 @@ def stream_only(options: SourceOptions) -> SourceOptions:
     Raises:
         OptionError: an end, which a stream does not have, or an access path whose files lag behind the log.
     """
+    if options.stores is not None or options.names_brokers:
+        raise OptionError("a stream reads one store: begin a query for each, with a checkpoint of its own")
     query = options.query
     ends = [query.end_physical_offset, *(bounds.end_offset for bounds in query.bounds.values())]
     if query.end_ms is not None or min(ends) < MAX_LONG or any(b.end_ms < MAX_LONG for b in query.bounds.values()):
@@ -209,19 +237,49 @@ def stream_only(options: SourceOptions) -> SourceOptions:
 
 
 def _common(given: GivenOptions) -> SourceOptions:
+    ways = sorted(given.names() & {"path", "paths", "stores"})
+    if len(ways) > 1:
+        raise OptionError(f"options {' and '.join(ways)} exclude each other")
     path = given.get("path", values.path)
-    if path is None:
+    stores = given.get("paths", values.path_list)
+    if stores is None and (file := given.get("stores", values.toml_path)) is not None:
+        stores = (file,)
+    if stores is None and path is not None and _names_several(path):
+        stores = (path,)
+    if path is None and stores is None:
         raise OptionError("option path is missing: give the store's root to load()")
+    columns = given.get("columns", values.names)
     return SourceOptions(
-        path=path,
-        columns=given.get("columns", values.names),
+        path=path or (stores or ("",))[0],
+        stores=stores,
+        names_brokers=stores is not None or bool({CLUSTER, BROKER_NAME} & set(columns or ())),
+        columns=columns,
         read=ReadOptions(columns=(), mode=given.get_or("mode", values.mode, Mode.PERMISSIVE)),
         split_bytes=given.get_or("splitBytes", values.size, DEFAULT_SPLIT_BYTES),
         min_partitions=given.get_or("minPartitions", values.positive, 1),
     )
 
 
-def _queue_query(given: GivenOptions) -> Query:
+def _names_several(path: str) -> bool:
+    if not path.endswith(".toml") and not set("*?[") & set(path):
+        return False
+    from rmq_formats.read.stores import names_several  # noqa: PLC0415 # kernels, see ``commitlog.batch``
+
+    return names_several(path)
+
+
+def _with_queues(options: SourceOptions, given: GivenOptions) -> SourceOptions:
+    """Return the options with the query of the queues that are asked for, and one for each broker that is named."""
+    named: set[str] = set()
+    for name in _BY_QUEUE:
+        named |= given.get(name, values.brokers_named) or frozenset()
+    if named and not options.names_brokers:
+        raise OptionError(f"queues of broker {min(named)}: name brokers where several stores are read")
+    by_broker = {broker: _queue_query(given, broker) for broker in sorted(named)}
+    return replace(options, read=replace(options.read, query=_queue_query(given, None)), by_broker=by_broker)
+
+
+def _queue_query(given: GivenOptions, broker: str | None) -> Query:
     ways = sorted(given.names() & {"subscribe", "subscribePattern", "assign"})
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(ways)} exclude each other")
@@ -229,12 +287,12 @@ def _queue_query(given: GivenOptions) -> Query:
     query = Query(
         topics=None if topics is None else frozenset(topics),
         topic_pattern=given.get("subscribePattern", values.pattern),
-        queues=given.get("assign", values.assignment),
+        queues=given.get("assign", lambda text: values.assignment(values.for_broker(text, broker))),
     )
-    starts = _by_queue(given, "startingOffsets", values.offsets(EARLIEST))
-    ends = _by_queue(given, "endingOffsets", values.offsets(LATEST))
-    first_times = _by_queue(given, "startingOffsetsByTimestamp", values.times)
-    end_times = _by_queue(given, "endingOffsetsByTimestamp", values.times)
+    starts = _by_queue(given, "startingOffsets", values.offsets(EARLIEST), broker)
+    ends = _by_queue(given, "endingOffsets", values.offsets(LATEST), broker)
+    first_times = _by_queue(given, "startingOffsetsByTimestamp", values.times, broker)
+    end_times = _by_queue(given, "endingOffsetsByTimestamp", values.times, broker)
     queues = starts.keys() | ends.keys() | first_times.keys() | end_times.keys()
     for topic, queue_id in sorted(queues):
         if not query.reads_queues:
@@ -253,5 +311,7 @@ def _queue_query(given: GivenOptions) -> Query:
     return replace(query, bounds=bounds)
 
 
-def _by_queue(given: GivenOptions, name: str, parse: Callable[[str], dict[Queue, int]]) -> dict[Queue, int]:
-    return given.get_or(name, parse, {}) if name in given.names() else {}
+def _by_queue(
+    given: GivenOptions, name: str, parse: Callable[[str], dict[Queue, int]], broker: str | None
+) -> dict[Queue, int]:
+    return given.get_or(name, lambda text: parse(values.for_broker(text, broker)), {})

@@ -1,7 +1,7 @@
 """Spark schemas of the sources, and the projection to the columns of a read."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import (
     ArrayType,
@@ -17,6 +17,9 @@ from pyspark.sql.types import (
 )
 
 from rmq_formats.errors import OptionError
+
+if TYPE_CHECKING:
+    from rmq_formats.spark.options.read import SourceOptions
 
 _STRING, _INT, _LONG, _TIMESTAMP = StringType(), IntegerType(), LongType(), TimestampType()
 
@@ -72,6 +75,25 @@ INDEX: Final = _schema(
         ("previous_entry", _INT),
     ]
 )
+
+CLUSTER: Final = "cluster"
+BROKER_NAME: Final = "broker_name"
+_BROKER: Final = _schema([(CLUSTER, _STRING), (BROKER_NAME, _STRING)])
+
+
+def with_brokers(full: StructType) -> StructType:
+    """Return a schema with the columns that tell several stores apart, behind the others."""
+    return StructType([*full.fields, *_BROKER.fields])
+
+
+def of_read(full: StructType, options: "SourceOptions") -> StructType:
+    """Return the schema of a read: all columns, or those of the option ``columns``. Raises OptionError."""
+    return project(with_brokers(full) if options.names_brokers else full, options.columns)
+
+
+def check_read(full: StructType, asked: StructType, options: "SourceOptions") -> tuple[str, ...]:
+    """Return the columns that a read produces, see ``check_asked``. Raises OptionError."""
+    return check_asked(with_brokers(full) if options.names_brokers else full, asked, options.columns)
 
 
 def project(full: StructType, columns: tuple[str, ...] | None) -> StructType:

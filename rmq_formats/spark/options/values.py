@@ -110,6 +110,74 @@ def pattern(text: str) -> str:
     return text
 
 
+def for_broker(text: str, broker: str | None) -> str:
+    """Keep of queues by topic those that a broker has: ``broker:0`` is that broker's alone, ``0`` everybody's.
+
+    Args:
+        text: ``{"topic": {"0": 123, "broker-a:0": 100}}`` or ``{"topic": [0, "broker-a:1"]}``; else returned as it is.
+        broker: its name; None keeps the queues of everybody.
+    """
+    if not text.lstrip().startswith("{"):
+        return text
+    kept: dict[str, Any] = {}
+    for topic, queues in json_object(text).items():
+        if isinstance(queues, dict):
+            everybodys = {name: value for name, value in queues.items() if ":" not in name}
+            own = {_queue(name): value for name, value in queues.items() if _broker(name) == broker is not None}
+            kept[topic] = everybodys | own
+        elif isinstance(queues, list):
+            texts = [name for name in queues if isinstance(name, str) and ":" in name]
+            own_ids = [int(_queue(name)) for name in texts if _broker(name) == broker is not None]
+            kept[topic] = [queue_id for queue_id in queues if queue_id not in texts] + own_ids
+        else:
+            kept[topic] = queues
+    return json.dumps(kept)
+
+
+def brokers_named(text: str) -> frozenset[str]:
+    """Return the brokers that queues by topic name, see ``for_broker``."""
+    if not text.lstrip().startswith("{"):
+        return frozenset()
+    names = [name for queues in json_object(text).values() if isinstance(queues, dict | list) for name in queues]
+    return frozenset(_broker(name) or "" for name in names if isinstance(name, str) and ":" in name)
+
+
+def _broker(name: str) -> str | None:
+    return name.rpartition(":")[0] or None
+
+
+def _queue(name: str) -> str:
+    queue_id = name.rpartition(":")[2]
+    if not _INTEGER.fullmatch(queue_id):
+        raise ValueError(f"queue {name!r} must be a number, or broker:number")
+    return queue_id
+
+
+def path_list(text: str) -> tuple[str, ...]:
+    """Parse a JSON list of paths, as Spark hands over those of ``load([...])``."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
+        raise ValueError("expected a list of paths")
+    return tuple(path(one) for one in found)
+
+
+def toml_path(text: str) -> str:
+    """Parse the path of a TOML file that names stores."""
+    if not text.endswith(".toml"):
+        raise ValueError("expected a TOML file that names brokers and roots, such as cluster.toml")
+    return path(text)
+
+
+def missing_stores(text: str) -> bool:
+    """Parse whether stores that are not there become rows."""
+    if text.lower() not in {"fail", "row"}:
+        raise ValueError("expected fail or row")
+    return text.lower() == "row"
+
+
 def path(text: str) -> str:
     """Parse a local path, made absolute, or a URI; a store's ``commitlog`` stands for the store."""
     if not text:

@@ -1,16 +1,18 @@
 """Output files of a verification: table of findings, HTML page, JSON report."""
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from rmq_formats.errors import OptionError
+from rmq_formats.read.stores import BrokerStore
 from rmq_formats.verify.html.page import page
 from rmq_formats.verify.job import refuse_inside_store
-from rmq_formats.verify.report import VerifyReport, write_findings
+from rmq_formats.verify.report import VerifyReport, findings_table, write_findings
+from rmq_formats.verify.several import BrokersReport, brokers_findings_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,20 @@ class VerifyOutputs:
             if path is not None and "://" not in path and not Path(path).absolute().parent.is_dir():
                 raise OptionError(f"{option} {path}: no such directory")
 
+    def check_several(self, stores: Sequence[BrokerStore], formats: Collection[str]) -> None:
+        """Refuse outputs that cannot be written for several stores. Raises OptionError."""
+        if self.html is not None:
+            raise OptionError(f"--html {self.html}: is a page of one store")
+        for store in stores:
+            self.check(store.path, formats)
+
+    def write_several(self, report: BrokersReport[VerifyReport]) -> None:
+        """Write the files on several stores; a Delta table is left to the caller. Raises OptionError."""
+        if self.findings is not None and self.findings_format != "delta":
+            write_findings(brokers_findings_table(report), self.findings, self.findings_format)
+        if self.report is not None:
+            _write_text("--report", self.report, json.dumps(report.to_dict()) + "\n")
+
     def write(self, report: VerifyReport, verified_at: datetime) -> None:
         """Write the files; a Delta table is left to the caller.
 
@@ -50,7 +66,7 @@ class VerifyOutputs:
             OptionError: a file that cannot be written.
         """
         if self.findings is not None and self.findings_format != "delta":
-            write_findings(report.findings, self.findings, self.findings_format)
+            write_findings(findings_table(report.findings), self.findings, self.findings_format)
         if self.html is not None:
             _write_text("--html", self.html, page(report, verified_at, own_version()))
         if self.report is not None:

@@ -1,0 +1,49 @@
+"""Rebuild of several stores in common waves of tasks."""
+
+from collections.abc import Callable, Sequence
+
+from rmq_formats.errors import OptionError
+from rmq_formats.read.stores import BrokerStore, find_stores
+from rmq_formats.rebuild.job import rebuild_steps
+from rmq_formats.rebuild.report import RebuildReport
+from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.storage.segments import split_query
+from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.together import Steps
+from rmq_formats.verify.several import BrokersReport, run_on_stores
+
+OptionsOf = Callable[[str], RebuildOptions]
+
+
+def rebuild_stores(
+    given: Sequence[str], out: str | None, options_of: OptionsOf, runner: Runner
+) -> BrokersReport[RebuildReport]:
+    """Rebuild several stores, whose tasks run mixed, and publish each one whole.
+
+    Args:
+        given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        out: directory or URI below which each broker's files are published by its name; None is in the stores.
+        options_of: what to rebuild, for the store at a path.
+        runner: where the tasks run.
+
+    Raises:
+        RmqError: the stores cannot be told, or none of them can be rebuilt.
+    """
+    stores = find_stores(given)
+    parallelism = -(-runner.parallelism // len(stores))
+    steps = [_steps(store, out, options_of, parallelism) for store in stores]
+    return run_on_stores("rebuild", given, stores, steps, runner)
+
+
+def _steps(store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int) -> Steps[RebuildReport]:
+    target = None if out is None else _below(out, store)
+    return (yield from rebuild_steps(store.path, target, options_of(store.path), parallelism))
+
+
+def _below(out: str, store: BrokerStore) -> str:
+    """Return where a broker's files go: its name below ``out``."""
+    name = str(store.broker)
+    if any(part in {"", ".", ".."} for part in name.split("/")):
+        raise OptionError(f"--out {out}: broker {name!r} is no name of a directory")
+    location, query = split_query(out) if "://" in out else (out, "")
+    return f"{location.rstrip('/')}/{name}{query}"

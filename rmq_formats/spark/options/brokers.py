@@ -1,0 +1,99 @@
+"""The stores of a read with Spark, and the columns that tell their brokers; loads the kernels."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.read.stores import BrokerStore, find_stores, plan_stores
+from rmq_formats.spark.options.read import SourceOptions
+from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
+
+_Plan = TypeVar("_Plan")
+_Task = TypeVar("_Task")
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan(Generic[_Plan]):
+    """A store of a read with its plan, or the line that says why it is missing."""
+
+    store: BrokerStore
+    plan: _Plan | None
+    missing: str | None = None
+
+
+def planned(
+    options: SourceOptions, stores: Sequence[BrokerStore], plan: Callable[[BrokerStore], _Plan]
+) -> list[StorePlan[_Plan]]:
+    """Plan the read of all stores.
+
+    Raises:
+        StoreNotFoundError: a store is missing, and the option missingStores does not make a row of it.
+        RmqError: a store cannot be read.
+    """
+    plans: list[StorePlan[_Plan]] = []
+    for store, found in zip(stores, plan_stores(stores, plan), strict=True):
+        if not isinstance(found, StoreNotFoundError):
+            plans.append(StorePlan(store, found))
+        elif options.missing_are_rows and options.read.mode is not Mode.FAILFAST:
+            plans.append(StorePlan(store, None, str(found)))
+        else:
+            more = "; option missingStores=row makes a row of it" if options.stores is not None else ""
+            raise StoreNotFoundError(f"{found}{more}") from found
+    return plans
+
+
+def stores_of(options: SourceOptions) -> tuple[BrokerStore, ...]:
+    """Find the stores that the options name. Raises OptionError, StoreError."""
+    if not options.names_brokers:
+        return (BrokerStore(options.path),)
+    stores = find_stores(options.stores or (options.path,))
+    unknown = sorted(options.by_broker.keys() - {store.broker for store in stores})
+    if unknown:
+        brokers = ", ".join(str(store.broker) for store in stores)
+        raise OptionError(f"queues of broker {unknown[0]}, of which no store is read; there are {brokers}")
+    return stores
+
+
+def mixed(tasks: Iterable[Iterable[_Task]]) -> list[_Task]:
+    """Put the tasks of several stores into one list, in turns, so that no store's disk has all workers."""
+    return [task for turn in zip_longest(*tasks) for task in turn if task is not None]
+
+
+def own_columns(columns: tuple[str, ...], instead: str) -> tuple[str, ...]:
+    """Return the columns that a store's files give; ``instead`` where there is none, for the number of rows."""
+    return tuple(name for name in columns if name not in {CLUSTER, BROKER_NAME}) or (instead,)
+
+
+def with_broker(
+    batches: Iterable[pa.RecordBatch], store: BrokerStore, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Add the columns that tell a store's broker, where they are wanted."""
+    if not {CLUSTER, BROKER_NAME} & set(columns):
+        yield from batches
+        return
+    told = {CLUSTER: store.cluster, BROKER_NAME: store.broker}
+    for batch in batches:
+        arrays = [
+            pa.repeat(pa.scalar(told[name], pa.string()), batch.num_rows) if name in told else batch.column(name)
+            for name in columns
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def missing_batch(reason: str, columns: tuple[str, ...], mode: Mode, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Build the row of a store that is not there; none in DROPMALFORMED.
+
+    Args:
+        reason: its ``record_error``.
+        columns: of the store's files, ``record_error`` among them.
+        mode: of the read.
+        schema: of all such columns.
+    """
+    if mode is not Mode.DROPMALFORMED:
+        row = dict.fromkeys(columns) | {"record_error": reason}
+        yield pa.RecordBatch.from_pylist([row], schema=pa.schema([schema.field(name) for name in columns]))

@@ -1,0 +1,152 @@
+"""Verification of several stores in common waves of tasks, and the report by broker of jobs over several stores."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from rmq_formats.errors import StoreError
+from rmq_formats.read.stores import BrokerStore, find_stores
+from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.together import Steps, run_together
+from rmq_formats.verify.job import refuse_inside_store, verify_steps
+from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.report import VerifyReport, findings_table
+
+
+class StoreReport(Protocol):
+    """Report on one store."""
+
+    @property
+    def messages(self) -> int:
+        """Records of the log."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of these records."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to a JSON report."""
+        ...
+
+
+Report = TypeVar("Report", bound=StoreReport)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersReport(Generic[Report]):
+    """Reports on several stores.
+
+    Attributes:
+        job: the job's name.
+        given: what names the stores.
+        stores: the stores.
+        outcomes: of each store its report, or the error that has ended its job.
+        seconds: of the whole run.
+    """
+
+    job: str
+    given: Sequence[str]
+    stores: tuple[BrokerStore, ...]
+    outcomes: list[Report | Exception]
+    seconds: float
+
+    @property
+    def reports(self) -> list[tuple[BrokerStore, Report]]:
+        """The stores that the job was done for."""
+        both = zip(self.stores, self.outcomes, strict=True)
+        return [(store, outcome) for store, outcome in both if not isinstance(outcome, Exception)]
+
+    @property
+    def failed(self) -> list[tuple[BrokerStore, str]]:
+        """The stores that it could not be done for, and why."""
+        both = zip(self.stores, self.outcomes, strict=True)
+        return [(store, str(outcome)) for store, outcome in both if isinstance(outcome, Exception)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the job's JSON report."""
+        done = [report for _, report in self.reports]
+        size = sum(report.bytes for report in done)
+        brokers = []
+        for store, outcome in zip(self.stores, self.outcomes, strict=True):
+            names = {"cluster": store.cluster, "broker_name": store.broker}
+            if isinstance(outcome, Exception):
+                brokers.append({**names, "store": store.path, "error": str(outcome)})
+            else:
+                brokers.append({**names, **outcome.to_dict()})
+        return {
+            "job": self.job,
+            "store": ", ".join(self.given),
+            "messages": sum(report.messages for report in done),
+            "bytes": size,
+            "seconds": self.seconds,
+            "bytes_per_second": round(size / self.seconds) if self.seconds else 0,
+            "failed": len(self.failed),
+            "brokers": brokers,
+        }
+
+
+def run_on_stores(
+    job: str, given: Sequence[str], stores: tuple[BrokerStore, ...], steps: Sequence[Steps[Report]], runner: Runner
+) -> BrokersReport[Report]:
+    """Run a job on several stores.
+
+    Args:
+        job: its name.
+        given: what names the stores.
+        stores: the stores.
+        steps: the job on each of them.
+        runner: where the tasks run.
+
+    Raises:
+        StoreError: it could be done for none of them.
+    """
+    begin = time.perf_counter()
+    outcomes = run_together(steps, runner)
+    report = BrokersReport(job, given, stores, outcomes, round(time.perf_counter() - begin, 3))
+    if not report.reports:
+        store, reason = report.failed[0]
+        more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
+        raise StoreError(f"no {job} could be done: the store of broker {store.broker} not: {reason}{more}")
+    return report
+
+
+def verify_stores(
+    given: Sequence[str], options: VerifyOptions, runner: Runner, *, work: str | None = None
+) -> BrokersReport[VerifyReport]:
+    """Verify several stores, whose tasks run mixed.
+
+    Args:
+        given: paths, patterns and TOML files that name the stores, see ``rmq_formats.read.stores``.
+        options: the brokers' sizes, as far as they are known, the same for all.
+        runner: where the tasks run.
+        work: directory or URI for intermediate files.
+
+    Raises:
+        RmqError: the stores cannot be told, or none of them can be verified.
+    """
+    stores = find_stores(given)
+    parallelism = -(-runner.parallelism // len(stores))
+    steps = [verify_steps(store.path, options, parallelism, work=work) for store in stores]
+    return run_on_stores("verify", given, stores, steps, runner)
+
+
+def refuse_inside_stores(stores: Sequence[BrokerStore], option: str, path: str | None) -> None:
+    """Refuse an output path inside one of the stores. Raises OptionError."""
+    for store in stores:
+        refuse_inside_store(store.path, option, path)
+
+
+def brokers_findings_table(report: BrokersReport[VerifyReport]) -> pa.Table:
+    """Convert the findings of all stores to an Arrow table, a row each, with their cluster and broker."""
+    tables = []
+    for store, own in report.reports:
+        table = findings_table(own.findings)
+        for name, value in (("cluster", store.cluster), ("broker_name", store.broker)):
+            table = table.append_column(name, pa.repeat(pa.scalar(value, pa.string()), table.num_rows))
+        tables.append(table)
+    return pa.concat_tables(tables)
