@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 TEST_DIR ?= $(shell test "$$(df -BG --output=avail /dev/shm 2>/dev/null | tr -dc '0-9\n' | tail -n 1)" -ge 12 2>/dev/null && echo /dev/shm)
 PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 
-.PHONY: help install demo test check test-one torture lab lint bench format clean
+.PHONY: help install demo test check test-one test-matrix torture lab lint bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,7 +37,8 @@ $(STAMP): pyproject.toml constraints.txt
 .PHONY: delta-jars
 delta-jars:
 	@jars=$$($(BIN)/python -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "jars")'); \
-	for artifact in delta-spark_4.2_2.13:4.4.0 delta-storage:4.4.0; do \
+	delta=$$($(BIN)/python -c 'from rmq_formats.spark.session import delta_package; print(delta_package())'); \
+	for artifact in $${delta#io.delta:} delta-storage:$${delta##*:}; do \
 	  test -e "$$jars/$${artifact/:/-}.jar" || mvn -q -B dependency:copy -Dartifact="io.delta:$$artifact" \
 	    -DoutputDirectory="$$jars" || echo "no Maven: Spark itself will fetch Delta when it is first used" >&2; \
 	done
@@ -59,6 +60,9 @@ compiled-tests: install
 
 test-one: install ## the tests of one folder, file or name: make test-one K=tests/store, K=test_power
 	$(PYTEST) $(if $(wildcard $(K)),"$(K)",-k "$(or $(K),$(error K names a folder, a file or a part of a test's name))")
+
+test-matrix: install ## the tests of sources and jobs on each Spark, one after the other: make test-matrix SPARK="4.0 4.3"
+	$(BIN)/python -m tools.matrix $(SPARK)
 
 torture: install ## kills, losses of power, damage and flips at random, RMQ_TORTURE=50 times as many as in the tests (new ones: make lab)
 	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --timeout 0 -m torture

@@ -11,9 +11,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_udfs.arrow import ArrowFunction
 
 _CORRUPT: Final = "__rmq_corrupt"
 _END: Final = "__rmq_end"
@@ -89,8 +90,7 @@ def _library_body(body: Column, decoder: Callable[[], Decode], columns: StructTy
         return decoded(bodies, cached[0], value_type)
 
     result = StructType([StructField("value", columns), StructField("reason", StringType())])
-    column: Column = arrow_udf(decode, result)(body)
-    return column
+    return ArrowFunction(decode, result)(body)
 
 
 def decoded(bodies: pa.Array, decode: Decode, value_type: pa.DataType) -> pa.Array:

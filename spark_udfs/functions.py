@@ -5,11 +5,12 @@ texts, which could only be parsed with a running session.
 """
 
 import pyarrow as pa
-from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType
 
+from spark_udfs.arrow import arrow_function
 
-@arrow_udf(MapType(StringType(), StringType()))
+
+@arrow_function(MapType(StringType(), StringType()))
 def rmq_properties(block: pa.Array) -> pa.Array:
     """Decode properties from their bytes in a record, ``name 0x01 value 0x02`` repeated; null for null."""
     from rmq_formats.arrow.functions import properties  # noqa: PLC0415
@@ -17,7 +18,7 @@ def rmq_properties(block: pa.Array) -> pa.Array:
     return properties(block)
 
 
-@arrow_udf(LongType())
+@arrow_function(LongType())
 def rmq_tags_code(tags: pa.Array) -> pa.Array:
     """Compute the tags code of a ConsumeQueue unit: Java's ``String.hashCode`` with its sign; 0 without tags."""
     from rmq_formats.arrow.functions import tags_codes  # noqa: PLC0415
@@ -25,7 +26,7 @@ def rmq_tags_code(tags: pa.Array) -> pa.Array:
     return tags_codes(tags)
 
 
-@arrow_udf(IntegerType())
+@arrow_function(IntegerType())
 def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
     """Compute the hash under which an IndexFile keeps a key of a topic; null if either is."""
     from rmq_formats.arrow.functions import key_hashes  # noqa: PLC0415
@@ -33,7 +34,7 @@ def rmq_key_hash(topic: pa.Array, key: pa.Array) -> pa.Array:
     return key_hashes(topic, key)
 
 
-@arrow_udf(IntegerType())
+@arrow_function(IntegerType())
 def rmq_crc32(body: pa.Array) -> pa.Array:
     """Compute CRC-32 without its highest bit, as RocketMQ keeps it in ``body_crc``; null for null."""
     from rmq_formats.arrow.functions import body_crcs  # noqa: PLC0415

@@ -19,6 +19,8 @@ from rmq_core.cli import consume, generate, output, produce, query, rebuild, rep
 from rmq_core.cli.admin import app as admin
 from rmq_core.cli.dump import command as dump
 from rmq_core.cli.inspect import command as inspect
+from rmq_core.cli.jobs import JOBS, JobCommand, job_command
+from rmq_core.cli.notebooks import notebooks
 from rmq_core.cli.servers import broker, namesrv, standalone
 from rmq_formats.errors import RmqError
 
@@ -30,6 +32,8 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "rebuild": rebuild.rebuild,
     "verify": verify.verify,
     "repair": repair.repair,
+    **{name: job_command(name) for name in JOBS},
+    "notebooks": notebooks,
     "namesrv": namesrv.namesrv,
     "produce": produce.produce,
     "consume": consume.consume,
@@ -126,7 +130,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _command in COMMANDS.items():
-    app.command(_name, cls=RmqCommand)(_command)
+    app.command(_name, cls=JobCommand if _name in JOBS else RmqCommand)(_command)
 app.add_typer(admin.app, name="admin")
 
 

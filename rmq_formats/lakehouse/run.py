@@ -118,13 +118,13 @@ class ExportRun:
         for export in self._exports:
             export.prepare()
 
-    def land(self, log: StoreLog, end: int) -> None:
-        """Land the rows not landed yet of the records that begin before ``end``, in all exports.
+    def land(self, log: StoreLog, end: int) -> Landed:
+        """Land the rows not landed yet of the records that begin before ``end``, in all exports; returns their counts.
 
         Raises:
             StoreError: the log ends before; nothing is landed.
         """
-        progress, gone, done = self.progress, 0, False
+        progress, gone, done, landed = self.progress, 0, False, Landed()
         for export in self._exports:
             self.still_alone()
             export.check_log(log)
@@ -141,10 +141,12 @@ class ExportRun:
             records = Records(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
             added = export.land(records)
             progress.landed[export.name] += added
+            landed += added
             done = True
         progress.missing_bytes += gone
         progress.batches += done
         progress.end = max(progress.end, end)
+        return landed
 
     def batch(self, log: StoreLog) -> None:
         """Land all records up to the log's end, as one batch."""
@@ -172,7 +174,8 @@ class ExportRun:
             def land(_frame: DataFrame, batch_id: int) -> None:
                 with landing:
                     if not stopped.is_set():  # else the next run lands it: it begins where the table stands
-                        self.land(look(self._store), checkpoint.batch_end(batch_id))
+                        log, end = look(self._store), checkpoint.batch_end(batch_id)
+                        _tell(batch_id, self.land(log, end), log.end - end)
 
             writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
             writer = writer.foreachBatch(land)
@@ -184,6 +187,13 @@ class ExportRun:
                     if _NOT_STARTED not in str(error) or start == _STARTS:
                         raise
                     _log.warning("the stream's Python process was too slow to start, retrying: %s", error)
+
+
+def _tell(batch_id: int, landed: Landed, behind_bytes: int) -> None:
+    _log.info(
+        "batch %d: %d rows, %d files, %d bytes; %d bytes of the log behind",
+        batch_id, landed.messages, landed.files, landed.bytes, behind_bytes,
+    )  # fmt: skip
 
 
 def _await(query: StreamingQuery, stopped: threading.Event, landing: threading.Lock) -> None:

@@ -2,10 +2,13 @@
 
 import argparse
 import json
+import logging
+import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -20,6 +23,11 @@ from rmq_formats.spark.session import session
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")  # the last line of a Python traceback
+
+_NOT_CONNECT: Final = (
+    "a job works in the driver's JVM, which a session of Spark Connect does not give: "
+    "unset SPARK_REMOTE, and start it with spark-submit where that is to be"
+)
 
 JobBody = Callable[[argparse.Namespace, SparkSession], tuple[dict[str, Any], int]]
 Value = TypeVar("Value")
@@ -107,11 +115,14 @@ def run_job(
     """
     given = parser.parse_args(arguments)
     try:
+        if os.environ.get("SPARK_REMOTE"):
+            raise OptionError(_NOT_CONNECT)
         if check:
             check(given)
         spark = session(parser.prog)
         try:
-            report, code = body(given, spark)
+            with _log_on_stderr(parser.prog):
+                report, code = body(given, spark)
         finally:
             # A second Ctrl-C while the session stops would print Py4J's own traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -132,6 +143,21 @@ def run_job(
         _fail(parser, _os_fault(error, given.report))
     sys.stdout.flush()
     sys.exit(code)
+
+
+@contextmanager
+def _log_on_stderr(name: str) -> Iterator[None]:
+    """Let an export tell of its progress, a line a batch, beside its warnings."""
+    handler, log = logging.StreamHandler(), logging.getLogger("rmq_formats.lakehouse")
+    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def spark_cause(error: BaseException) -> str:

@@ -2,18 +2,23 @@
 
 import atexit
 import os
+import socket
 import sys
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import pyspark
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
 
-DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+_DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later one takes the last's
+_DELTA_SPARKS: Final = ("4.0", "4.1", "4.2")
 
 _NOT_NEEDED: Final = (
     "io.delta:delta-kernel-api",
@@ -24,6 +29,13 @@ _NOT_NEEDED: Final = (
     "org.apache.hadoop:hadoop-client-api",
     "org.apache.hadoop:hadoop-client-runtime",
 )
+
+_NO_DELTA: Final = (
+    "Spark did not start; what it said is above. If it cannot fetch {package} and its delta-storage from Maven "
+    "Central, put the two jars into {jars}"
+)
+_CONNECT_PORT: Final = 15002  # Spark's default
+_CONNECT_TIMEOUT_S: Final = 30.0
 
 _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -60,18 +72,29 @@ _JAVA_OPTIONS: Final = (
 )
 
 
-def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = True, **conf: str) -> SparkSession:
+def session(
+    app_name: str = "rmq", *, master: str | None = None, remote: str | None = None, delta: bool = True, **conf: str
+) -> SparkSession:
     """Return the running session, or a new one, with the ``rmq_*`` sources and functions registered.
 
     Under ``spark-submit`` the master and the packages that were given there hold; otherwise the session
-    is local, on all processors.
+    is local, on all processors. With ``remote``, or ``SPARK_REMOTE`` in the environment, it is one of Spark Connect:
+    the server's master, packages and Delta hold, and it must have this project installed.
 
     Args:
         app_name: shown in Spark's own pages.
         master: Spark's master URL; None is that of ``spark-submit``, else ``local[*]``.
+        remote: URL of a Spark Connect server, as ``sc://127.0.0.1:15002``.
         delta: have Delta Lake; fetched from Maven Central the first time.
         conf: further settings, ``spark_sql_shuffle_partitions="8"`` for ``spark.sql.shuffle.partitions``.
+
+    Raises:
+        OptionError: the libraries of Spark Connect are not installed; or Spark did not start, and was to fetch Delta.
+        ClusterError: its server does not answer, or lacks the sources.
     """
+    remote = remote or os.environ.get("SPARK_REMOTE")
+    if remote:
+        return _connected(remote, {name.replace("_", "."): value for name, value in conf.items()})
     submitted = "SPARK_ENV_LOADED" in os.environ  # set by spark-submit for the script that it runs
     builder = SparkSession.builder.appName(app_name)
     settings = dict(_ALWAYS)
@@ -91,13 +114,46 @@ def session(app_name: str = "rmq", *, master: str | None = None, delta: bool = T
     settings |= {name.replace("_", "."): value for name, value in conf.items()}
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getCondition() == "JAVA_GATEWAY_EXITED" and settings.get("spark.jars.packages") == delta_package():
+            raise OptionError(_NO_DELTA.format(package=delta_package(), jars=_jars())) from error
+        raise
     register_all(spark)
     atexit.unregister(_stop)  # set by an earlier call
     atexit.register(_stop, spark)
     if str(spark.sparkContext.master).startswith("local"):
         _start_workers(spark)
     return spark
+
+
+def _connected(url: str, conf: dict[str, str]) -> SparkSession:
+    """Return a session at a Spark Connect server; of the settings, those of a session are made."""
+    server = urlsplit(url)
+    told = f"Spark Connect at {server.scheme}://{server.netloc}"  # behind that may be a token
+    if server.scheme == "sc":  # its client would try for ten minutes
+        try:
+            socket.create_connection((server.hostname, server.port or _CONNECT_PORT), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            raise ClusterError(f"{told}: {error.strerror or error}") from error
+    try:
+        spark = SparkSession.builder.remote(url).getOrCreate()
+        for name, value in (_ALWAYS | conf).items():
+            if spark.conf.isModifiable(name):
+                spark.conf.set(name, value)
+        register_all(spark)
+    except ImportError as error:  # of grpc and others, which pyspark names in many lines
+        raise OptionError("Spark Connect needs libraries of its own: pip install 'rmq-lake[connect]'") from error
+    except PySparkException as error:
+        raise ClusterError(f"{told}: {str(error).splitlines()[0]}") from error
+    return spark
+
+
+def delta_package(spark_version: str = pyspark.__version__) -> str:
+    """Return the Maven coordinates of the Delta that fits a version of Spark."""
+    minor = ".".join(spark_version.split(".")[:2])
+    return f"io.delta:delta-spark_{minor if minor in _DELTA_SPARKS else _DELTA_SPARKS[-1]}_2.13:{_DELTA_VERSION}"
 
 
 def _stop(spark: SparkSession) -> None:
@@ -112,12 +168,17 @@ def _start_workers(spark: SparkSession) -> None:
     spark.sparkContext.parallelize(range(count), count).foreach(lambda _: None)
 
 
+def _jars() -> Path:
+    """Return the directory of Spark's own jars."""
+    return Path(pyspark.__file__).parent / "jars"
+
+
 def _delta_jars() -> dict[str, str]:
     """Return settings that fetch Delta's two jars; none where ``make install`` put them beside Spark's own.
 
     Resolving the package takes seconds each time and prints a page to stderr, so it is the last
     resort. The package's other dependencies are not needed: Spark has them, in its own versions.
     """
-    if any((Path(pyspark.__file__).parent / "jars").glob("delta-spark_*.jar")):
+    if any(_jars().glob("delta-spark_*.jar")):
         return {}
-    return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.excludes": ",".join(_NOT_NEEDED)}
+    return {"spark.jars.packages": delta_package(), "spark.jars.excludes": ",".join(_NOT_NEEDED)}

@@ -19,8 +19,14 @@ def data_sources() -> "tuple[type[DataSource], ...]":
 
 def register_all(spark: "SparkSession") -> None:
     """Register the sources, and the column functions of ``spark_udfs``, in a session."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
     from spark_udfs import register_functions  # noqa: PLC0415
 
     for source in data_sources():
-        spark.dataSource.register(source)
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:  # Spark 4.0 keeps one that it has found by itself
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
     register_functions(spark)

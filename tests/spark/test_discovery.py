@@ -1,15 +1,12 @@
 """Spark finds the sources by itself: it looks for top-level modules named ``pyspark_*`` with a ``DefaultSource``."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from zipfile import ZipFile
 
 import pytest
 from pyspark.sql.datasource import DataSource
@@ -43,27 +40,6 @@ def test_the_modules_load_no_kernels() -> None:
     program = f"import sys, {', '.join(MODULES)}; print(*sorted({{'numba', 'pandas', 'rmq_core'}} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-
-
-@pytest.mark.long
-def test_the_wheel_has_them_and_their_packages(tmp_path: Path) -> None:
-    source, wheels = tmp_path / "source", tmp_path / "wheels"
-    source.mkdir()
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = [name.rstrip("*") for name in settings["tool"]["setuptools"]["packages"]["find"]["include"]]
-    for name in ("pyproject.toml", "README.md", "LICENSE", *(f"{name}.py" for name in MODULES)):
-        shutil.copy(ROOT / name, source)
-    for name in packages:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", wheels, "."]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (wheel,) = wheels.glob("*.whl")
-    with ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert {name for name in names if "/" not in name} == {f"{name}.py" for name in MODULES}
-    sources = {str(path.relative_to(ROOT)) for name in packages for path in (ROOT / name).rglob("*.py")}
-    assert sources <= set(names)
 
 
 @pytest.mark.spark

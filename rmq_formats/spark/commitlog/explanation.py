@@ -1,30 +1,51 @@
 """Explains the access paths of a DataFrame's sources, for which Spark's ``explain()`` has no place."""
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from rmq_formats.spark.commitlog.batch import plans_of
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 
+Source = tuple[str, dict[str, str]]  # format and options
+
 
 def explain(frame: DataFrame) -> str:
     """Describe each ``rmq_commitlog`` that a DataFrame reads, a line a store: path, access path, reason, tasks.
 
-    It plans the read again, and reads no record. Filters that Spark pushes down are not included.
+    It plans the read again, and reads no record. Filters that Spark pushes down are not included. In a session of
+    Spark Connect a task does this, since the server sees the store and the client may not; sources within views
+    are not known there.
     """
+    if hasattr(frame, "_jdf"):
+        return "\n".join(_lines(_sources(frame)))
+    connected: Any = frame  # whose class is another one, with a plan in Python
+    sources = list(_sources_of_message(connected._plan.to_proto(connected.sparkSession._client)))
+    rows = frame.sparkSession.range(1, numPartitions=1).mapInArrow(partial(_explained, sources), "line string")
+    return "\n".join(row.line for row in rows.collect())
+
+
+def _explained(sources: Sequence[Source], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"line": pa.array(_lines(sources), pa.string())})
+
+
+def _lines(sources: Sequence[Source]) -> list[str]:
     lines = []
-    for name, options in _sources(frame):
+    for name, options in sources:
         if name == "rmq_commitlog":
             given = batch_only(commitlog_options(options))
             lines += [f"{name} {found.store}: {found.plan or found.missing}" for found in plans_of(given)]
         elif name.startswith("rmq_"):
             lines.append(f"{name} {options.get('path') or options.get('paths', '')}: read as it stands")
-    return "\n".join(lines)
+    return lines
 
 
-def _sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
-    """Return format and options of the sources in a DataFrame's plan."""
+def _sources(frame: DataFrame) -> list[Source]:
+    """Return the sources in a DataFrame's plan."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()  # a DataFrame has no plan in Python
     found = []
     for number in range(leaves.size()):
@@ -33,3 +54,15 @@ def _sources(frame: DataFrame) -> list[tuple[str, dict[str, str]]]:
             options = leaf.options().asCaseSensitiveMap()
             found.append((str(leaf.table().name()), {str(key): str(options[key]) for key in options}))
     return found
+
+
+def _sources_of_message(message: Any) -> Iterator[Source]:
+    """Find the sources in a message of Spark Connect's protocol, and in the messages that it holds."""
+    if message.DESCRIPTOR.full_name == "spark.connect.Read.DataSource":
+        path = {"path": message.paths[0]} if len(message.paths) == 1 else {}
+        yield message.format, {**message.options, **path}
+        return
+    for field, value in message.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for part in value if isinstance(value, Sequence) or hasattr(value, "add") else [value]:
+                yield from _sources_of_message(part)

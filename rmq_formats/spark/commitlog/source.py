@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
+from rmq_formats.spark.versions import need_spark
 
 
 class CommitLogSource(DataSource):
@@ -41,6 +42,7 @@ class CommitLogSource(DataSource):
         """Create the batch reader; it takes Spark's filters only if the option ``pushdown`` asks for it."""
         options = batch_only(self._options)
         if options.pushdown:
+            need_spark((4, 1), "option pushdown")
             from rmq_formats.spark.commitlog.pushdown import PushdownCommitLogReader  # noqa: PLC0415
 
             return PushdownCommitLogReader(options, schema)
@@ -48,6 +50,7 @@ class CommitLogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
         """Create the stream reader, which follows the log."""
+        need_spark((4, 2), "a stream of rmq_commitlog")
         from rmq_formats.spark.commitlog.stream import CommitLogStreamReader  # noqa: PLC0415
 
         return CommitLogStreamReader(stream_only(self._options), schema)

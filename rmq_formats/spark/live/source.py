@@ -15,6 +15,7 @@ from rmq_formats.spark.live.batch import ClusterReader
 from rmq_formats.spark.live.columns import COLUMNS
 from rmq_formats.spark.live.options import batch_only, read_options, stream_only, write_options
 from rmq_formats.spark.options import schemas
+from rmq_formats.spark.versions import need_spark
 
 
 class ClusterSource(DataSource):
@@ -39,6 +40,7 @@ class ClusterSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
         """Create the stream reader."""
+        need_spark((4, 2), "a stream of rmq")
         from rmq_formats.spark.live.stream import ClusterStreamReader  # noqa: PLC0415
 
         return ClusterStreamReader(stream_only(read_options(self._given)), schema)
@@ -51,6 +53,8 @@ class ClusterSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Create the stream writer."""
-        from rmq_formats.spark.live.write import ClusterStreamWriter, check_target  # noqa: PLC0415
+        need_spark((4, 1), "a stream written to rmq")
+        from rmq_formats.spark.live.write import check_target  # noqa: PLC0415
+        from rmq_formats.spark.live.write_stream import ClusterStreamWriter  # noqa: PLC0415
 
         return ClusterStreamWriter(check_target(write_options(self._given), schema, overwrite))

@@ -1,4 +1,4 @@
-"""Batch and stream writers of the sink ``rmq``: send rows as messages to a running cluster, at least once.
+"""Batch writer of the sink ``rmq``: sends rows as messages to a running cluster, at least once.
 
 Columns: ``body`` binary or string; ``topic`` unless the option of that name is given; and, if there are, ``keys``
 (string or array of strings), ``tags``, ``properties`` (map), ``flag``, ``queue_id``, ``broker_name``. Rows without
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -95,17 +95,6 @@ def check_target(options: ClusterWriteOptions, schema: StructType, overwrite: bo
 
 class ClusterWriter(DataSourceArrowWriter):
     """Batch writer: sends a batch's rows; what a failed task has sent stays."""
-
-    def __init__(self, options: ClusterWriteOptions) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of a task."""
-        return write_rows(self._options, iterator)
-
-
-class ClusterStreamWriter(DataSourceStreamArrowWriter):
-    """Stream writer: sends the rows of micro batches; a batch that is run again is sent again."""
 
     def __init__(self, options: ClusterWriteOptions) -> None:
         self._options = options
