@@ -15,15 +15,18 @@ from pyspark.sql import SparkSession
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.delta_place import DeltaPlace
 from rmq_formats.lakehouse.files import set_file_sizes
+from rmq_formats.lakehouse.formats import FORMATS, check_installed, table_format
 from rmq_formats.lakehouse.log import check_topics, look
 from rmq_formats.lakehouse.log_store import alone
 from rmq_formats.lakehouse.maintain import check_maintenance, maintain
-from rmq_formats.lakehouse.once import Shape
 from rmq_formats.lakehouse.raw import Export, RawExport
 from rmq_formats.lakehouse.run import Bounds, ExportRun
 from rmq_formats.lakehouse.selection import ExportSelection, LeftOut, identify
 from rmq_formats.lakehouse.spec import TypedTopic, load_spec
+from rmq_formats.lakehouse.table_log import Shape
+from rmq_formats.lakehouse.table_name import in_catalog
 from rmq_formats.lakehouse.typed import TypedExport
 from rmq_formats.read.query import Queue
 from rmq_formats.spark.job import (
@@ -52,7 +55,13 @@ def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("export_delta", "Export a RocketMQ store's messages to Delta tables, each exactly once.")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
-    job.add_argument("--table", help="path of the raw Delta table: one row a message, bodies as bytes")
+    job.add_argument("--table", help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")
+    job.add_argument("--format", choices=FORMATS, default="delta", help="of the tables; default: delta")
+    job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
+                     help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
+    job.add_argument("--table-comment", metavar="TEXT", help="comment of the raw table, when it is created")
+    job.add_argument("--table-property", metavar="KEY=VALUE", action="append", default=[],
+                     help="property of the raw table, when it is created; may come often")  # fmt: skip
     job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
     job.add_argument("--dlq-table", help="path of the dead-letter table, for bodies that do not decode")
     job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
@@ -95,15 +104,16 @@ def check(given: argparse.Namespace) -> None:
     commitlog_segments(*open_storage(given.store))
     if given.table is None and given.typed is None:
         raise OptionError("--table or --typed is missing: the tables to export to")
-    for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by"):
+    for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by", "table_comment", "table_property"):
         if given.table is None and getattr(given, name):
             raise OptionError(f"{option_name(name)} needs --table: typed tables have theirs in the spec")
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table needs --typed: it takes the bodies that do not decode")
     if given.typed is not None:
         _typed_topics(given)
-    if given.mode != "batch" and given.table is None and given.checkpoint is None:
-        raise OptionError(f"--mode {given.mode} without --table needs --checkpoint")
+    if given.mode != "batch" and given.checkpoint is None and (given.table is None or in_catalog(given.table)):
+        raise OptionError(f"--mode {given.mode} without a path as --table needs --checkpoint")
+    _check_format(given)
     check_maintenance(given.retention, given.vacuum)
     for name in ("topics", "columns", "partition_by", "cluster_by"):
         _names(given, name)
@@ -123,6 +133,32 @@ def check(given: argparse.Namespace) -> None:
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
         if (getattr(given, name) or 0) < 0:
             raise OptionError(f"{option_name(name)} {getattr(given, name)}: expected a number of bytes, 0 or more")
+
+
+def _check_format(given: argparse.Namespace) -> None:
+    """Refuse options that the table format does not have."""
+    options = _pairs(given, "catalog_option")
+    _pairs(given, "table_property")
+    if given.format == "delta":
+        if options:
+            raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
+        return
+    check_installed()
+    for name in ("cluster_by", "optimize", "retention", "vacuum"):
+        if getattr(given, name):
+            raise OptionError(f"{option_name(name)} needs --format delta")
+    for topic in _typed_topics(given):
+        if topic.key or topic.cluster_by:
+            member = "key" if topic.key else "cluster_by"
+            raise OptionError(f"{given.typed}: topic {topic.topic!r}: {member} needs --format delta")
+
+
+def _pairs(given: argparse.Namespace, option: str) -> dict[str, str]:
+    pairs = [text.partition("=") for text in getattr(given, option)]
+    for name, sign, _ in pairs:
+        if not name or not sign:
+            raise OptionError(f"{option_name(option)} {name!r}: expected KEY=VALUE")
+    return {name: value for name, _, value in pairs}
 
 
 def _typed_topics(given: argparse.Namespace) -> list[TypedTopic]:
@@ -191,10 +227,14 @@ def exports(given: argparse.Namespace, spark: SparkSession) -> list[Export]:
     clusters = _names(given, "cluster_by") or ()
     partitions = () if clusters else _names(given, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
     chosen = selection(given)
+    opened = table_format(spark, given.format, _pairs(given, "catalog_option"))
     found: list[Export] = []
     if given.table is not None:
-        found.append(RawExport(spark, given.table, chosen, _names(given, "columns"), Shape(partitions, clusters)))
-    found += [TypedExport(spark, topic, chosen, given.dlq_table) for topic in _typed_topics(given)]
+        comment = given.table_comment or f"messages of the RocketMQ store {chosen.store_id}, one row each"
+        more = tuple(_pairs(given, "table_property").items())
+        shape, columns = Shape(partitions, clusters, more=more, comment=comment), _names(given, "columns")
+        found.append(RawExport(given.table, opened(given.table), chosen, columns, shape))
+    found += [TypedExport(spark, topic, chosen, given.dlq_table, opened) for topic in _typed_topics(given)]
     return found
 
 
@@ -214,7 +254,9 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     if given.mode != "batch":
         checkpoint = ExportCheckpoint(spark, given.checkpoint or f"{given.table}/_rmq_checkpoint")
         checkpoint.check(identify(given.store, given.store_id))
-    with alone(spark, (table for export in todo for table in export.tables)) as run.still_alone:
+    tables = [table for export in todo for table in export.tables]
+    places = [DeltaPlace(spark, table).directory() for table in tables] if given.format == "delta" else []
+    with alone(spark, places) as run.still_alone:
         run.prepare()
         if checkpoint is None:
             run.batch(log)
@@ -231,7 +273,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
 def _report(given: argparse.Namespace, run: ExportRun, torn: int, seconds: float) -> tuple[dict[str, Any], int]:
     progress, total = run.progress, run.progress.total
     report = {
-        "job": "export_delta",
+        "job": f"export_{given.format}",
         "store": given.store,
         "table": given.table,
         "mode": given.mode,

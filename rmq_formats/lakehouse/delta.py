@@ -7,7 +7,6 @@ committed since rows were chosen. Its own transactions can, but only in Scala: t
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from rmq_formats.lakehouse.delta_files import DeltaFiles
+from rmq_formats.lakehouse.delta_place import DeltaPlace
+from rmq_formats.lakehouse.evolution import missing, quoted, text
+from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
+from rmq_formats.lakehouse.table_log import Appended, Shape
 from rmq_formats.tasks.publish import sync_file_system
 
 _PLAIN_VERSIONS = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
@@ -47,36 +51,24 @@ CONFLICTS = (
 """Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """Counts of what a transaction has added.
-
-    Attributes:
-        rows: of the table.
-        files: of the table.
-        committed: False if there was nothing to do.
-    """
-
-    rows: int = 0
-    files: int = 0
-    committed: bool = False
-
-
 class DeltaTableLog:
     """Transaction log of one table; each call sees its newest version."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    conflicts: tuple[type[Exception], ...] = CONFLICTS
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
         self._spark = spark
-        self._path = path
+        self._place = DeltaPlace(spark, table)
         self._jvm: Any = spark._jvm
 
     def exists(self) -> bool:
-        """Return whether a Delta table exists at the path."""
-        return bool(self._snapshot().version() >= 0)
+        """Return whether the table exists. Raises StoreError."""
+        return self._place.path() is not None and bool(self._snapshot().version() >= 0)
 
-    def snapshot(self) -> "TableSnapshot":
+    def snapshot(self) -> "DeltaSnapshot":
         """Return the newest version."""
-        return TableSnapshot(self._snapshot())
+        found = None if self._place.path() is None else self._snapshot()
+        return DeltaSnapshot(found, self.commit)
 
     def commit(self, version: int) -> Commit | None:
         """Read a commit of the log; None if it was cleaned up."""
@@ -144,6 +136,44 @@ class DeltaTableLog:
         asked = [value for name, value in self.configuration().items() if name.startswith("delta.autoOptimize")]
         return any(value != "false" for value in [*asked, self._spark.conf.get(_AUTO_COMPACT, "false")])
 
+    def stored(self, schema: StructType) -> StructType:
+        """Return the columns as they are: Delta has all of Spark's types."""
+        return schema
+
+    def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
+        """See ``TableLog``."""
+        told = dict(properties)
+        if shape.stats:
+            told["delta.dataSkippingStatsColumns"] = ",".join(shape.stats)
+        clauses = [f"COMMENT {text(shape.comment)}"] if shape.comment else []
+        for clause, columns in (("PARTITIONED BY", shape.partitions), ("CLUSTER BY", shape.clusters)):
+            if columns:
+                clauses.append(f"{clause} ({', '.join(map(quoted, columns))})")
+        listed = ", ".join(f"{text(name)} = {text(value)}" for name, value in told.items())
+        columns_ = ", ".join(missing(StructType([]), schema))
+        create = f"CREATE TABLE IF NOT EXISTS {self._place.sql} ({columns_}) USING delta {' '.join(clauses)}"
+        try:
+            self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
+        except (PySparkException, *CONFLICTS):
+            if not self.exists():  # not because another export was faster
+                raise
+
+    def add_columns(self, schema: StructType) -> None:
+        """Add the columns that the table lacks, within structs too."""
+        columns = ", ".join(missing(self.schema(), schema))
+        self._spark.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({columns})")
+
+    def layout(self, shape: Shape, codec: str) -> Layout | None:
+        """Return how tasks write files; None if the table asks more of its writers, or is on no local file system."""
+        path = self.local_path() if self.is_plain() and not shape.clusters else None
+        return None if path is None else Layout(path, DeltaFiles(), shape.partitions, shape.stats, codec)
+
+    def offsets(self, version: int, column: str) -> DataFrame:
+        """Read the column of a version's rows."""
+        return (
+            self._spark.read.format("delta").option("versionAsOf", version).load(self._place.directory()).select(column)
+        )
+
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
         log = self._log()
@@ -151,12 +181,12 @@ class DeltaTableLog:
         files = path.getFileSystem(log.newDeltaHadoopConf())
         return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
-    def begin_append(self) -> "AppendTransaction":
+    def begin_append(self) -> "DeltaAppend":
         """Begin a transaction on the newest version; commit it, or drop it."""
         sessions = self._jvm.org.apache.spark.sql.SparkSession
         sessions.setActiveSession(self._spark._jsparkSession)  # of this JVM thread
         self._snapshot()
-        return AppendTransaction(self._jvm, self._log().startTransaction(), self.force)
+        return DeltaAppend(self._jvm, self._log().startTransaction(), self)
 
     def force(self) -> None:
         """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
@@ -165,7 +195,9 @@ class DeltaTableLog:
             sync_file_system(Path(path))
 
     def _log(self) -> Any:
-        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+            self._spark._jsparkSession, self._place.directory()
+        )
 
     def _snapshot(self) -> Any:
         # Delta has no Python call for transaction identifiers; its log is the only place that has them.
@@ -173,16 +205,17 @@ class DeltaTableLog:
         return self._log().update(False, nothing, nothing)
 
 
-class TableSnapshot:
+class DeltaSnapshot:
     """One version of a table."""
 
-    def __init__(self, snapshot: Any) -> None:
+    def __init__(self, snapshot: Any, commit: Callable[[int], Commit | None]) -> None:
         self._snapshot = snapshot
+        self.commit = commit
 
     @property
     def version(self) -> int:
         """Version of the table; -1 if there is none."""
-        return int(self._snapshot.version())
+        return -1 if self._snapshot is None else int(self._snapshot.version())
 
     def transaction_version(self, app_id: str) -> int:
         """Return the last ``txnVersion`` that was committed for ``app_id``; -1 if none was, or it has expired."""
@@ -202,21 +235,21 @@ class TableSnapshot:
         return bool(self._snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
 
-class AppendTransaction:
+class DeltaAppend:
     """Delta transaction that watches transaction versions, appends rows and sets versions, atomically.
 
     The commit fails if another writer has set one of the versions watched.
     """
 
-    def __init__(self, jvm: Any, transaction: Any, force: Callable[[], None]) -> None:
+    def __init__(self, jvm: Any, transaction: Any, log: DeltaTableLog) -> None:
         self._jvm = jvm
         self._transaction = transaction
-        self._force = force
+        self._table = log
 
     @property
-    def snapshot(self) -> TableSnapshot:
+    def snapshot(self) -> DeltaSnapshot:
         """Version of the table that the transaction reads."""
-        return TableSnapshot(self._transaction.snapshot())
+        return DeltaSnapshot(self._transaction.snapshot(), self._table.commit)
 
     def watch(self, app_id: str) -> None:
         """Let the commit fail if the version of ``app_id`` changes meanwhile."""
@@ -272,9 +305,9 @@ class AppendTransaction:
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")
         told = nothing if note is None else scala.Some(note)
-        self._force()  # a commit must not name files that a power cut takes
+        self._table.force()  # a commit must not name files that a power cut takes
         self._transaction.commit(actions, write(append, nothing, nothing, told, *[nothing] * 5))
-        self._force()
+        self._table.force()
 
 
 def _text_map(entries: Any) -> dict[str, str]:

@@ -28,13 +28,15 @@ def missing(there: StructType, wanted: StructType) -> Iterator[str]:
     known = {field.name.lower() for field in there}
     for field in wanted:
         if field.name.lower() not in known:
-            yield f"{_quoted(field.name)} {_ddl(field.dataType)}"
+            comment = (field.metadata or {}).get("comment")
+            told = "" if comment is None else f" COMMENT {text(comment)}"
+            yield f"{quoted(field.name)} {_ddl(field.dataType)}{told}"
     for path, found, asked in _pairs(there, wanted, ()):
         if isinstance(found, StructType) and isinstance(asked, StructType):
             inner = {field.name.lower() for field in found}
             for field in asked:
                 if field.name.lower() not in inner:
-                    yield f"{'.'.join(map(_quoted, [*path, field.name]))} {_ddl(field.dataType)}"
+                    yield f"{'.'.join(map(quoted, [*path, field.name]))} {_ddl(field.dataType)}"
 
 
 def _pairs(there: StructType, wanted: StructType, around: Path) -> Iterator[tuple[Path, DataType, DataType]]:
@@ -68,7 +70,7 @@ def _is_same_shape(there: DataType, wanted: DataType) -> bool:
 def _ddl(kind: DataType) -> str:
     """Write a type as DDL. Spark's own texts of types leave the names of fields unquoted, which need not parse."""
     if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
+        return f"STRUCT<{', '.join(f'{quoted(field.name)}: {_ddl(field.dataType)}' for field in kind)}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{_ddl(kind.elementType)}>"
     if isinstance(kind, MapType):
@@ -76,5 +78,12 @@ def _ddl(kind: DataType) -> str:
     return kind.simpleString()
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """Write a name as SQL has it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def text(value: str) -> str:
+    """Write a text as SQL has it."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

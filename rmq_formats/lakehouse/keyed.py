@@ -7,12 +7,12 @@ two exports both land is landed once, in whatever order they commit.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import CONFLICTS
+from rmq_formats.lakehouse.delta_place import DeltaPlace
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ATTEMPTS, ExactlyOnceTable
 
@@ -70,7 +70,8 @@ def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: 
     last = frame.groupBy(*(F.col(f"`{name}`") for name in key)).agg(F.max_by(every, offset).alias("row"))
     same = " AND ".join(f"there.`{name}` = here.`{name}`" for name in key)
     merge = (
-        DeltaTable.forPath(spark, table.path)
+        DeltaPlace(spark, table.path)
+        .open()
         .alias("there")
         .merge(last.select("row.*").alias("here"), same)
         .withSchemaEvolution()

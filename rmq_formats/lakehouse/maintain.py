@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.delta_place import DeltaPlace
 from rmq_formats.lakehouse.raw import Export
 
 _SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
@@ -38,8 +38,10 @@ def maintain(
         retention_days: delete the rows of messages that were stored longer ago; None keeps all.
         vacuum_hours: delete files that have been in no version for so long; None keeps them.
     """
+    if not optimize and retention_days is None and vacuum_hours is None:
+        return
     for path, stored in export.tables.items():
-        table = DeltaTable.forPath(spark, path)
+        table = DeltaPlace(spark, path).open()
         if retention_days is not None:
             table.delete(F.col(stored) < F.current_timestamp() - F.make_dt_interval(F.lit(retention_days)))
         if optimize:

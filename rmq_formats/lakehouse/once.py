@@ -1,6 +1,6 @@
-"""Exactly-once appends of log rows to a Delta table, by transaction versions that hold physical offsets.
+"""Exactly-once appends of log rows to a table, by transaction versions that hold physical offsets.
 
-A Delta transaction version holds the physical offset up to which a selection has landed. It is read in the very
+A transaction version holds the physical offset up to which a selection has landed. It is read in the very
 transaction that adds the rows and sets it, and that fails if another export has set it meanwhile: then the rows
 are selected again, from where that one ended. So a killed run leaves all or nothing, a run that is repeated adds
 only what has not landed, and of two that race each row is landed by one.
@@ -10,18 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from delta.tables import DeltaTable
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta import CONFLICTS, Appended, AppendTransaction, DeltaTableLog, TableSnapshot
 from rmq_formats.lakehouse.evolution import misfit, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
+from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.standing import Standing, last_note, standing
+from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, Shape, TableLog, TableSnapshot
 
 STORE_PROPERTY: Final = "rmq.store"
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
@@ -54,44 +53,26 @@ class Turn:
 Write = Callable[[Turn], Appended]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Partitions, clustering and properties of a table when it is created.
-
-    Attributes:
-        partitions: columns that it is partitioned by.
-        clusters: columns that OPTIMIZE clusters it by; there are no partitions then.
-        properties: table properties, beyond the store's identifier.
-        stats: columns with minimum and maximum of each file in Delta's log.
-    """
-
-    partitions: tuple[str, ...] = ()
-    clusters: tuple[str, ...] = ()
-    properties: tuple[tuple[str, str], ...] = ()
-    stats: tuple[str, ...] = ()
-
-
 class ExactlyOnceTable:
-    """Delta table into which rows of one store are landed exactly once.
+    """Table into which rows of one store are landed exactly once.
 
     Args:
-        spark: the session.
-        path: of the table.
+        path: of the table, or its name in a catalog.
+        log: of the table.
         selection: which of the store's messages this export lands in it.
         shape: see ``Shape``.
         offset: its column of physical offsets.
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, selection: ExportSelection, shape: Shape, offset: str = "physical_offset"
+        self, path: str, log: TableLog, selection: ExportSelection, shape: Shape, offset: str = "physical_offset"
     ) -> None:
-        self._spark = spark
         self.path = path
         self._selection = selection
         self.app_id = selection.app_id
         self._shape = shape
         self.offset = offset
-        self._log = DeltaTableLog(spark, path)
+        self._log = log
         self._found: dict[tuple[int, int], Standing] = {}  # of the version looked at last
 
     def exported_end(self) -> int:
@@ -129,18 +110,19 @@ class ExactlyOnceTable:
 
     def _last_note(self) -> str | None:
         """What the last commit of any selection says of the log; they share the table's offsets."""
-        return last_note(self._log, self._log.snapshot().version, f"{self._selection.lock_id}:")
+        snapshot = self._log.snapshot()
+        return last_note(snapshot, snapshot.version, f"{self._selection.lock_id}:")
 
     def _has_rows_behind(self, end: int) -> bool:
-        table = self._spark.read.format("delta").load(self.path)
-        return not table.where(F.col(self.offset) >= end).isEmpty()
+        held = self._log.offsets(self._log.snapshot().version, self.offset)
+        return held is not None and not held.where(F.col(self.offset) >= end).isEmpty()
 
     def _standing(self, snapshot: TableSnapshot) -> Standing:
         known = snapshot.transaction_version(self.app_id)
         if (snapshot.version, known) not in self._found:
             mine = any(name.startswith(self._selection.lock_id) for name in snapshot.app_ids())
             is_complete = mine and not snapshot.drops_transactions()
-            found = standing(self._log, snapshot.version, self.app_id, known, is_complete=is_complete)
+            found = standing(snapshot, snapshot.version, self.app_id, known, is_complete=is_complete)
             self._found = {(snapshot.version, known): found}
         return self._found[snapshot.version, known]
 
@@ -170,7 +152,7 @@ class ExactlyOnceTable:
         found = self._log.configuration()
         owner, store = found.get(STORE_PROPERTY), self._selection.store_id
         if owner is None:
-            raise StoreError(f"{self.path}: a Delta table that no export wrote; give another --table")
+            raise StoreError(f"{self.path}: a table that no export wrote; give another --table")
         if owner != store:
             raise StoreError(
                 f"{self.path}: holds the messages of {owner}, not of {store}; "
@@ -186,7 +168,7 @@ class ExactlyOnceTable:
         self._check_columns(schema)
 
     def _check_columns(self, schema: StructType) -> None:
-        found = misfit(self._log.schema(), schema)
+        found = misfit(self._log.schema(), self._log.stored(schema))
         if found is not None:
             name, there, wanted = found
             raise StoreError(f"{self.path}: its column {name} is {there.simpleString()}, not {wanted.simpleString()}")
@@ -194,27 +176,11 @@ class ExactlyOnceTable:
     def prepare(self, schema: StructType) -> None:
         """Create the table if there is none, and add the columns that it lacks."""
         if not self._log.exists():
-            try:
-                self._create(schema)
-            except (PySparkException, *CONFLICTS):
-                if not self._log.exists():  # not because another export was faster
-                    raise
+            own = {**dict(self._shape.more), **dict(self._shape.properties), STORE_PROPERTY: self._selection.store_id}
+            self._log.create(schema, self._shape, own)
         self.check(schema)
-        columns = ", ".join(missing(self._log.schema(), schema))
-        if columns:
-            self._spark.sql(f"ALTER TABLE delta.`{self.path}` ADD COLUMNS ({columns})")
-
-    def _create(self, schema: StructType) -> None:
-        table = DeltaTable.createIfNotExists(self._spark).location(self.path).addColumns(schema)
-        if self._shape.partitions:
-            table = table.partitionedBy(*self._shape.partitions)
-        if self._shape.clusters:
-            table = table.clusterBy(*self._shape.clusters)
-        if self._shape.stats:
-            table = table.property("delta.dataSkippingStatsColumns", ",".join(self._shape.stats))
-        for name, value in self._shape.properties:
-            table = table.property(name, value)
-        table.property(STORE_PROPERTY, self._selection.store_id).execute()
+        if any(missing(self._log.schema(), schema)):
+            self._log.add_columns(schema)
 
     def land(self, write: Write, end: int, log: StoreLog) -> Appended:
         """Land the rows not landed yet of the records that begin before ``end``, a physical offset.
@@ -233,7 +199,7 @@ class ExactlyOnceTable:
                 return Appended()
             try:
                 return write(turn) if turn.begin < turn.end else _acknowledge(turn)
-            except CONFLICTS:
+            except self._log.conflicts:
                 continue
         raise StoreError(f"{self.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
 
@@ -276,18 +242,16 @@ class ExactlyOnceTable:
         owed = self._without_landed(frame, turn) if turn.shared else frame
         return turn.transaction.append(finish(owed), turn.versions, turn.note)
 
-    def takes_files(self) -> str | None:
-        """Return the directory for Parquet files written without Spark; None if the table asks more of its writers.
-
-        A table that is not in a file system of this machine does, too.
-        """
-        return self._log.local_path() if self._log.is_plain() and not self._shape.clusters else None
+    def layout(self, codec: str) -> Layout | None:
+        """Return how tasks write Parquet files; None if the rows have to go through Spark."""
+        return self._log.layout(self._shape, codec)
 
     def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:
         """Remove rows that the table has."""
-        seen = turn.transaction.snapshot.version
-        table = self._spark.read.format("delta").option("versionAsOf", seen).load(self.path)
-        there = table.where(F.col(self.offset).between(turn.begin, turn.end - 1)).select(self.offset)
+        held = self._log.offsets(turn.transaction.snapshot.version, self.offset)
+        if held is None:
+            return frame
+        there = held.where(F.col(self.offset).between(turn.begin, turn.end - 1))
         return frame.join(there, self.offset, "left_anti").select(*frame.columns)
 
 

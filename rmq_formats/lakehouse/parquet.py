@@ -1,9 +1,8 @@
-"""Writes Arrow batches as Parquet files of a partitioned Delta table, with the ``add`` actions of its log.
+"""Writes Arrow batches as Parquet files of a partitioned table, with what its log says of them.
 
 Rows go from Arrow to Parquet column by column; Spark's own writer converts them value by value.
 """
 
-import json
 import os
 import socket
 import uuid
@@ -11,12 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
@@ -34,9 +31,54 @@ _AS_IT_IS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvw
 _PLAIN: Final = frozenset(
     {"queue_offset", "physical_offset", "uniq_key", "msg_id", "body", "store_timestamp", "born_timestamp", "body_crc"}
 )
-_LEAVES: Final = {"keys": ("keys.list.element",), "properties": ("properties.key_value.key",)}
+MAP_VALUE: Final = "key_value.value"  # the end of a leaf's path; these values hardly ever repeat, either
 
 Key = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedFile:
+    """Facts of a finished file.
+
+    Attributes:
+        path: of the file.
+        relative: the same, below the layout's directory.
+        partitions: text of each partition column's value.
+        rows: in it.
+        bytes: its size.
+        modified_ms: when it was written.
+        stats: of the layout's columns.
+        footer: of the file.
+    """
+
+    path: Path
+    relative: str
+    partitions: dict[str, str | None]
+    rows: int
+    bytes: int
+    modified_ms: int
+    stats: dict[str, ColumnStats]
+    footer: pq.FileMetaData
+
+
+class TableFiles(Protocol):
+    """What a table format asks of its files; tasks get it pickled."""
+
+    def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
+        """Return the schema of the files, of batches of ``schema``."""
+        ...
+
+    def partition_value(self, value: pa.Scalar) -> str | None:
+        """Return the text of a partition column's value."""
+        ...
+
+    def is_counted(self, leaf: str) -> bool:
+        """Return whether the footer has the bounds of a leaf column, given by its path in Parquet."""
+        ...
+
+    def action(self, file: FinishedFile) -> str:
+        """Return what the table's log says of a file."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +86,9 @@ class Layout:
     """Directory, partition columns, codec and sizes of the files.
 
     Attributes:
-        table: directory of the table.
-        partitions: partition columns, which become directories and are in no file.
+        table: directory of the files.
+        files: what the table's format asks of them.
+        partitions: partition columns, which become directories.
         stats: columns with minimum and maximum in the table's log.
         codec: one of ``CODECS``.
         target_bytes: file size, about. Rows of an eighth of it become a row group; at most twice as much is buffered,
@@ -53,6 +96,7 @@ class Layout:
     """
 
     table: str
+    files: TableFiles
     partitions: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
     codec: str = "snappy"
@@ -64,7 +108,7 @@ class WrittenFile:
     """A finished file that no version of the table has yet.
 
     Attributes:
-        action: ``add`` action of the table's log, as JSON.
+        action: what the table's log is to say of it, as JSON.
         path: of the file.
         rows: in it.
         bytes: its size.
@@ -86,7 +130,7 @@ class PartitionedFiles:
 
     def __init__(self, layout: Layout, schema: pa.Schema) -> None:
         self._layout = layout
-        self._schema = pa.schema([field for field in schema if field.name not in layout.partitions])
+        self._schema = layout.files.file_schema(schema, layout.partitions)
         self._pending: dict[Key, list[pa.RecordBatch]] = {}
         self._pending_bytes: dict[Key, int] = {}
         self._open: dict[Key, _ParquetFile] = {}  # in order of the last write
@@ -99,8 +143,8 @@ class PartitionedFiles:
         Raises:
             StoreError: a file cannot be written.
         """
-        for key, rows in _split(batch, self._layout.partitions):
-            own = rows.select(self._schema.names)
+        for key, rows in _split(batch, self._layout):
+            own = rows.select(self._schema.names).cast(self._schema)
             self._pending.setdefault(key, []).append(own)
             self._pending_bytes[key] = self._pending_bytes.get(key, 0) + own.nbytes
             if self._pending_bytes[key] * 8 >= self._layout.target_bytes:
@@ -155,11 +199,12 @@ class _ParquetFile:
         self._rows = 0
         self._stats = {name: ColumnStats() for name in layout.stats}
         self._schema = schema
+        self._footer: list[pq.FileMetaData] = []
 
     def open(self) -> None:
         """Create the file. The table's directory must exist: where it does not, this is not the table's file system."""
         table, schema, layout = Path(self._layout.table), self._schema, self._layout
-        leaves = [leaf for name in schema.names for leaf in _LEAVES.get(name, (name,))]
+        leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
         if not table.is_dir():
             raise StoreError(f"{table}: the table's directory does not exist on {socket.gethostname()}")
         try:
@@ -169,9 +214,10 @@ class _ParquetFile:
                 self._sink,
                 schema,
                 compression=layout.codec,
-                use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN],
-                write_statistics=[leaf for leaf in leaves if leaf != "body"],
+                use_dictionary=[leaf for leaf in leaves if leaf not in _PLAIN and not leaf.endswith(MAP_VALUE)],
+                write_statistics=[leaf for leaf in leaves if layout.files.is_counted(leaf)],
                 store_schema=False,
+                metadata_collector=self._footer,
             )
         except OSError as error:
             raise _fault(self.path, error) from error
@@ -192,7 +238,7 @@ class _ParquetFile:
             raise _fault(self.path, error) from error
 
     def close(self) -> WrittenFile:
-        """Finish the file, and build its ``add`` action with statistics."""
+        """Finish the file, and build what the log says of it."""
         try:
             self._writer.close()
             os.fsync(self._sink.fileno())  # on a machine of its own no one else does
@@ -200,24 +246,17 @@ class _ParquetFile:
             found = self.path.stat()
         except OSError as error:
             raise _fault(self.path, error) from error
-        add = {
-            "path": quote(self._relative, safe="/="),
-            "partitionValues": dict(zip(self._layout.partitions, self._key, strict=True)),
-            "size": found.st_size,
-            "modificationTime": found.st_mtime_ns // 1_000_000,
-            "dataChange": True,
-            "stats": json.dumps(self._told_stats()),
-        }
-        return WrittenFile(json.dumps({"add": add}), str(self.path), self._rows, found.st_size)
-
-    def _told_stats(self) -> dict[str, Any]:
-        bounds = {name: stats.bounds() for name, stats in self._stats.items()}
-        return {
-            "numRecords": self._rows,
-            "minValues": {name: smallest for name, (smallest, _) in bounds.items() if smallest is not None},
-            "maxValues": {name: largest for name, (_, largest) in bounds.items() if largest is not None},
-            "nullCount": {name: stats.nulls for name, stats in self._stats.items()},
-        }
+        finished = FinishedFile(
+            path=self.path,
+            relative=self._relative,
+            partitions=dict(zip(self._layout.partitions, self._key, strict=True)),
+            rows=self._rows,
+            bytes=found.st_size,
+            modified_ms=found.st_mtime_ns // 1_000_000,
+            stats=self._stats,
+            footer=self._footer[0],
+        )
+        return WrittenFile(self._layout.files.action(finished), str(self.path), self._rows, found.st_size)
 
     def discard(self) -> None:
         """Close the unfinished file."""
@@ -226,12 +265,26 @@ class _ParquetFile:
                 close()
 
 
-def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[Key, pa.RecordBatch]]:
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    """List the paths of a column's leaves in Parquet."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.{MAP_VALUE}", kind.item_type)
+    else:
+        yield path
+
+
+def _split(batch: pa.RecordBatch, layout: Layout) -> Iterator[tuple[Key, pa.RecordBatch]]:
     """Split a batch by its partitions' values."""
     if not batch.num_rows:
         return
     codes = np.zeros(batch.num_rows, dtype=np.int64)
-    for name in partitions:
+    for name in layout.partitions:
         own = batch.column(name).dictionary_encode(null_encoding="encode")
         codes = codes * len(own.dictionary) + own.indices.to_numpy(zero_copy_only=False)
     _, counts = np.unique(codes, return_counts=True)
@@ -239,20 +292,14 @@ def _split(batch: pa.RecordBatch, partitions: Sequence[str]) -> Iterator[tuple[K
     for places in np.split(order, np.cumsum(counts)[:-1]):
         # A copy each: a slice would keep the whole batch in memory until a rare partition's rows are written.
         rows = batch.take(pa.array(places)) if len(counts) > 1 else batch
-        yield tuple(_partition_value(rows.column(name)[0]) for name in partitions), rows
-
-
-def _partition_value(value: pa.Scalar) -> str | None:
-    """Convert a partition value to Delta's text; the empty text becomes null, as in Delta."""
-    text: str | None = pc.cast(value, pa.string()).as_py()
-    return text or None
+        yield tuple(layout.files.partition_value(rows.column(name)[0]) for name in layout.partitions), rows
 
 
 def _directory(name: str, value: str | None) -> str:
     if value is None:
         return f"{name}=__HIVE_DEFAULT_PARTITION__"
     escaped = "".join(chr(byte) if byte in _AS_IT_IS else f"%{byte:02X}" for byte in value.encode())
-    # The directory's name means nothing to Delta: its log has the value. A cut name may be that of several.
+    # The directory's name means nothing to readers: the log has the value. A cut name may be that of several.
     return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
 
 

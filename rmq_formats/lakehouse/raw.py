@@ -9,14 +9,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.delta import Appended
+from rmq_formats.lakehouse.comments import commented
 from rmq_formats.lakehouse.files import may_write_apart
 from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable, Shape, Turn
+from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.parquet import CODECS, Layout
 from rmq_formats.lakehouse.raw_files import DATE, ERROR, FilesJob, write_files
 from rmq_formats.lakehouse.records import Records
 from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.lakehouse.table_log import Appended, Shape, TableLog
 from rmq_formats.spark.options import schemas
 
 _NEEDED: Final = ("physical_offset", "size", "store_timestamp", ERROR)
@@ -88,15 +89,15 @@ class RawExport:
     """Export of all columns, or some, to one table.
 
     Args:
-        spark: the session.
         path: of the table.
+        log: of the table.
         selection: which messages.
         columns: of the source, in the wanted order; None is all.
         shape: of the table.
     """
 
     def __init__(
-        self, spark: SparkSession, path: str, selection: ExportSelection, columns: Sequence[str] | None, shape: Shape
+        self, path: str, log: TableLog, selection: ExportSelection, columns: Sequence[str] | None, shape: Shape
     ) -> None:
         layout = [name for name in (*shape.partitions, *shape.clusters) if name != DATE]
         wanted = None if columns is None else tuple(dict.fromkeys([*columns, *_NEEDED, "topic", *layout]))
@@ -106,7 +107,7 @@ class RawExport:
         self.selection = selection
         self._source = source
         kept = [field for field in source if field.name != ERROR]
-        self._schema = StructType([*kept, StructField(DATE, DateType())])
+        self._schema = commented(StructType([*kept, StructField(DATE, DateType())]))
         for name in shape.partitions + shape.clusters:
             if name not in self._schema.fieldNames():
                 raise OptionError(f"unknown column {name!r}; there are {', '.join(self._schema.fieldNames())}")
@@ -114,8 +115,8 @@ class RawExport:
             name for name in _STATS if name in source.fieldNames() and name not in shape.partitions
         )
         stats += tuple(name for name in shape.clusters if name not in stats)
-        self._shape = Shape(shape.partitions, shape.clusters, stats=stats)
-        self._table = ExactlyOnceTable(spark, path, selection, self._shape)
+        self._shape = replace(shape, stats=stats)
+        self._table = ExactlyOnceTable(path, log, selection, self._shape)
 
     def source_options(self) -> dict[str, str]:
         """Return the options that select the wanted columns."""
@@ -172,12 +173,9 @@ class RawExport:
 
     def _layout(self, spark: SparkSession) -> Layout | None:
         """Return where and how tasks write files; None where they cannot."""
-        path = self._table.takes_files()
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._shape.partitions)
-        if path is None or codec is None or not plain:
-            return None
-        return Layout(path, self._shape.partitions, self._shape.stats, codec)
+        return None if codec is None or not plain else self._table.layout(codec)
 
     def _rows(self, records: Records, turn: Turn) -> Counted:
         """Append the rows by Spark."""

@@ -63,11 +63,11 @@ def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> 
     runner.check_shared("--table", job.layout.table)
     written = runner.map(partial(write_task, job), tasks)
     for file in (file for task in written for file in task.files):
-        _check_seen(file)
+        check_seen(file)
     return written
 
 
-def _check_seen(file: WrittenFile) -> None:
+def check_seen(file: WrittenFile) -> None:
     """Check that a file is where the table's log will look for it: an executor may lack the table's mount."""
     try:
         size = Path(file.path).stat().st_size

@@ -6,6 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.table_name import in_catalog
 
 
 class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -13,7 +14,7 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         topic: its name.
-        table: path of its table; a relative one is beside the spec.
+        table: path of its table; a relative one is beside the spec. Or its name, ``catalog.schema.table``.
         format: of the bodies.
         schema: JSON: columns in Spark's DDL, or Spark's own JSON of a schema; Avro: the schema.
         schema_file: a file with it, beside the spec; Protobuf: a FileDescriptorSet, as ``protoc -o`` writes it.
@@ -21,6 +22,8 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         key: columns that identify a row: the last message of a key is its row. Without a key each message is a row.
         cluster_by: columns that OPTIMIZE clusters the table by.
         metadata_prefix: prefix of the names of the columns that are not the body's.
+        comment: of the table, when it is created.
+        properties: of the table, when it is created.
     """
 
     topic: str
@@ -32,6 +35,8 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     metadata_prefix: str = ""
+    comment: str = ""
+    properties: dict[str, str] = {}
 
 
 class _Spec(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,7 +76,8 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
         raise OptionError(f"{path}: topic {topic.topic!r}: message is required for format protobuf, and only there")
     if topic.format == "protobuf" and topic.schema is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
-    table = topic.table if "://" in topic.table else str(beside / topic.table)
+    stays = "://" in topic.table or in_catalog(topic.table)
+    table = topic.table if stays else str(beside / topic.table)
     file = None if topic.schema_file is None else str(beside / topic.schema_file)
     return msgspec.structs.replace(topic, table=table, schema_file=file)
 

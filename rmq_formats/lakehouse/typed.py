@@ -12,13 +12,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.comments import commented
 from rmq_formats.lakehouse.keyed import upsert
 from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable, Shape
+from rmq_formats.lakehouse.once import ExactlyOnceTable
 from rmq_formats.lakehouse.raw import Landed
 from rmq_formats.lakehouse.records import Records
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
+from rmq_formats.lakehouse.table_log import OpenTable, Shape
 from rmq_formats.spark.options import schemas
 from spark_udfs.bodies import avro_body, json_body, protobuf_body
 
@@ -82,6 +84,12 @@ def _json_columns(text: str) -> StructType:
     return columns
 
 
+def _comment(field: StructField) -> dict[str, str]:
+    """Return the comment alone: a schema's other metadata are Spark's own."""
+    told = (field.metadata or {}).get("comment")
+    return {} if told is None else {"comment": told}
+
+
 def _avro_columns(spark: SparkSession, text: str) -> StructType:
     from spark_udfs.avro import decoder  # noqa: PLC0415 # only where it is used
 
@@ -105,13 +113,19 @@ class TypedExport:
         topic: of the spec.
         selection: the bounds; of all topics.
         dead_letters: path of their table; None leaves them out.
+        open_table: gives the log of a table by its path.
 
     Raises:
         OptionError: a schema that cannot be used.
     """
 
     def __init__(
-        self, spark: SparkSession, topic: TypedTopic, selection: ExportSelection, dead_letters: str | None
+        self,
+        spark: SparkSession,
+        topic: TypedTopic,
+        selection: ExportSelection,
+        dead_letters: str | None,
+        open_table: OpenTable,
     ) -> None:
         self.name = topic.topic
         self.selection = selection.of_topic(topic.topic)
@@ -120,13 +134,18 @@ class TypedExport:
         self._names = {name: topic.metadata_prefix + name for name in METADATA}
         self._schema = self._columns()
         properties = (("rmq.topic", topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
-        shape = Shape(clusters=topic.cluster_by, properties=properties)
+        comment = topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
+        more = tuple(topic.properties.items())
+        shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
         self.tables = {topic.table: self._names["store_timestamp"]}
-        self._table = ExactlyOnceTable(spark, topic.table, self.selection, shape, self._names[_OFFSET])
+        self._table = ExactlyOnceTable(
+            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET]
+        )
         self._dead = None
         if dead_letters is not None:
-            dead = Shape(properties=(("rmq.topic", "dead letters"),))
-            self._dead = ExactlyOnceTable(spark, dead_letters, self.selection, dead)
+            told = "messages whose body does not decode, with the reason"
+            dead = Shape(properties=(("rmq.topic", "dead letters"),), comment=told)
+            self._dead = ExactlyOnceTable(dead_letters, open_table(dead_letters), self.selection, dead)
             self.tables[dead_letters] = "store_timestamp"
 
     def _columns(self) -> StructType:
@@ -143,7 +162,8 @@ class TypedExport:
             if name not in body.fieldNames() or isinstance(body[name].dataType, StructType | ArrayType | MapType):
                 raise OptionError(f"topic {topic.topic!r}: key {name!r} is not a primitive column of the schema")
         metadata = [StructField(self._names[name], schemas.COMMITLOG[name].dataType) for name in METADATA]
-        columns = StructType([*metadata, *(StructField(field.name, field.dataType) for field in body)])
+        own = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
+        columns = StructType([*commented(StructType(metadata), topic.metadata_prefix), *own])
         for name in topic.cluster_by:
             if name not in columns.fieldNames():
                 raise OptionError(f"topic {topic.topic!r}: cluster_by {name!r} is not a column of the table")
@@ -169,7 +189,7 @@ class TypedExport:
         """Create the tables, and add new columns of the schema."""
         self._table.prepare(self._schema)
         if self._dead is not None:
-            self._dead.prepare(_DEAD)
+            self._dead.prepare(commented(_DEAD))
 
     def exported_end(self) -> int:
         """See ``Export``: the smaller offset of both tables."""

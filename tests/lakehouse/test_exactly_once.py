@@ -15,7 +15,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse import delta
-from rmq_formats.lakehouse.delta import AppendTransaction
+from rmq_formats.lakehouse.delta import DeltaAppend
 from rmq_formats.lakehouse.run import ExportRun
 from rmq_formats.lakehouse.selection import ExportSelection
 from tests.lakehouse.exported_stores import Exporter, plain, write
@@ -66,7 +66,7 @@ def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
 
     placed = write(exporter.store, plain(30))
     with monkeypatch.context() as patch:
-        patch.setattr(AppendTransaction, "commit", die)
+        patch.setattr(DeltaAppend, "commit", die)
         with pytest.raises(Exception, match="killed"):
             exporter.run(*mode)
     assert list(exporter.table.rglob("topic=*/*/*.parquet"))  # files are there, and nobody sees them

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.arrow.schema import TIMESTAMP
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.delta_files import DeltaFiles
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 
 SCHEMA = pa.schema(
@@ -45,7 +46,9 @@ def rows(draw: st.DrawFn) -> Row:
 
 
 def written(table: Path, batches: list[list[Row]], target_bytes: int) -> list[WrittenFile]:
-    files = PartitionedFiles(Layout(str(table), ("topic", "queue_id"), STATS, "zstd", target_bytes), SCHEMA)
+    files = PartitionedFiles(
+        Layout(str(table), DeltaFiles(), ("topic", "queue_id"), STATS, "zstd", target_bytes), SCHEMA
+    )
     for batch in batches:
         files.write(pa.RecordBatch.from_pylist(batch, SCHEMA))
     return files.close()
@@ -130,7 +133,7 @@ def test_more_partitions_than_may_be_open_lose_nothing(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_told_with_its_path_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "topic=B").write_text("a file in the way")
-    files = PartitionedFiles(Layout(str(tmp_path), ("topic",), target_bytes=1), SCHEMA)
+    files = PartitionedFiles(Layout(str(tmp_path), DeltaFiles(), ("topic",), target_bytes=1), SCHEMA)
     files.write(pa.RecordBatch.from_pylist([row_of("A", b"one")], SCHEMA))
     with pytest.raises(StoreError, match=r"topic=B.*(File exists|Not a directory)"):
         files.write(pa.RecordBatch.from_pylist([row_of("B", b"two")], SCHEMA))

@@ -1,0 +1,48 @@
+"""Comments of tables' columns: what each of them is, and its unit."""
+
+from typing import Final
+
+from pyspark.sql.types import StructField, StructType
+
+COMMENTS: Final = {
+    "topic": "topic of the message",
+    "queue_id": "number of the queue in its topic",
+    "queue_offset": "position in the queue, in messages",
+    "physical_offset": "where the record begins in the CommitLog, in bytes; one a record in a store",
+    "size": "length of the record in the CommitLog, in bytes",
+    "tags": "tag of the message",
+    "keys": "keys that the producer gave, for queries",
+    "uniq_key": "identifier that the producer's client made",
+    "msg_id": "identifier of the record: the broker's address and the physical offset",
+    "body": "bytes of the body, as they were sent",
+    "properties": "properties of the message",
+    "store_timestamp": "when the broker stored it, to the millisecond, UTC",
+    "born_timestamp": "when the producer sent it, by its own clock, to the millisecond, UTC",
+    "born_host": "address and port of the producer",
+    "store_host": "address and port of the broker",
+    "flag": "number that the producer gave",
+    "sys_flag": "bits of compression, transactions and addresses, see MessageSysFlag",
+    "reconsume_times": "how often it was consumed again",
+    "prepared_transaction_offset": "physical offset of a transaction's half message, in bytes; else 0",
+    "body_crc": "CRC32 of the body in the log",
+    "version": "of the record's layout: 1, or 2 for long topics",
+    "date": "day of store_timestamp, UTC",
+    "reason": "why the body does not decode",
+}
+"""By the name of a column."""
+
+
+def commented(schema: StructType, prefix: str = "") -> StructType:
+    """Give columns that have no comment theirs.
+
+    Args:
+        schema: the columns; others than those of ``COMMENTS`` stay as they are.
+        prefix: before the names of columns.
+    """
+    return StructType([_commented(field, prefix) for field in schema])
+
+
+def _commented(field: StructField, prefix: str) -> StructField:
+    known = COMMENTS.get(field.name.removeprefix(prefix)) if field.name.startswith(prefix) else None
+    told = {} if known is None else {"comment": known}
+    return StructField(field.name, field.dataType, field.nullable, {**told, **(field.metadata or {})})

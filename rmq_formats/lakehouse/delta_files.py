@@ -1,0 +1,48 @@
+"""Files of Delta tables: ``add`` actions of the log, with statistics."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_formats.lakehouse.parquet import MAP_VALUE, FinishedFile
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFiles:
+    """What Delta asks of files; see ``TableFiles``."""
+
+    def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:
+        """Leave out the columns of the partitions: they are in no file."""
+        return pa.schema([field for field in schema if field.name not in partitions])
+
+    def partition_value(self, value: pa.Scalar) -> str | None:
+        """Convert a value to Delta's text; the empty text becomes null, as in Delta."""
+        text: str | None = pc.cast(value, pa.string()).as_py()
+        return text or None
+
+    def is_counted(self, leaf: str) -> bool:
+        """Leave out bodies and values of maps, whose bounds tell nothing."""
+        return leaf != "body" and not leaf.endswith(MAP_VALUE)
+
+    def action(self, file: FinishedFile) -> str:
+        """Build the ``add`` action."""
+        bounds = {name: stats.bounds() for name, stats in file.stats.items()}
+        stats = {
+            "numRecords": file.rows,
+            "minValues": {name: smallest for name, (smallest, _) in bounds.items() if smallest is not None},
+            "maxValues": {name: largest for name, (_, largest) in bounds.items() if largest is not None},
+            "nullCount": {name: stats.nulls for name, stats in file.stats.items()},
+        }
+        add = {
+            "path": quote(file.relative, safe="/="),
+            "partitionValues": file.partitions,
+            "size": file.bytes,
+            "modificationTime": file.modified_ms,
+            "dataChange": True,
+            "stats": json.dumps(stats),
+        }
+        return json.dumps({"add": add})

@@ -1,0 +1,76 @@
+"""Where a Delta table is: at a path, or in a catalog of Spark's, such as a Hive metastore."""
+
+from typing import Any
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.evolution import quoted
+from rmq_formats.lakehouse.table_name import in_catalog
+
+
+class DeltaPlace:
+    """Place of one table.
+
+    Args:
+        spark: the session.
+        table: a path, or ``catalog.schema.table``.
+    """
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        self._spark, self.table = spark, table
+        self._names = in_catalog(table)
+        self._found = table if self._names is None else ""
+
+    @property
+    def sql(self) -> str:
+        """Name of the table in SQL."""
+        return f"delta.{quoted(self.table)}" if self._names is None else ".".join(map(quoted, self._names))
+
+    def path(self) -> str | None:
+        """Return the path of the table; None if its catalog has none of that name.
+
+        Raises:
+            StoreError: the catalog cannot be asked, lacks the schema, or has something else of that name.
+        """
+        if not self._found:
+            try:
+                self._found = self._asked()
+            except (PySparkException, Py4JError) as error:
+                raise StoreError(f"{self.table}: {_first_line(error)}") from error
+        return self._found or None
+
+    def _asked(self) -> str:
+        assert self._names is not None  # else its path is known
+        schema = ".".join(map(quoted, self._names[:2]))
+        if not self._spark.catalog.databaseExists(schema):
+            raise StoreError(f"{self.table}: there is no schema {schema}; CREATE SCHEMA makes it")
+        if not self._spark.catalog.tableExists(self.sql):
+            return ""
+        detail = self._spark.sql(f"DESCRIBE DETAIL {self.sql}").first()
+        if detail is None or detail["format"] != "delta":
+            raise StoreError(f"{self.table}: is no Delta table; give another --table")
+        return str(detail["location"])
+
+    def open(self) -> DeltaTable:
+        """Open the table with Delta's own API."""
+        return DeltaTable.forPath(self._spark, self.directory())
+
+    def directory(self) -> str:
+        """Return where the table is, or will be. Raises as ``path``."""
+        found = self.path()
+        if found is not None:
+            return found
+        assert self._names is not None  # a table that has a path has it before it exists
+        *schema, name = self._names
+        described: Any = self._spark.catalog.getDatabase(".".join(map(quoted, schema)))
+        return f"{described.locationUri.rstrip('/')}/{name}"
+
+
+def _first_line(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    said = str(error if java is None else java.getMessage() or java.toString())
+    return said.strip().splitlines()[0]

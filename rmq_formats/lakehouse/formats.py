@@ -1,0 +1,43 @@
+"""Table formats by name, and what each of them asks of the options."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.delta import DeltaTableLog
+from rmq_formats.lakehouse.table_log import OpenTable, TableLog
+
+FORMATS: Final = ("delta", "iceberg")
+
+
+def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> OpenTable:
+    """Return what opens tables of a format.
+
+    Args:
+        spark: the session.
+        name: of ``FORMATS``.
+        options: properties of a catalog that tables name.
+
+    Raises:
+        OptionError: pyiceberg is not installed.
+    """
+    if name == "delta":
+        return lambda table: DeltaTableLog(spark, table)
+    check_installed()
+    from rmq_formats.lakehouse.iceberg import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
+    from rmq_formats.lakehouse.iceberg_catalog import IcebergPlace  # noqa: PLC0415
+
+    def opened(table: str) -> TableLog:
+        return IcebergTableLog(spark, IcebergPlace(table, options))
+
+    return opened
+
+
+def check_installed() -> None:
+    """Refuse Iceberg where pyiceberg is missing. Raises OptionError."""
+    try:
+        import pyiceberg.catalog.sql  # noqa: F401, PLC0415 # an extra of the wheel
+    except ImportError as error:
+        raise OptionError(f"--format iceberg needs pip install 'rmq-lake[iceberg]': {error}") from error

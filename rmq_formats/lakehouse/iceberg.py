@@ -1,0 +1,263 @@
+"""Log of an Iceberg table through pyiceberg: snapshots, properties and atomic appends, without a JVM.
+
+Each commit says in its snapshot's summary where the export's selections stand, and in the same transaction sets the
+same as table properties. The summary tells what the content has, the properties what had landed at any time: after a
+rollback the two differ. ``commit`` of a table with another snapshot than was read fails, whatever was committed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
+from rmq_formats.lakehouse.frame_files import write_frame
+from rmq_formats.lakehouse.iceberg_catalog import IcebergPlace, directory_of
+from rmq_formats.lakehouse.iceberg_files import METRICS_OF_BODY, IcebergFiles, data_file
+from rmq_formats.lakehouse.parquet import Layout
+from rmq_formats.lakehouse.standing import Commit
+from rmq_formats.lakehouse.table_log import Appended, Shape
+from rmq_formats.tasks.publish import sync_file_system
+
+TRANSACTION: Final = "rmq.txn."  # before an application id, in snapshots and table properties
+LOG_MARK: Final = "rmq.log-mark"
+_DATA: Final = "data"
+_METRICS: Final = "write.metadata.metrics."
+_CODEC: Final = "zstd"  # Iceberg's default
+_CONFLICTS: Final = (CommitFailedException,)
+
+
+class IcebergTableLog:
+    """Log of one table; each call sees its newest version.
+
+    Args:
+        spark: the session, which reads rows; commits do without it.
+        place: of the table.
+    """
+
+    conflicts: tuple[type[Exception], ...] = _CONFLICTS
+
+    def __init__(self, spark: SparkSession, place: IcebergPlace) -> None:
+        self._spark, self._place = spark, place
+
+    def exists(self) -> bool:
+        """Return whether the table exists. Raises StoreError."""
+        return self._place.load() is not None
+
+    def snapshot(self) -> "IcebergSnapshot":
+        """Return the newest version."""
+        return IcebergSnapshot(self._place.load())
+
+    def configuration(self) -> dict[str, str]:
+        """Return the table's properties."""
+        return dict(self._table().properties)
+
+    def schema(self) -> StructType:
+        """Return the table's columns."""
+        return from_arrow_schema(self._table().schema().as_arrow())
+
+    def stored(self, schema: StructType) -> StructType:
+        """Return the columns as Iceberg keeps them: it has no integers of one or two bytes. Raises StoreError."""
+        return from_arrow_schema(_schema(schema, self._place.table).as_arrow())
+
+    def partition_columns(self) -> list[str]:
+        """Return the names of the table's partitions; with their transformation, where it is not the identity."""
+        return _partitions(self._table())
+
+    def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
+        """See ``TableLog``."""
+        told = {"format-version": "2", **({"comment": shape.comment} if shape.comment else {})}
+        told |= dict([METRICS_OF_BODY]) if "body" in schema.fieldNames() else {}
+        self._place.create(_schema(schema, self._place.table), shape.partitions, {**told, **properties})
+
+    def add_columns(self, schema: StructType) -> None:
+        """Add the columns that the table lacks, within structs too."""
+        with self._place.told(), self._table().update_schema(case_sensitive=False) as update:
+            update.union_by_name(_schema(schema, self._place.table))
+
+    def layout(self, shape: Shape, codec: str) -> Layout:
+        """Return how tasks write the table's files."""
+        return table_layout(self._table(), self._place.table, shape.partitions, codec)
+
+    def begin_append(self) -> "IcebergAppend":
+        """See ``TableLog``."""
+        return IcebergAppend(self._place, self._table())
+
+    def offsets(self, version: int, column: str) -> DataFrame | None:
+        """Read the column of a version's rows; None if there are no rows.
+
+        Rows that another program has deleted by delete files are among them.
+        """
+        table = self._table()
+        of_version = next((one for one in table.snapshots() if one.sequence_number == version), None)
+        if of_version is None:
+            return None
+        files = [task.file.file_path for task in table.scan(snapshot_id=of_version.snapshot_id).plan_files()]
+        return self._spark.read.parquet(*files).select(column) if files else None
+
+    def force(self) -> None:
+        """Force what was written, to the disk."""
+        force(self._table(), self._place.table)
+
+    def _table(self) -> Table:
+        found = self._place.load()
+        if found is None:
+            raise StoreError(f"{self._place.table}: the table is gone")
+        return found
+
+
+class IcebergSnapshot:
+    """One version of a table, numbered by its sequence number, which grows through rollbacks too.
+
+    Args:
+        table: as it was loaded; None if there is none.
+    """
+
+    def __init__(self, table: Table | None) -> None:
+        self._table = table
+        self._line: dict[int, Snapshot] = {}
+        self._oldest = 0
+        current = None if table is None else table.current_snapshot()
+        self._version = -1 if table is None else 0 if current is None else current.sequence_number or 0
+        while table is not None and current is not None:
+            self._oldest = current.sequence_number or 0
+            self._line[self._oldest] = current
+            parent = current.parent_snapshot_id  # of one that has expired there is none, or one that is not found
+            current = None if parent is None else table.snapshot_by_id(parent)
+
+    @property
+    def version(self) -> int:
+        """Sequence number; 0 if nothing was committed yet, -1 if there is no table."""
+        return self._version
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the last version that was committed for ``app_id``, in this version or one rolled back; -1 if none."""
+        found = None if self._table is None else self._table.properties.get(TRANSACTION + app_id)
+        return -1 if found is None else _number(found)
+
+    def app_ids(self) -> list[str]:
+        """List all application ids that have a transaction version."""
+        properties = {} if self._table is None else self._table.properties
+        return [name.removeprefix(TRANSACTION) for name in properties if name.startswith(TRANSACTION)]
+
+    def drops_transactions(self) -> bool:
+        """Return False: properties stay."""
+        return False
+
+    def commit(self, version: int) -> Commit | None:
+        """Return what a snapshot says that led to this version; None if it has expired."""
+        found = self._line.get(version)
+        if found is None:  # of another branch, or one that was rolled back
+            return None if 0 < version < self._oldest else Commit("", None, {}, None)
+        summary = {} if found.summary is None else found.summary.additional_properties
+        versions = {
+            name.removeprefix(TRANSACTION): _number(value)
+            for name, value in summary.items()
+            if name.startswith(TRANSACTION)
+        }
+        return Commit("append", None, versions, summary.get(LOG_MARK))
+
+
+class IcebergAppend:
+    """Transaction that appends files and sets versions; fails if the table has another snapshot than it has read."""
+
+    def __init__(self, place: IcebergPlace, table: Table) -> None:
+        self._place, self._table = place, table
+
+    @property
+    def snapshot(self) -> IcebergSnapshot:
+        """Version of the table that the transaction reads."""
+        return IcebergSnapshot(self._table)
+
+    def watch(self, app_id: str) -> None:
+        """Do nothing: the commit fails if there was any other commit."""
+
+    def append(self, frame: DataFrame, versions: Mapping[str, int], note: str | None) -> Appended:
+        """Let tasks write the rows, and commit them. Raises one of the log's ``conflicts``."""
+        layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
+        files = write_frame(frame, layout)
+        self.append_files([file.action for file in files], {}, versions, note)
+        return Appended(sum(file.rows for file in files), len(files), committed=True)
+
+    def append_files(
+        self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int], note: str | None
+    ) -> None:
+        """Commit files, where the snapshot is still the one that was read. ``told`` is in the summary anyway.
+
+        Raises:
+            CommitFailedException: another writer has committed meanwhile; the files written belong to no version.
+            StoreError: the catalog does not tell whether it has committed.
+        """
+        del told
+        table = self._table
+        # pyiceberg would append again, on top of what another export has landed meanwhile.
+        alone = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": alone})
+        landed = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
+        mark = {} if note is None else {LOG_MARK: note}
+        added = [data_file(file, table.spec(), table.schema()) for file in files]
+        force(table, self._place.table)  # a commit must not name files that a power cut takes
+        with self._place.told():
+            try:
+                transaction = table.transaction()
+                with transaction.update_snapshot(snapshot_properties={**landed, **mark}).fast_append() as append:
+                    for file in added:
+                        append.append_data_file(file)
+                transaction.set_properties(landed)
+                transaction.commit_transaction()
+            except CommitStateUnknownException as error:
+                said = f"the catalog did not tell whether it has committed ({error})"
+                raise StoreError(f"{self._place.table}: {said}; run the export again: nothing lands twice") from error
+        force(table, self._place.table)
+
+
+def force(table: Table, name: str) -> None:
+    """Force what the file system of a table's directory has written."""
+    directory = directory_of(table, name)
+    if directory.is_dir():
+        sync_file_system(directory)
+
+
+def table_layout(table: Table, name: str, partitions: tuple[str, ...], codec: str) -> Layout:
+    """Return how tasks write the files of a table, whose directory is made."""
+    data = directory_of(table, name) / _DATA
+    data.mkdir(parents=True, exist_ok=True)
+    metrics = tuple((key, value) for key, value in table.properties.items() if key.startswith(_METRICS))
+    files = IcebergFiles(table.schema().model_dump_json(), metrics)
+    return Layout(str(data), files, partitions, (), codec, TARGET_FILE_BYTES)
+
+
+def _partitions(table: Table) -> list[str]:
+    spec, schema = table.spec(), table.schema()
+    told = [(schema.find_column_name(field.source_id), str(field.transform)) for field in spec.fields]
+    return [str(column) if how == "identity" else f"{how}({column})" for column, how in told]
+
+
+def _schema(schema: StructType, name: str) -> Schema:
+    """Convert Spark's columns; ids are as Iceberg would number a new table's. Raises StoreError."""
+    try:
+        columns = [
+            plain.with_metadata({b"doc": told}) if (told := (field.metadata or {}).get("comment")) else plain
+            for plain, field in zip(to_arrow_schema(schema, timezone="UTC"), schema, strict=True)
+        ]
+        found = _pyarrow_to_schema_without_ids(pa.schema(columns))
+    except (TypeError, UnsupportedPyArrowTypeException, PySparkException) as error:
+        raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
+    return assign_fresh_schema_ids(found)
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # another program's
+        return -1

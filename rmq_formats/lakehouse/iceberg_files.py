@@ -1,0 +1,158 @@
+"""Files of Iceberg tables: columns with the table's field ids, and data files of a manifest with their metrics.
+
+Tasks make these of footers that they have just written, so that the driver opens no file.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import partition_to_py
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    DateType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StructType,
+)
+from pyiceberg.utils.datetime import date_str_to_days
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.parquet import FinishedFile
+
+METRICS_OF_BODY: Final = ("write.metadata.metrics.column.body", "none")  # bounds of bodies tell nothing
+_FIELD_ID: Final = b"PARQUET:field_id"
+_COUNTS: Final = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+_BOUNDS: Final = ("lower_bounds", "upper_bounds")
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergFiles:
+    """What Iceberg asks of files; see ``TableFiles``.
+
+    Attributes:
+        schema: the table's schema, as Iceberg's JSON.
+        properties: those of the table that choose metrics.
+    """
+
+    schema: str
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def file_schema(self, schema: pa.Schema, partitions: Sequence[str]) -> pa.Schema:  # noqa: ARG002 # Delta leaves them out
+        """Give the columns the table's field ids; the columns of partitions are in the files."""
+        table = Schema.model_validate_json(self.schema)
+        return pa.schema(_with_ids(schema, table.fields))
+
+    def partition_value(self, value: pa.Scalar) -> str | None:
+        """Convert a value to its text; the empty text is a value of its own."""
+        text: str | None = pc.cast(value, pa.string()).as_py()
+        return text
+
+    def is_counted(self, leaf: str) -> bool:
+        """Leave out bodies."""
+        return leaf != "body"
+
+    def action(self, file: FinishedFile) -> str:
+        """Describe a data file: its metrics, from its footer."""
+        table = Schema.model_validate_json(self.schema)
+        found = data_file_statistics_from_parquet_metadata(
+            file.footer, compute_statistics_plan(table, dict(self.properties)), parquet_path_to_id_mapping(table)
+        ).to_serialized_dict()
+        told = {
+            "path": str(file.path),
+            "bytes": file.bytes,
+            "rows": file.rows,
+            "partitions": file.partitions,
+            "split_offsets": found["split_offsets"],
+            **{name: found[name] for name in _COUNTS},
+            **{name: {key: bound.hex() for key, bound in found[name].items()} for name in _BOUNDS},
+        }
+        return json.dumps(told)
+
+
+def data_file(action: str, spec: PartitionSpec, schema: Schema) -> DataFile:
+    """Build a data file of ``IcebergFiles.action``.
+
+    Args:
+        action: the JSON.
+        spec: the table's partitions, which are columns as they are.
+        schema: of the table.
+
+    Raises:
+        StoreError: the table has other partitions than those that the file was written for.
+    """
+    told = json.loads(action)
+    names = [field.name for field in spec.fields]
+    if names != list(told["partitions"]):
+        raise StoreError(f"{told['path']}: the table is partitioned by {','.join(names) or 'nothing'} since; run again")
+    values = [_partition(schema.find_type(field.source_id), told["partitions"][field.name]) for field in spec.fields]
+    metrics: dict[str, Any] = {name: _by_id(told[name].items()) for name in _COUNTS}
+    metrics |= {name: _by_id((key, bytes.fromhex(bound)) for key, bound in told[name].items()) for name in _BOUNDS}
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=told["path"],
+        file_format=FileFormat.PARQUET,
+        partition=Record(*values),
+        record_count=told["rows"],
+        file_size_in_bytes=told["bytes"],
+        spec_id=spec.spec_id,
+        split_offsets=told["split_offsets"],
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **metrics,
+    )
+
+
+def _by_id(pairs: Iterable[tuple[str, Any]]) -> dict[int, Any]:
+    return {int(key): value for key, value in pairs}
+
+
+def _partition(kind: IcebergType, text: str | None) -> Any:
+    """Convert a partition's text to the value that manifests have."""
+    if text is None:
+        return None
+    if isinstance(kind, DateType):
+        return date_str_to_days(text)
+    assert isinstance(kind, PrimitiveType)  # a partition is no struct
+    return partition_to_py(kind, text)
+
+
+def _with_ids(fields: Iterable[pa.Field], known: Sequence[NestedField]) -> list[pa.Field]:
+    """Give fields the ids and names of the table's fields of the same names, whatever their case."""
+    by_name = {field.name.lower(): field for field in known}
+    found = []
+    for field in fields:
+        own = by_name.get(field.name.lower())
+        if own is None:  # another program has dropped it since
+            raise StoreError(f"the table has no column {field.name} any more")
+        found.append(_field(own.name, field.type, own.field_type, own.field_id))
+    return found
+
+
+def _field(name: str, kind: pa.DataType, known: IcebergType, field_id: int, *, nullable: bool = True) -> pa.Field:
+    if isinstance(known, StructType):
+        kind = pa.struct(_with_ids(kind, known.fields))
+    elif isinstance(known, ListType):
+        kind = pa.list_(_field("element", kind.value_type, known.element_type, known.element_id))
+    elif isinstance(known, MapType):
+        key = _field("key", kind.key_type, known.key_type, known.key_id, nullable=False)
+        kind = pa.map_(key, _field("value", kind.item_type, known.value_type, known.value_id))
+    elif isinstance(known, IntegerType):
+        kind = pa.int32()  # Iceberg has no shorter ones
+    return pa.field(name, kind, nullable, {_FIELD_ID: str(field_id)})

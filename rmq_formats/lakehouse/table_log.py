@@ -1,0 +1,157 @@
+"""Interface of a table format to exports: what a table holds, and transactions that add to it.
+
+Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``once`` decides over it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from rmq_formats.lakehouse.parquet import Layout
+from rmq_formats.lakehouse.standing import Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Partitions, clustering and properties of a table when it is created.
+
+    Attributes:
+        partitions: columns that it is partitioned by.
+        clusters: columns that OPTIMIZE clusters it by; there are no partitions then.
+        properties: table properties, beyond the store's identifier; those of an existing table have to be these.
+        more: other table properties, of a new table alone.
+        comment: of a new table.
+        stats: columns with minimum and maximum of each file in Delta's log.
+    """
+
+    partitions: tuple[str, ...] = ()
+    clusters: tuple[str, ...] = ()
+    properties: tuple[tuple[str, str], ...] = ()
+    stats: tuple[str, ...] = ()
+    more: tuple[tuple[str, str], ...] = ()
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Counts of what a transaction has added.
+
+    Attributes:
+        rows: of the table.
+        files: of the table.
+        committed: False if there was nothing to do.
+    """
+
+    rows: int = 0
+    files: int = 0
+    committed: bool = False
+
+
+class TableSnapshot(Protocol):
+    """One version of a table."""
+
+    @property
+    def version(self) -> int:
+        """Number that grows with each version; -1 if there is no table."""
+        ...
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the last version that was committed for ``app_id``; -1 if none was, or it has expired."""
+        ...
+
+    def app_ids(self) -> list[str]:
+        """List all application ids that have a transaction version."""
+        ...
+
+    def drops_transactions(self) -> bool:
+        """Return whether transaction versions expire."""
+        ...
+
+    def commit(self, version: int) -> Commit | None:
+        """Return what a commit says that led to this version; None if it was cleaned up."""
+        ...
+
+
+class AppendTransaction(Protocol):
+    """Transaction that adds rows and sets transaction versions, atomically; or fails, where another was faster."""
+
+    @property
+    def snapshot(self) -> TableSnapshot:
+        """Version of the table that the transaction reads."""
+        ...
+
+    def watch(self, app_id: str) -> None:
+        """Let the commit fail if the version of ``app_id`` changes meanwhile."""
+        ...
+
+    def append(self, frame: DataFrame, versions: Mapping[str, int], note: str | None) -> Appended:
+        """Write the rows and commit them with ``versions`` and ``note``; raises one of the log's ``conflicts``."""
+        ...
+
+    def append_files(
+        self, files: Sequence[str], told: Mapping[str, int], versions: Mapping[str, int], note: str | None
+    ) -> None:
+        """Commit files that were written already, as ``WrittenFile.action`` has them; see ``append``."""
+        ...
+
+
+class TableLog(Protocol):
+    """Log of one table; each call sees its newest version."""
+
+    conflicts: tuple[type[Exception], ...]
+    """Errors of a commit when another writer was faster: nothing was committed."""
+
+    def exists(self) -> bool:
+        """Return whether the table exists. Raises StoreError."""
+        ...
+
+    def snapshot(self) -> TableSnapshot:
+        """Return the newest version."""
+        ...
+
+    def configuration(self) -> dict[str, str]:
+        """Return the table's properties."""
+        ...
+
+    def schema(self) -> StructType:
+        """Return the table's columns."""
+        ...
+
+    def stored(self, schema: StructType) -> StructType:
+        """Return the columns as the format keeps them, which may lack a type. Raises StoreError."""
+        ...
+
+    def partition_columns(self) -> list[str]:
+        """Return the names of the columns that the table is partitioned by."""
+        ...
+
+    def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
+        """Create the table; nothing happens if another was faster. Raises StoreError."""
+        ...
+
+    def add_columns(self, schema: StructType) -> None:
+        """Add the columns that the table lacks, within structs too."""
+        ...
+
+    def layout(self, shape: Shape, codec: str) -> Layout | None:
+        """Return how tasks write the table's files; None if the rows have to go through Spark's own writer."""
+        ...
+
+    def begin_append(self) -> AppendTransaction:
+        """Begin a transaction on the newest version; commit it, or drop it."""
+        ...
+
+    def offsets(self, version: int, column: str) -> DataFrame | None:
+        """Read the column of a version's rows; None if there are no rows."""
+        ...
+
+    def force(self) -> None:
+        """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
+        ...
+
+
+OpenTable = Callable[[str], TableLog]
+"""Gives the log of a table by its path, or its name in a catalog."""

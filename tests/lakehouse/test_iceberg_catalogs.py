@@ -1,0 +1,114 @@
+"""Commits to catalogs, without Spark: the next one fails if the table is not as it was read; REST and SQLite alike."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.iceberg import IcebergAppend, IcebergSnapshot, table_layout
+from rmq_formats.lakehouse.iceberg_catalog import IcebergPlace
+from rmq_formats.lakehouse.parquet import PartitionedFiles, WrittenFile
+from tests.lakehouse.rest_catalog import rest_catalog
+
+SCHEMA = Schema(NestedField(1, "topic", StringType()), NestedField(2, "physical_offset", LongType()))
+
+
+@pytest.fixture(params=["sqlite", "rest"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergPlace]:
+    """A table that is not there yet."""
+    if request.param == "sqlite":
+        yield IcebergPlace(str(tmp_path / "a table"), {})
+        return
+    with rest_catalog(tmp_path) as uri:
+        yield IcebergPlace("lake.sales.messages", {"type": "rest", "uri": uri})
+
+
+def begin(place: IcebergPlace) -> IcebergAppend:
+    table = place.load()
+    assert table is not None
+    return IcebergAppend(place, table)
+
+
+def written(place: IcebergPlace, offsets: list[int]) -> list[WrittenFile]:
+    table = place.load()
+    assert table is not None
+    schema = pa.schema([("topic", pa.string()), ("physical_offset", pa.int64())])
+    files = PartitionedFiles(table_layout(table, place.table, ("topic",), "zstd"), schema)
+    rows = [{"topic": "Odd" if offset % 2 else "Even", "physical_offset": offset} for offset in offsets]
+    files.write(pa.RecordBatch.from_pylist(rows, schema))
+    return files.close()
+
+
+def held(place: IcebergPlace) -> list[int]:
+    table = place.load()
+    assert table is not None
+    return sorted(table.scan().to_arrow()["physical_offset"].to_pylist())
+
+
+def test_of_two_commits_to_one_snapshot_the_second_fails_and_adds_nothing(place: IcebergPlace) -> None:
+    assert place.load() is None
+    assert IcebergSnapshot(None).version == -1
+    for _ in range(2):  # the second finds it there
+        place.create(SCHEMA, ("topic",), {"format-version": "2"})
+    assert begin(place).snapshot.version == 0
+    for first, version in ((0, 1), (10, 2)):
+        files = [file.action for file in written(place, list(range(first, first + 10)))]
+        one, other = begin(place), begin(place)
+        one.append_files(files, {}, {"app": first + 10}, f"mark {first}")
+        with pytest.raises(CommitFailedException):
+            other.append_files(files, {}, {"app": first + 10}, None)
+        snapshot = begin(place).snapshot
+        assert (snapshot.version, snapshot.transaction_version("app"), snapshot.app_ids()) == (
+            version,
+            first + 10,
+            ["app"],
+        )
+        commit = snapshot.commit(version)
+        assert commit is not None
+        assert (commit.versions, commit.note) == ({"app": first + 10}, f"mark {first}")
+    assert held(place) == list(range(20))
+
+
+def test_a_commit_without_files_is_one(place: IcebergPlace) -> None:
+    place.create(SCHEMA, (), {"format-version": "2"})
+    first, second = begin(place), begin(place)
+    first.append_files([], {}, {"app": 7}, None)
+    with pytest.raises(CommitFailedException):
+        second.append_files([], {}, {"app": 7}, None)
+    assert begin(place).snapshot.transaction_version("app") == 7
+
+
+def test_a_catalog_that_is_away_is_told_in_a_line() -> None:
+    place = IcebergPlace("lake.sales.messages", {"type": "rest", "uri": "http://127.0.0.1:1"})
+    with pytest.raises(StoreError, match=r"lake\.sales\.messages: catalog lake: ") as told:
+        place.load()
+    assert "\n" not in str(told.value)
+
+
+def test_partitions_that_were_changed_since_the_files_were_written_are_told(place: IcebergPlace) -> None:
+    place.create(SCHEMA, ("topic",), {"format-version": "2"})
+    files = [file.action for file in written(place, [1, 2])]
+    table = place.load()
+    assert table is not None
+    with table.update_spec() as update:
+        update.remove_field("topic")
+    with pytest.raises(StoreError, match="the table is partitioned by nothing since"):
+        begin(place).append_files(files, {}, {"app": 2}, None)
+    assert held(place) == []
+
+
+def test_a_directory_of_delta_is_no_table_of_iceberg(tmp_path: Path) -> None:
+    (tmp_path / "table" / "_delta_log").mkdir(parents=True)
+    with pytest.raises(StoreError, match="is a Delta table"):
+        IcebergPlace(str(tmp_path / "table"), {}).load()
+    assert not (tmp_path / "iceberg_catalog.db").exists()
+
+
+def test_a_place_elsewhere_is_refused() -> None:
+    with pytest.raises(StoreError, match="its place is s3://bucket/table"):
+        IcebergPlace("s3://bucket/table", {})
