@@ -8,17 +8,17 @@ from unittest.mock import patch
 
 from rmq_formats.lakehouse import keyed, raw, run
 from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
-from rmq_formats.lakehouse.delta import AppendTransaction, DeltaTableLog
+from rmq_formats.lakehouse.delta import DeltaAppend, DeltaTableLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable
 from rmq_formats.lakehouse.run import ExportRun
 
 _SEAMS: tuple[tuple[Any, str], ...] = (
     (run, "look"), (run, "force_log"), (ExportRun, "land"),
     (ExportCheckpoint, "claim"), (ExportCheckpoint, "batch_end"),
-    (ExactlyOnceTable, "_create"), (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "standing"),
+    (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "standing"),
     (ExactlyOnceTable, "_turn"), (ExactlyOnceTable, "settle"),
     (raw, "write_files"), (keyed, "_merge"),
-    (AppendTransaction, "append"), (AppendTransaction, "append_files"), (AppendTransaction, "commit"),
+    (DeltaAppend, "append"), (DeltaAppend, "append_files"), (DeltaAppend, "commit"),
     (DeltaTableLog, "force"),
 )  # fmt: skip
 
