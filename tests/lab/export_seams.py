@@ -15,11 +15,11 @@ from rmq_formats.lakehouse.run import ExportRun
 _SEAMS: tuple[tuple[Any, str], ...] = (
     (run, "look"), (run, "force_log"), (ExportRun, "land"),
     (ExportCheckpoint, "claim"), (ExportCheckpoint, "batch_end"),
-    (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "standing"),
-    (ExactlyOnceTable, "_turn"), (ExactlyOnceTable, "settle"),
+    (DeltaTableLog, "create"), (DeltaTableLog, "add_columns"), (DeltaTableLog, "force"),
+    (ExactlyOnceTable, "prepare"), (ExactlyOnceTable, "standing"), (ExactlyOnceTable, "_turn"),
+    (ExactlyOnceTable, "settle"),
     (raw, "write_files"), (keyed, "_merge"),
     (DeltaAppend, "append"), (DeltaAppend, "append_files"), (DeltaAppend, "commit"),
-    (DeltaTableLog, "force"),
 )  # fmt: skip
 
 
