@@ -62,8 +62,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().run_in_executor(executor or self._pool, func, *args)
 
     async def create_connection(  # type: ignore[override] # of what the project uses
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str,
+        port: int,
+        *,
+        ssl: None = None,
+        server_hostname: None = None,
     ) -> tuple[asyncio.Transport, Any]:
+        assert ssl is server_hostname is None, "this network has no TLS"
         return await self.network.connect(protocol_factory, host, port)
 
     async def create_server(  # type: ignore[override] # likewise
