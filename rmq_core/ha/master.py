@@ -248,7 +248,8 @@ class SlavePeer(asyncio.Protocol):
                 )
                 self.end()
                 return
-            self.acknowledged_offset = max(self.acknowledged_offset, offset)
+            if offset != FROM_START:  # that is a place to compare from, and no record ends there
+                self.acknowledged_offset = max(self.acknowledged_offset, offset)
         self._master.reported()
 
     def _leave(self) -> None:
