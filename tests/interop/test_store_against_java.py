@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ SIZES = {
     "mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 50, "maxIndexNum": 100,
     "messageDelayLevel": "1s 5s", "diskMaxUsedSpaceRatio": 99,
 }  # fmt: skip
+LONGER_INDEX = 1000  # the original names IndexFiles by its clock: of two in a millisecond, the second is the first one
 
 
 def check_dump(config: StoreConfig) -> None:
@@ -34,16 +36,16 @@ def check_dump(config: StoreConfig) -> None:
     assert peer.dump(Path(config.root)) == ours
 
 
-def open_with_java(root: Path) -> None:
+def open_with_java(root: Path, **sizes: int) -> None:
     """Start and stop the original on a store."""
-    report = peer.rebuild(root, **SIZES)
+    report = peer.rebuild(root, **SIZES | sizes)
     assert report["loaded"]
 
 
 def copy_of(config: StoreConfig, root: Path) -> StoreConfig:
     """Settings of a copy of a store."""
     shutil.copytree(config.root, root)
-    return config_of(root)
+    return replace(config, root=str(root), commitlog_path="")
 
 
 def check_untouched(config: StoreConfig, before: StoreConfig) -> None:
@@ -77,13 +79,15 @@ def test_the_original_makes_our_queues_and_index_of_our_log(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("flush", list(FlushDiskType))
 def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: Path, flush: FlushDiskType) -> None:
-    config = config_of(tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=20)
+    config = config_of(
+        tmp_path / "store", flush_disk_type=flush, flush_consumequeue_interval_ms=20, index_entries=LONGER_INDEX
+    )
     acknowledged = write_until_killed(config, 3, after_s=0.3)
     before = log_records(config)
     assert before[-1][0] + len(before[-1][1]) >= acknowledged > 0
     check_dump(config)
     java = copy_of(config, tmp_path / "java")
-    open_with_java(tmp_path / "java")
+    open_with_java(tmp_path / "java", maxIndexNum=LONGER_INDEX)
     assert log_records(java) == before
     ours = opened(config)
     assert ours.shutdown()
@@ -92,13 +96,14 @@ def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: P
 
 def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
     config = config_of(
-        tmp_path / "store", flush_consumequeue_interval_ms=20, flush_index_interval_ms=20, flush_interval_ms=20
-    )
+        tmp_path / "store", flush_consumequeue_interval_ms=20, flush_index_interval_ms=20, flush_interval_ms=20,
+        index_entries=LONGER_INDEX,
+    )  # fmt: skip
     write_until_killed(config, 4, after_s=1.0)
     before = log_records(config)
     checkpoint = Checkpoint.decode((Path(config.root) / "checkpoint").read_bytes())
     assert checkpoint.index_msg_timestamp_ms > 0, "an IndexFile was full, and forced"
-    open_with_java(tmp_path / "store")
+    open_with_java(tmp_path / "store", maxIndexNum=LONGER_INDEX)
     assert log_records(config) == before
     check_derived(config, index=False)
     _, index = found(config)

@@ -21,7 +21,7 @@ from tests.interop import peer
 from tests.interop.test_broker_against_java import SETTINGS
 from tests.interop.test_namesrv_against_java import ask, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running as running_namesrv
-from tests.store.derived_from_log import check_derived, records
+from tests.store.derived_from_log import check_keys, records
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("store_handed_over")]
 
@@ -156,5 +156,5 @@ def test_each_broker_serves_what_the_other_left(tmp_path: Path) -> None:
     with store.ours() as running:
         store.check_served(running)
         assert running.stop() == 0
-    check_derived(store.config)
+    check_keys(store.config)
     assert not re.search(" (?:WARNING|ERROR) ", (tmp_path / "log").read_text())

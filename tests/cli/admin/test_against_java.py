@@ -39,7 +39,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         stack.enter_context(java(log, "broker", str(directory / "store"), str(conf)))
         wait_for(lambda: brokers(address) == {BROKER})
         wait_for(lambda: ask(address, 105, {"topic": "TBW102"}).code == 0)
-        yield Cluster(address, f"127.0.0.1:{port}")
+        broker = f"127.0.0.1:{port}"
+        wait_for(lambda: ask(broker, 28).code == 0)  # an error until the original has counted for a second
+        yield Cluster(address, broker)
 
 
 def make(cluster: Cluster, topic: str) -> None:
