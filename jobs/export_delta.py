@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
-from rmq_formats.lakehouse.delta_place import DeltaPlace
+from rmq_formats.lakehouse.delta.log_store import alone
+from rmq_formats.lakehouse.delta.maintain import check_maintenance, maintain
+from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.files import set_file_sizes
 from rmq_formats.lakehouse.formats import FORMATS, check_installed, table_format
 from rmq_formats.lakehouse.log import check_topics, look
-from rmq_formats.lakehouse.log_store import alone
-from rmq_formats.lakehouse.maintain import check_maintenance, maintain
 from rmq_formats.lakehouse.raw import Export, RawExport
 from rmq_formats.lakehouse.run import Bounds, ExportRun
 from rmq_formats.lakehouse.selection import ExportSelection, LeftOut, identify

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
-from rmq_formats.lakehouse.delta import DeltaTableLog
+from rmq_formats.lakehouse.delta.table import DeltaTableLog
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, parsed, run_job
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms

@@ -13,7 +13,7 @@ from rmq_formats.tasks.runner import ProcessRunner, Runner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify.findings import Finding, Severity
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
 from tests.store_files import write_commitlog
 

@@ -27,10 +27,10 @@ from rmq_core.broker.processors.reply import Replies
 from rmq_core.broker.processors.send import Sends
 from rmq_core.broker.processors.send_back import SendBacks
 from rmq_core.broker.processors.slave_refusals import slave_refusals
-from rmq_core.broker.processors.slices import SLICE_S
 from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.replication import TICK_S, Replication
+from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets

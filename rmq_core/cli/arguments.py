@@ -75,7 +75,7 @@ def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
 
     def run(**given: Any) -> int:
         from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415 # --help does not need it
-        from rmq_formats.verify.job_plan import VerifyOptions  # noqa: PLC0415
+        from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415
 
         sizes = {name: given.pop(name) for name in _SIZES}
         levels = sizes.pop("delay_levels")

@@ -8,7 +8,7 @@ from rmq_core.cli.arguments import AsOneJson, StorePath, Work, Workers, with_sto
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
-    from rmq_formats.verify.job_plan import VerifyOptions
+    from rmq_formats.verify.phases.plan import VerifyOptions
 
 
 @with_store_sizes

@@ -15,7 +15,7 @@ from rmq_formats.repair.job import repair_store
 from rmq_formats.repair.report import RepairReport
 from rmq_formats.tasks.progress import OnProgress, Progress
 from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 
 LISTED: Final = 40  # steps, and findings, in the tables: --json has all
 

@@ -7,7 +7,7 @@ import typer
 from rmq_core.cli.arguments import AsOneJson, Report, StorePaths, Work, Workers, several, with_store_sizes
 
 if TYPE_CHECKING:
-    from rmq_formats.verify.job_plan import VerifyOptions
+    from rmq_formats.verify.phases.plan import VerifyOptions
 
 
 @with_store_sizes

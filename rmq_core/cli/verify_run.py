@@ -15,7 +15,7 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Severity
 from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
 from rmq_formats.verify.several import refuse_inside_stores, verify_stores
 

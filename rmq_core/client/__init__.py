@@ -21,9 +21,9 @@ from rmq_core.client.options import (
 from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.request_reply import reply_to
 from rmq_core.client.producer.transactions import TransactionProducer, TransactionResult, TransactionState
-from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.access.acl import Credentials
+from rmq_core.remoting.access.tls import Tls
 from rmq_core.remoting.bodies import MessageQueue
-from rmq_core.remoting.tls import Tls
 
 __all__ = [
     "LONG_BACKOFF",

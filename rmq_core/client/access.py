@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.client.credentials_file import read_credentials_file, read_secret
-from rmq_core.remoting.acl import Credentials
-from rmq_core.remoting.tls import Tls
+from rmq_core.remoting.access.acl import Credentials
+from rmq_core.remoting.access.tls import Tls
 from rmq_formats.errors import OptionError
 
 CREDENTIALS_FILE: Final = "credentialsFile"

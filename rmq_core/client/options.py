@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.client.allocation import Allocation, averagely
-from rmq_core.remoting.tls import Tls
+from rmq_core.remoting.access.tls import Tls
 from rmq_formats.codecs.compression import DEFAULT_LEVEL, Compression
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.codecs.trace import TRACE_TOPIC

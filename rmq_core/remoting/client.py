@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from ssl import SSLError
 from typing import Final
 
-from rmq_core.remoting import acl
+from rmq_core.remoting.access import acl
+from rmq_core.remoting.access.tls import Tls, handshake_failure
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ConnectError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.tls import Tls, handshake_failure
 
 DEFAULT_TIMEOUT_S: Final = 3.0
 _CLOSE_GRACE_S: Final = 0.5  # for what was sent last to leave

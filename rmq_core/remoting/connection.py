@@ -98,8 +98,6 @@ class Connection(asyncio.Protocol):
         self._unread: list[bytes] = []  # bytes that arrived since
         self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
 
-    # Called by users of a connection.
-
     @property
     def is_closing(self) -> bool:
         """Whether nothing can be sent any more."""
@@ -378,10 +376,7 @@ class Connection(asyncio.Protocol):
         large = self._out_large
         self._out, self._out_bytes, self._out_large = [], 0, False
         self.idle_ticks = 0
-        if large:
-            transport.writelines(out)
-        else:
-            transport.write(b"".join(out))
+        transport.writelines(out) if large else transport.write(b"".join(out))
 
 
 def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:

@@ -362,17 +362,8 @@ class MessageStore:
         return self._deletions.drop(ends)
 
     def remove_dropped(self, seconds: float) -> bool:
-        """Remove files of the queues of deleted topics, for so long at most.
-
-        Returns:
-            Whether some are left, as a topic may have had many queues.
-
-        Raises:
-            OSError: one cannot be removed.
-        """
-        now_s = self._parts.threads.monotonic_s
-        end_s = now_s() + seconds
-        return self._queues.remove_files(lambda: now_s() > end_s)
+        """Remove files of the queues of deleted topics, for so long at most; see ``TopicDeletions.remove_files``."""
+        return self._deletions.remove_files(seconds)
 
     # --- the end ------------------------------------------------------------------------
     def shutdown(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.delta import DeltaTableLog
+from rmq_formats.lakehouse.delta.table import DeltaTableLog
 from rmq_formats.lakehouse.table_log import OpenTable, TableLog
 
 FORMATS: Final = ("delta", "iceberg")
@@ -26,8 +26,8 @@ def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
     if name == "delta":
         return lambda table: DeltaTableLog(spark, table)
     check_installed()
-    from rmq_formats.lakehouse.iceberg import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
-    from rmq_formats.lakehouse.iceberg_catalog import IcebergPlace  # noqa: PLC0415
+    from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace  # noqa: PLC0415
+    from rmq_formats.lakehouse.iceberg.table import IcebergTableLog  # noqa: PLC0415 # an extra of the wheel
 
     def opened(table: str) -> TableLog:
         return IcebergTableLog(spark, IcebergPlace(table, options))

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
-from rmq_formats.lakehouse.keyed import upsert
+from rmq_formats.lakehouse.delta.keyed import upsert
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable
 from rmq_formats.lakehouse.raw import Landed

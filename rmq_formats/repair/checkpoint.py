@@ -13,7 +13,7 @@ from rmq_formats.kernels import verify as kernel
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened, read_range
 from rmq_formats.tasks.publish import sync_file_system, write_forced
-from rmq_formats.verify.job_plan import index_entries
+from rmq_formats.verify.phases.plan import index_entries
 
 
 def write_checkpoint(root: Path) -> None:

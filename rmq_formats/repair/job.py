@@ -22,7 +22,7 @@ from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Severity
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
 
 

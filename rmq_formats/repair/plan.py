@@ -21,7 +21,7 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.config_files import config_texts
 from rmq_formats.verify.delay_levels import told_delay_levels
 from rmq_formats.verify.findings import Finding, FindingList, Severity
-from rmq_formats.verify.job_plan import VerifyOptions, resolve_sizes
+from rmq_formats.verify.phases.plan import VerifyOptions, resolve_sizes
 from rmq_formats.verify.report import VerifyReport
 
 MAX_NEW_FILES: Final = 1024  # limit of missing files to create; a file with a damaged name may be exabytes away

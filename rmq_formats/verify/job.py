@@ -26,12 +26,15 @@ from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.waves import MAX_PARTITIONS, mend_seams, partition_count
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
-from rmq_formats.verify import checkpoint_and_config, finding_kinds, job_index, job_queues, job_scan
+from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.delay_levels import told_delay_levels
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
-from rmq_formats.verify.job_index import IndexFileTask, IndexResult, SpilledKeys, check_index
-from rmq_formats.verify.job_plan import (
+from rmq_formats.verify.phases import index as job_index
+from rmq_formats.verify.phases import queues as job_queues
+from rmq_formats.verify.phases import scan as job_scan
+from rmq_formats.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
+from rmq_formats.verify.phases.plan import (
     LINK_TO_NOWHERE,
     VerifyOptions,
     entries_or_finding,
@@ -41,9 +44,9 @@ from rmq_formats.verify.job_plan import (
     segment_findings,
     with_delay_levels,
 )
-from rmq_formats.verify.job_queues import PartResult, check_queues
-from rmq_formats.verify.job_scan import SplitCheck, check_split
-from rmq_formats.verify.job_small_files import SmallFilesCheck, read_checkpoint
+from rmq_formats.verify.phases.queues import PartResult, check_queues
+from rmq_formats.verify.phases.scan import SplitCheck, check_split
+from rmq_formats.verify.phases.small_files import SmallFilesCheck, read_checkpoint
 from rmq_formats.verify.report import VerifyReport, sorted_findings
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rmq_formats.errors import OptionError
 from rmq_formats.tasks.html_text import bytes_text, card, card_findings, counted, tone
 from rmq_formats.verify.findings import Finding, Kind, Severity
-from rmq_formats.verify.job_scan import SegmentState
+from rmq_formats.verify.phases.scan import SegmentState
 
 MAX_SHOWN: Final = 8  # kinds of findings on a notebook's card
 MAX_LISTED: Final = 1000  # findings in the JSON report; the table has all that were kept

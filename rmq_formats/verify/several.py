@@ -12,7 +12,7 @@ from rmq_formats.read.stores import BrokerStore, find_stores
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.together import Steps, run_together
 from rmq_formats.verify.job import refuse_inside_store, verify_steps
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport, findings_table
 
 

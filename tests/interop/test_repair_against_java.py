@@ -11,7 +11,7 @@ import pytest
 from rmq_formats.codecs.layout import EXT_FILE_BYTES
 from rmq_formats.repair.job import repair_store
 from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.consumequeue_oracle import goes_to_consumequeue
 from tests.interop import peer

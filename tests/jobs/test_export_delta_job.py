@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta import DeltaTableLog
+from rmq_formats.lakehouse.delta.table import DeltaTableLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable
 from tests.store_files import flip
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse import delta
-from rmq_formats.lakehouse.delta import DeltaAppend
+from rmq_formats.lakehouse.delta import table as delta
+from rmq_formats.lakehouse.delta.table import DeltaAppend
 from rmq_formats.lakehouse.run import ExportRun
 from rmq_formats.lakehouse.selection import ExportSelection
 from tests.lakehouse.exported_stores import Exporter, plain, write

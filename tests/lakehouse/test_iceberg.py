@@ -14,8 +14,8 @@ from pyiceberg.table import Table, Transaction
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.lakehouse import iceberg
-from rmq_formats.lakehouse.iceberg import IcebergAppend
+from rmq_formats.lakehouse.iceberg import table as iceberg
+from rmq_formats.lakehouse.iceberg.table import IcebergAppend
 from rmq_formats.lakehouse.run import ExportRun
 from tests.lakehouse.exported_stores import Exporter, plain, write
 from tests.lakehouse.test_exactly_once import meanwhile

@@ -10,8 +10,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.iceberg import IcebergAppend, IcebergSnapshot, table_layout
-from rmq_formats.lakehouse.iceberg_catalog import IcebergPlace
+from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace
+from rmq_formats.lakehouse.iceberg.table import IcebergAppend, IcebergSnapshot, table_layout
 from rmq_formats.lakehouse.parquet import PartitionedFiles, WrittenFile
 from tests.lakehouse.rest_catalog import rest_catalog
 

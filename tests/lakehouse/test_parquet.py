@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.arrow.schema import TIMESTAMP
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.delta_files import DeltaFiles
+from rmq_formats.lakehouse.delta.files import DeltaFiles
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 
 SCHEMA = pa.schema(

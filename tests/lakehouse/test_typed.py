@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
-from rmq_formats.lakehouse import delta_place
+from rmq_formats.lakehouse.delta import place as delta_place
 from tests.lakehouse.exported_stores import FILE_BYTES, Exporter, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
 from tests.store_files import flip

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.remoting import acl
+from rmq_core.remoting.access import acl
 from rmq_core.remoting.codes import JSON, ROCKETMQ
 from rmq_core.remoting.frames import decode_frame, encode_frame
 from rmq_core.remoting.header import request

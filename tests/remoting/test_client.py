@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from rmq_core.remoting import acl
+from rmq_core.remoting.access import acl
 from rmq_core.remoting.client import ClientLimits, RemotingClient
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ConnectError, ConnectionLostError, RequestTimeoutError

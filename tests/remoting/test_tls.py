@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rmq_core.remoting.access.tls import Tls
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.errors import ConnectError, TransportError
 from rmq_core.remoting.header import request
-from rmq_core.remoting.tls import Tls
 from rmq_formats.errors import OptionError
 from tests.certificates import KEY_PASSWORD, Authority, Signed
 from tests.remoting.conftest import ECHO, Serve

@@ -14,7 +14,7 @@ from rmq_formats.repair.job import repair_store
 from rmq_formats.repair.report import RepairReport
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.dying_processes import run_and_die
 from tests.repair.damaged_logs import remove_claims, sound_records

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.repair.damaged_logs import remove_claims, sound_records
 from tests.repair.test_damage import (

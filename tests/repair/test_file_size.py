@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.repair.plan import log_file_bytes
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
 from tests.store_files import tree
 from tests.verified_stores import FILE_BYTES, sound_store

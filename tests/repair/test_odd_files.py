@@ -16,7 +16,7 @@ from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Severity
 from rmq_formats.verify.html.outputs import VerifyOutputs
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.repair.test_damage import log_files, repair
 from tests.store_files import tree
 from tests.verified_stores import codes, patch, sound_store, verify

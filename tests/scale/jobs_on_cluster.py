@@ -23,7 +23,7 @@ from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.spark import session
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.conftest import GOLDEN_SETTINGS
 from tests.rebuilt_stores import Splits, golden_options
 

@@ -16,7 +16,7 @@ import pytest
 from rmq_formats.tasks.object_workspace import MANIFEST
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.rebuilt_stores import built
 from tests.scale.conftest import Bucket, new_bucket
 from tests.scale.jobs_on_cluster import ROOT

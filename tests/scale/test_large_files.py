@@ -15,7 +15,7 @@ from rmq_formats.repair.job import repair_store
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.torture import TIMES
 from tests.verified_stores import FIRST_MS, codes, flip_at, message, only, patch
 

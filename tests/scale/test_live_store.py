@@ -21,7 +21,7 @@ from rmq_formats.storage.segments import LocalStorage, commitlog_segments
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests import warm_processes
 from tests.rebuilt_stores import Splits, message, small_store, stored_messages
 from tests.scale.jobs_on_cluster import ROOT

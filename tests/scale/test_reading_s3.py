@@ -17,7 +17,7 @@ from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.storage.segments import open_storage, split_query
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests import warm_processes
 from tests.conftest import GOLDEN_SETTINGS
 from tests.rebuilt_stores import Splits, built, golden_options

@@ -16,7 +16,7 @@ from rmq_formats.generate import generate_store
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.rebuilt_stores import SMALL, built, by_codecs
 
 SIZES = replace(

@@ -9,7 +9,7 @@ import pytest
 
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
 from tests.cli.conftest import Rmq
 from tests.conftest import MIXED_DELAY_LEVELS

@@ -13,15 +13,16 @@ from rmq_formats.scan import derived_images
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.spill import read_partition
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.verify import job_index, job_queues
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList, Severity
 from rmq_formats.verify.index import IndexCheck
 from rmq_formats.verify.index_entries import IndexInput
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_index import IndexFileTask, SpilledKeys
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases import index as job_index
+from rmq_formats.verify.phases import queues as job_queues
+from rmq_formats.verify.phases.index import IndexFileTask, SpilledKeys
+from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
 
 Bytes = NDArray[np.uint8]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.conftest import GoldenSettings
 from tests.rebuilt_stores import Splits
 from tests.store_files import tree

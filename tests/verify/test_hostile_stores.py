@@ -14,7 +14,7 @@ from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify import job as module
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.rebuilt_stores import Splits
 from tests.store_files import tree
 from tests.torture import TIMES

@@ -15,7 +15,7 @@ from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, index_file_bytes
 from rmq_formats.errors import SpillError
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.store_files import write_commitlog
 from tests.verified_stores import (
     FILE_BYTES,

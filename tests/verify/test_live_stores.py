@@ -8,7 +8,7 @@ import pytest
 
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.store_files import write_commitlog
 from tests.verified_stores import FILE_BYTES, FIRST_MS, codes, message, rebuild, verify
 

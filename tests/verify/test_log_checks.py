@@ -9,7 +9,7 @@ import pytest
 from rmq_formats.codecs.layout import MAGIC_BLANK
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.rebuilt_stores import Splits
 from tests.store_files import write_commitlog
 from tests.verified_stores import (

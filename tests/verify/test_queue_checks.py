@@ -10,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.consumequeue import PRE_BLANK, Unit
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.store_files import with_sizes
 from tests.verified_stores import REBUILT, SIZES, codes, copied, message, only, patch, rebuild, sound_store, verify
 

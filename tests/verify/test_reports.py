@@ -17,8 +17,8 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind, Severity
 from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.html.page import page
-from rmq_formats.verify.job_plan import VerifyOptions
-from rmq_formats.verify.job_scan import SegmentState
+from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.verify.phases.scan import SegmentState
 from rmq_formats.verify.report import FINDINGS_SCHEMA, VerifyReport, findings_table, write_findings
 from tests.verified_stores import copied, flip_at, patch, verify
 

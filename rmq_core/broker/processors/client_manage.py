@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from rmq_core.broker.processors.pull import check_expression_size
-from rmq_core.broker.processors.slices import SLICE_S, sliced
+from rmq_core.broker.slices import SLICE_S, sliced
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client, ConsumerGroup, silent

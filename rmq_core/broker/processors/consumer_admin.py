@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import Final
 
-from rmq_core.broker.processors.slices import sliced
+from rmq_core.broker.slices import sliced
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.consumer_offsets import NONE

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
-from rmq_core.broker.processors.slices import SLICE_S, sliced
+from rmq_core.broker.slices import SLICE_S, sliced
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.remoting.bodies import (

@@ -26,7 +26,7 @@ from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.record_decoder import decode_records
 from rmq_core.client.pull.request import Puller
 from rmq_core.client.pull.subscription import subscription
-from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import (
     ClusterInfo,
     ConsumerConnection,

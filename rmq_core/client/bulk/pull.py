@@ -15,7 +15,7 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import PullStatus
 from rmq_core.client.pull.subscription import ALL, subscription
-from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicList, decode_body
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import TransportError

@@ -16,7 +16,7 @@ from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import SendStatus
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
-from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode

@@ -31,7 +31,7 @@ from rmq_core.client.producer.group_client import GroupClient
 from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import Puller
 from rmq_core.client.pull.subscription import ALL, subscription
-from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import (
     ConsumerData,
     ConsumerRunningInfo,

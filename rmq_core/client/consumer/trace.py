@@ -6,7 +6,7 @@ from rmq_core.client.options import ProducerOptions, PushOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS
 from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.tracer import GROUP_PREFIX, SEND_TIMEOUT_S, Tracer, traced
-from rmq_core.remoting.acl import Credentials
+from rmq_core.remoting.access.acl import Credentials
 
 
 class TraceSender:

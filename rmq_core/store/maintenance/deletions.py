@@ -27,6 +27,7 @@ class TopicDeletions:
         self._appender = appender
         self._live = live
         self._background = background
+        self._monotonic_s = parts.threads.monotonic_s
         self._begin = 0
 
     def begin(self) -> None:
@@ -72,3 +73,15 @@ class TopicDeletions:
         self._dispatch.note()
         self._background.force_soon()
         return removed
+
+    def remove_files(self, seconds: float) -> bool:
+        """Remove files of the queues of deleted topics, for so long at most.
+
+        Returns:
+            Whether some are left, as a topic may have had many queues.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        end_s = self._monotonic_s() + seconds
+        return self._queues.remove_files(lambda: self._monotonic_s() > end_s)

@@ -6,7 +6,7 @@ from typing import Final
 
 from rmq_formats.tasks.html_text import bytes_text, counted, safe, tone
 from rmq_formats.verify.findings import Finding, Severity
-from rmq_formats.verify.job_scan import SegmentState
+from rmq_formats.verify.phases.scan import SegmentState
 from rmq_formats.verify.report import VerifyReport
 
 MAX_STRIPS: Final = 48  # segments that get a strip each; with more, each is a cell

@@ -25,7 +25,7 @@ from rmq_formats.codecs.properties import decode_properties, raw_property
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_frame import frame_shape, record_properties
 from rmq_formats.sql92 import SqlError, compile_expression
-from rmq_formats.verify.job_plan import VerifyOptions
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.broker.conftest import Asker, Clock, messages, small_store
 from tests.verified_stores import codes, verify
 

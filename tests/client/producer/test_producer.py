@@ -18,7 +18,7 @@ from rmq_core.client import (
     SendFailedError,
     SendStatus,
 )
-from rmq_core.remoting.acl import is_signed_by
+from rmq_core.remoting.access.acl import is_signed_by
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError

@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
-from rmq_formats.lakehouse.iceberg_catalog import IcebergPlace, directory_of
-from rmq_formats.lakehouse.iceberg_files import METRICS_OF_BODY, IcebergFiles, data_file
+from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, directory_of
+from rmq_formats.lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.delta_place import DeltaPlace
+from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.raw import Export
 
 _SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files

@@ -25,8 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from rmq_formats.lakehouse.delta_files import DeltaFiles
-from rmq_formats.lakehouse.delta_place import DeltaPlace
+from rmq_formats.lakehouse.delta.files import DeltaFiles
+from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.evolution import missing, quoted, text
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit

@@ -20,8 +20,8 @@ from rmq_formats.verify.facts import Longs
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.index import IndexCheck, IndexSpan
 from rmq_formats.verify.index_entries import Hashes, IndexInput
-from rmq_formats.verify.job_queues import read_facts
-from rmq_formats.verify.job_scan import SplitCheck
+from rmq_formats.verify.phases.queues import read_facts
+from rmq_formats.verify.phases.scan import SplitCheck
 
 SPLITS_HELD: Final = 2  # splits whose keys are in memory at a time: an IndexFile spans few
 MAX_SAME_KEYS: Final = 64  # keys of one message that are searched for an entry's

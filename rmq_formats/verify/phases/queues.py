@@ -26,7 +26,7 @@ from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
-from rmq_formats.verify.job_plan import entries_or_finding
+from rmq_formats.verify.phases.plan import entries_or_finding
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
 
 _NO_ROWS = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)

@@ -102,7 +102,7 @@ class IcebergPlace:
         if self._known is None:
             if self.directory is not None:
                 uri = f"sqlite:///{self._file}?timeout={_BUSY_S}"
-                io = f"{__name__.rpartition('.')[0]}.iceberg_io.ForcedFileIO"
+                io = f"{__name__.rpartition('.')[0]}.io.ForcedFileIO"
                 self._known = SqlCatalog(CATALOG_NAME, uri=uri, **{"py-io-impl": io})
             else:
                 self._known = load_catalog(self._catalog_name, **self._options)

@@ -9,11 +9,12 @@ from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYT
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Storage, opened, read_range
 from rmq_formats.storage.store_variants import StoreVariants, Variant
-from rmq_formats.verify import checkpoint_and_config, finding_kinds, job_scan
+from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.config_files import config_texts
 from rmq_formats.verify.findings import Finding, FindingList
-from rmq_formats.verify.job_queues import QueueClaims
-from rmq_formats.verify.job_scan import SplitCheck
+from rmq_formats.verify.phases import scan as job_scan
+from rmq_formats.verify.phases.queues import QueueClaims
+from rmq_formats.verify.phases.scan import SplitCheck
 
 CHECKPOINT_SIXTH_END: Final = CHECKPOINT_USED_BYTES + 8  # of brokers from 5.5 on
 

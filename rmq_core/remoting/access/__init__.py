@@ -1,0 +1,1 @@
+"""Who may connect: signatures of requests, and TLS."""

@@ -1,0 +1,1 @@
+"""Iceberg tables: their metadata, their files and catalogs."""
