@@ -21,10 +21,10 @@ PARTS = {
         Part("power", "states", _play("power")),
         Part("interleavings", "steps", _play("interleavings")),
         Part("brokers", "states", _play("brokers")),
-        Part("clusters", "steps", _play("clusters")),
+        Part("clusters", "steps", _play("clusters.schedule")),
         Part("frames", "frames", _play("frames")),
         Part("damage", "flips", _play("damage")),
         Part("kills", "kills", _play("kills")),
-        Part("tables", "steps", _play("tables")),
+        Part("tables", "steps", _play("tables.schedule")),
     )
 }

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_core.ha.joint import Joint
 from rmq_core.store.commitlog.flush import LogFlusher
-from tests.lab import clusters
+from tests.lab.clusters import schedule as clusters
 from tests.lab.rounds import Round, ViolationError
 
 SEED = 5

@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_formats.errors import FormatError
 from rmq_formats.lakehouse.once import ExactlyOnceTable
-from tests.lab import brokers, damage, frames, kills, tables
+from tests.lab import brokers, damage, frames, kills
 from tests.lab.__main__ import main
 from tests.lab.decoders import fuzz
 from tests.lab.decoders.target import Target
 from tests.lab.parts import PARTS
 from tests.lab.rounds import Round, Tally
 from tests.lab.run import Runner, table
+from tests.lab.tables import schedule as tables
 from tests.lab.totals import Totals
 
 FIXED_SEED = 17

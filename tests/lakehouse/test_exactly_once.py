@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,9 @@ def test_files_are_forced_before_the_commit_that_names_them(
     assert seen == [(1, 2), (2, 2)]
 
 
-@MODES
-def test_what_dies_after_its_commit_repeats_nothing(
-    exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def dying_after_a_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the export within die after its first commit."""
     land = ExportRun.land
 
     def die(self: ExportRun, log: Any, end: int) -> None:
@@ -101,11 +101,19 @@ def test_what_dies_after_its_commit_repeats_nothing(
         if self.progress.batches:
             raise StoreError("killed")
 
-    placed = write(exporter.store, plain(30))
     with monkeypatch.context() as patch:
         patch.setattr(ExportRun, "land", die)
         with pytest.raises(Exception, match="killed"):
-            exporter.run(*mode)
+            yield
+
+
+@MODES
+def test_what_dies_after_its_commit_repeats_nothing(
+    exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = write(exporter.store, plain(30))
+    with dying_after_a_commit(monkeypatch):
+        exporter.run(*mode)
     assert exporter.offsets() == placed
     report, _ = exporter.run(*mode)
     assert report["messages"] == 0

@@ -16,9 +16,8 @@ from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.lakehouse.iceberg import table as iceberg
 from rmq_formats.lakehouse.iceberg.table import IcebergAppend
-from rmq_formats.lakehouse.run import ExportRun
 from tests.lakehouse.exported_stores import Exporter, plain, write
-from tests.lakehouse.test_exactly_once import meanwhile
+from tests.lakehouse.test_exactly_once import dying_after_a_commit, meanwhile
 
 ICEBERG = ("--format", "iceberg")
 ONCE = (*ICEBERG, "--mode", "available-now")
@@ -131,18 +130,9 @@ class TestRaw:
     def test_what_dies_after_its_commit_repeats_nothing(
         self, exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        land = ExportRun.land
-
-        def die(self: ExportRun, log: Any, end: int) -> None:
-            land(self, log, end)
-            if self.progress.batches:
-                raise StoreError("killed")
-
         placed = write(exporter.store, plain(30))
-        with monkeypatch.context() as patch:
-            patch.setattr(ExportRun, "land", die)
-            with pytest.raises(Exception, match="killed"):
-                exporter.run(*mode)
+        with dying_after_a_commit(monkeypatch):
+            exporter.run(*mode)
         assert exporter.run(*mode)[0]["messages"] == 0
         assert offsets(exporter) == placed
 

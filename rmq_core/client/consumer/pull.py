@@ -24,7 +24,6 @@ from rmq_core.client.consumer.broker_callbacks import ids_changed_handler, runni
 from rmq_core.client.consumer.offset_store import RemoteOffsets
 from rmq_core.client.consumer.pulled_queue import Arrivals, PulledQueue
 from rmq_core.client.consumer.rebalance import Rebalancer
-from rmq_core.client.membership import Membership
 from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.producer.group_client import GroupClient
@@ -40,9 +39,7 @@ from rmq_core.remoting.bodies import (
     SubscriptionData,
     queue_key,
 )
-from rmq_core.remoting.clock import now_ms
-from rmq_core.remoting.codes import CURRENT_VERSION_NAME, RequestCode
-from rmq_core.remoting.requests import UnregisterClient
+from rmq_core.remoting.codes import CURRENT_VERSION_NAME
 from rmq_formats.errors import OptionError
 
 log = logging.getLogger("rmq.client")
@@ -77,12 +74,11 @@ class PullConsumer(GroupClient):
             MessageError: a bad group.
         """
         super().__init__(
-            namesrv, group, options, credentials,
+            "consumer", namesrv, group, options, credentials,
             handlers=ids_changed_handler(group, self._rebalance_soon) | running_info_handler(group, self.running_info),
         )  # fmt: skip
         self.options = options
         self.offsets = QueueOffsets(self._cluster)
-        self._membership = Membership("consumer", self.client_id, group)
         self._puller = Puller(self._cluster, group, options, sends_subscription=True)
         self._consumed = RemoteOffsets(group, self.offsets)  # what poll had returned before it was last called
         self._subscriptions: dict[str, SubscriptionData] = {}
@@ -91,7 +87,6 @@ class PullConsumer(GroupClient):
         )
         self._assigned: dict[MessageQueue, PulledQueue] = self._rebalancer.works
         self._is_subscribed: bool | None = None  # None: neither subscribed nor assigned yet
-        self._started_ms = 0
         self._arrivals = Arrivals()
 
     async def start(self) -> None:
@@ -102,18 +97,7 @@ class PullConsumer(GroupClient):
             TransportError: it has subscribed, and no name server answers.
             BrokerError: it has subscribed, and a broker does not permit it to join (code 16).
         """
-        self._membership.take()
-        try:
-            await self._cluster.start()
-            self._started_ms = now_ms()
-            if self._is_subscribed:
-                refusal = await self._cluster.meet_brokers(self._subscriptions)
-                if refusal is not None:
-                    raise refusal
-        except BaseException:
-            await self._cluster.close()
-            self._membership.give_up()
-            raise
+        await self._join(self._subscriptions)
         if self._is_subscribed:
             self._cluster.run(self._rebalancer.run())
         else:
@@ -126,12 +110,7 @@ class PullConsumer(GroupClient):
         self._started_ms = 0
         await self._cluster.stop_tasks()
         await self._rebalancer.close()
-        await self._cluster.to_masters(
-            RequestCode.UNREGISTER_CLIENT,
-            UnregisterClient(client_id=self._cluster.client_id, consumer_group=self.group),
-        )
-        await self._cluster.close()
-        self._membership.give_up()
+        await self._leave()
 
     def _heartbeat(self) -> HeartbeatData | None:
         wanted = self._wanted()

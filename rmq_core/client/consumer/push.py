@@ -29,7 +29,6 @@ from rmq_core.client.consumer.rebalance import Rebalancer
 from rmq_core.client.consumer.send_back import MAX_INT, SendBack
 from rmq_core.client.consumer.trace import TraceSender
 from rmq_core.client.listener import Later, Listener, call_listener
-from rmq_core.client.membership import Membership
 from rmq_core.client.message import RETRY_TOPIC_PREFIX, ReceivedMessage
 from rmq_core.client.options import MessageModel, PushOptions
 from rmq_core.client.producer.group_client import GroupClient
@@ -47,9 +46,7 @@ from rmq_core.remoting.bodies import (
     queue_key,
 )
 from rmq_core.remoting.bodies.running import ConsumeDirectlyResult
-from rmq_core.remoting.clock import now_ms
-from rmq_core.remoting.codes import CURRENT_VERSION_NAME, RequestCode
-from rmq_core.remoting.requests import UnregisterClient
+from rmq_core.remoting.codes import CURRENT_VERSION_NAME
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.client")
@@ -88,13 +85,12 @@ class PushConsumer(GroupClient):
         """
         self._broadcasts = options.model is MessageModel.BROADCASTING
         super().__init__(
-            namesrv, group, options, credentials,
+            "consumer", namesrv, group, options, credentials,
             handlers=ids_changed_handler(group, self._rebalance_soon)
             | running_info_handler(group, self.running_info) | handlers(self),
             keeps_instance_name=self._broadcasts,
         )  # fmt: skip
         self.options = options
-        self._membership = Membership("consumer", self.client_id, group)
         self._listener = listener
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._offsets = self._offset_store()
@@ -108,7 +104,6 @@ class PushConsumer(GroupClient):
         )  # fmt: skip
         self._may_pull = asyncio.Event()
         self._may_pull.set()
-        self._started_ms = 0
         if not self._broadcasts:
             self.subscribe(RETRY_TOPIC_PREFIX + group)
 
@@ -157,17 +152,7 @@ class PushConsumer(GroupClient):
             TransportError: no name server answers.
             BrokerError: a broker does not permit it to join (code 16).
         """
-        self._membership.take()
-        try:
-            await self._cluster.start()
-            self._started_ms = now_ms()
-            refusal = await self._cluster.meet_brokers(self._subscriptions)
-            if refusal is not None:
-                raise refusal
-        except BaseException:
-            await self._cluster.close()
-            self._membership.give_up()
-            raise
+        await self._join(self._subscriptions)
         if self._tracing is not None:
             await self._tracing.start()
         self._consuming.start()
@@ -188,12 +173,7 @@ class PushConsumer(GroupClient):
         await self._rebalancer.close()
         if self._tracing is not None:
             await self._tracing.close()
-        await self._cluster.to_masters(
-            RequestCode.UNREGISTER_CLIENT,
-            UnregisterClient(client_id=self._cluster.client_id, consumer_group=self.group),
-        )
-        await self._cluster.close()
-        self._membership.give_up()
+        await self._leave()
 
     # Parts.
 

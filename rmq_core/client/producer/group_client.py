@@ -1,14 +1,19 @@
 """What the members of a group have in common: producers, push consumers, pull consumers."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.membership import Membership
 from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.requests import UnregisterClient
 from rmq_core.remoting.service import Service
 
 
@@ -21,6 +26,7 @@ class GroupClient(Service):
 
     def __init__(
         self,
+        role: Literal["consumer", "producer"],
         namesrv: str,
         group: str,
         options: ClientOptions,
@@ -29,7 +35,7 @@ class GroupClient(Service):
         handlers: Mapping[int, Handler] | None = None,
         keeps_instance_name: bool = False,
     ) -> None:
-        """Prepare; see ``Cluster``.
+        """Prepare; see ``Cluster`` and ``Membership``.
 
         Raises:
             OptionError: no address of a name server.
@@ -41,11 +47,41 @@ class GroupClient(Service):
             namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat,
             keeps_instance_name=keeps_instance_name,
         )  # fmt: skip
+        self._membership = Membership(role, self.client_id, group)
+        self._groups = {f"{role}_group": group}
+        self._started_ms = 0
 
     @property
     def client_id(self) -> str:
         """What brokers know it by."""
         return self._cluster.client_id
+
+    async def _join(self, topics: Iterable[str] = ()) -> None:
+        """Take the place in the group, start the client, and tell the brokers of topics of it; or leave no trace.
+
+        Raises:
+            OptionError: a client of this process has the same role, group and client id.
+            TransportError: there are topics, and no name server answers.
+            BrokerError: one of the brokers does not permit it to join (code 16).
+        """
+        self._membership.take()
+        try:
+            await self._cluster.start()
+            self._started_ms = now_ms()
+            refusal = await self._cluster.meet_brokers(topics) if topics else None
+            if refusal is not None:
+                raise refusal
+        except BaseException:
+            await self._cluster.close()
+            self._membership.give_up()
+            raise
+
+    async def _leave(self) -> None:
+        """Tell the brokers, close all connections, and give up the place in the group."""
+        gone = UnregisterClient(client_id=self.client_id, **self._groups)
+        await self._cluster.to_masters(RequestCode.UNREGISTER_CLIENT, gone)
+        await self._cluster.close()
+        self._membership.give_up()
 
     @abstractmethod
     def _heartbeat(self) -> HeartbeatData | None:

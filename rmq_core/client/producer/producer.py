@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 
 from rmq_core.client.errors import BrokerError, NoReplyError, NoRouteError, SendFailedError
-from rmq_core.client.membership import Membership
 from rmq_core.client.message import Message, ReceivedMessage, SendResult, SendStatus
 from rmq_core.client.options import ProducerOptions
 from rmq_core.client.producer.group_client import GroupClient
@@ -34,7 +33,7 @@ from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.errors import RemotingError, RequestTimeoutError, TransportError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.requests import SendAnswer, UnregisterClient
+from rmq_core.remoting.requests import SendAnswer
 
 DEFAULT_GROUP: Final = "DEFAULT_PRODUCER"
 _DEFAULTS: Final = ProducerOptions()
@@ -86,9 +85,8 @@ class Producer(GroupClient):
         self._requests = Requests()
         self._asked_brokers_of: set[str] = set()
         asked = {int(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT): self._requests.arrived, **(handlers or {})}
-        super().__init__(namesrv, group, options, credentials, handlers=asked)
+        super().__init__("producer", namesrv, group, options, credentials, handlers=asked)
         self.options = options
-        self._membership = Membership("producer", self.client_id, group)
         self._packer = Packer(group, options)
         self._faults = LatencyFaults(options.backoff)
         self._queue_turns: dict[str, int] = {}  # by topic: the place of the next queue in turn
@@ -100,12 +98,7 @@ class Producer(GroupClient):
         Raises:
             OptionError: a producer of this process has the same group and client id.
         """
-        self._membership.take()
-        try:
-            await self._cluster.start()
-        except BaseException:
-            self._membership.give_up()
-            raise
+        await self._join()
         if self._tracer is not None:
             self._tracer.start()
 
@@ -113,12 +106,7 @@ class Producer(GroupClient):
         """Unregister from the brokers and close all connections."""
         if self._tracer is not None:
             await self._tracer.close()
-        await self._cluster.to_masters(
-            RequestCode.UNREGISTER_CLIENT,
-            UnregisterClient(client_id=self._cluster.client_id, producer_group=self.group),
-        )
-        await self._cluster.close()
-        self._membership.give_up()
+        await self._leave()
 
     def _heartbeat(self) -> HeartbeatData:
         return HeartbeatData(client_id=self._cluster.client_id, producer_data_set=[ProducerData(group_name=self.group)])

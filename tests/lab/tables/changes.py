@@ -10,9 +10,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.lab.delta_files import CLEANED
 from tests.lab.rounds import Round
-from tests.lab.table_model import TYPED_TOPIC, ModelLog, ModelTable, State, forget
+from tests.lab.tables.delta_files import CLEANED
+from tests.lab.tables.model import TYPED_TOPIC, ModelLog, ModelTable, State, forget
 
 Reasons = defaultdict[str, set[str]]
 """Why an export of a selection may be refused."""

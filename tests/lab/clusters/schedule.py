@@ -26,9 +26,9 @@ from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.store.config import FlushDiskType
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.properties import encode_properties
-from tests.lab.cluster_nodes import PORT, BrokerNode
+from tests.lab.clusters.nodes import PORT, BrokerNode
+from tests.lab.clusters.two_logs import is_beginning, kept_and_rebuilt, log_bytes, since, where_they_part
 from tests.lab.rounds import Round
-from tests.lab.two_logs import is_beginning, kept_and_rebuilt, log_bytes, since, where_they_part
 from tests.lab.virtual.loop import VirtualLoop
 from tests.lab.virtual.network import End, Machine
 from tests.store.small_stores import NOW_MS, config_of

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from jobs import export_delta
 from rmq_formats.errors import RmqError
 from rmq_formats.spark.sources import register_all
-from tests.lab.export_seams import KilledError, Seams, kill
 from tests.lab.rounds import Round
-from tests.lab.table_changes import Reasons
-from tests.lab.table_model import SCHEMA, TYPED_TOPIC, Key, ModelLog, ModelTable, Rows, State, forget
+from tests.lab.tables.changes import Reasons
+from tests.lab.tables.model import SCHEMA, TYPED_TOPIC, Key, ModelLog, ModelTable, Rows, State, forget
+from tests.lab.tables.seams import KilledError, Seams, kill
 
 _MOST_SEAMS = 45
 _FRESH = 0.3  # of the drivers have not read a table's log before, as a new process

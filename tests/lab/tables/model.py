@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from rmq_formats.codecs.layout import BLANK_BYTES
-from tests.lab.delta_files import actions, commits, rows
+from tests.lab.tables.delta_files import actions, commits, rows
 from tests.lakehouse.exported_stores import FILE_BYTES, write
 
 TYPED_TOPIC = "Even"

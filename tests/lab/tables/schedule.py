@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.spark import session
 from tests.lab.rounds import Round
-from tests.lab.table_changes import CHANGES, Changes, Reasons
-from tests.lab.table_exports import Exports
-from tests.lab.table_model import ModelLog, ModelTable, forget
+from tests.lab.tables.changes import CHANGES, Changes, Reasons
+from tests.lab.tables.exports import Exports
+from tests.lab.tables.model import ModelLog, ModelTable, forget
 
 _STEPS = 12
 _KINDS = (("raw",), ("raw",), ("raw", "keyed", "dead"), ("typed", "dead"), ("keyed",))

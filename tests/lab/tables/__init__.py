@@ -1,0 +1,1 @@
+"""The part ``tables``: exports of a log that changes, into tables that change."""
