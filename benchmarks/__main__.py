@@ -1,9 +1,10 @@
-"""Runs the benchmarks and prints one table, in Markdown."""
+"""Runs the benchmarks and prints one table, in Markdown, a part as soon as it is measured."""
 
 import argparse
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +27,15 @@ from benchmarks import (
 )
 from benchmarks.measure import Figure
 
+HEADER = """| what | measured | Apache RocketMQ (Java) | ratio | target | met |
+| --- | --- | --- | --- | --- | --- |"""
 
-def table(figures: list[Figure]) -> str:
-    """Format the figures as a Markdown table."""
-    lines = [
-        "| what | measured | Apache RocketMQ (Java) | ratio | target | met |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for figure in figures:
-        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f} ×"
-        met = "yes" if figure.met else "**no**"
-        lines.append(f"| {figure.name} | {figure.value} | {figure.peer} | {ratio} | {figure.target} | {met} |")
-    return "\n".join(lines)
+
+def row(figure: Figure) -> str:
+    """Format a figure as a row of the Markdown table."""
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f} ×"
+    met = "yes" if figure.met else "**no**"
+    return f"| {figure.name} | {figure.value} | {figure.peer} | {ratio} | {figure.target} | {met} |"
 
 
 def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
@@ -68,20 +66,28 @@ def main() -> int:
     parser.add_argument("--only", choices=names, help="one part of the table")
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="directory for stores; made and removed")
     given = parser.parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
+    processors = len(os.sched_getaffinity(0))
+    print(f"{given.messages:,} records, {processors} processors, Python {platform.python_version()}\n\n{HEADER}")
+    met = True
     try:
-        figures = [
-            figure
-            for name, part in parts(given.work.resolve(), given.messages).items()
-            if given.only in (None, name)
-            for figure in part()
-        ]
+        for name, part in parts(given.work.resolve(), given.messages).items():
+            if given.only in (None, name):
+                met &= _run(name, part, given.work)
     finally:
         shutil.rmtree(given.work, ignore_errors=True)
-    processors = len(os.sched_getaffinity(0))
-    print(f"\n{given.messages:,} records, {processors} processors, Python {platform.python_version()}\n")
-    print(table(figures))
-    return 0 if all(figure.met for figure in figures) else 1
+    return 0 if met else 1
+
+
+def _run(name: str, part: Callable[[], list[Figure]], work: Path) -> bool:
+    """Measure one part and print its rows; a part that fails is told, and the others go on."""
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        figures = part()
+    except subprocess.CalledProcessError as error:
+        print(f"{name}: {error}\n{error.stderr or ''}", file=sys.stderr, flush=True)
+        return False
+    print("\n".join(map(row, figures)), flush=True)
+    return all(figure.met for figure in figures)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Benchmarks the running broker: the official Java producer and consumer against ours and Apache's, in turn."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ import uvloop
 
 from benchmarks.client import consume
 from benchmarks.measure import Figure
-from rmq_core.client import Message, Producer
+from rmq_core.client import Admin, Message, Producer
 from tools.processes import free_ports, standalone
 
 PEER = Path(__file__).parents[1] / "tests/interop/peer/peer.sh"
@@ -115,7 +116,7 @@ def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
     """Run the official client's load; return what it reaches a second; see ``Load.java``."""
     seconds = 60 if mode in ("consume", "filter") else SECONDS
     command = ["bash", str(PEER), "load", namesrv, mode, topic, str(amount), str(seconds)]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     report = json.loads(output.splitlines()[-1])
     if report["failed"]:
         print(f"{mode} {topic}: {report['failed']} failed", file=sys.stderr)
@@ -140,7 +141,8 @@ def java_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
     namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{port}"
     begin = time.perf_counter()
     with _java(["namesrv", str(namesrv_port)], namesrv), java_process(store, flush, namesrv, port, more):
-        time.sleep(5)  # it registers with the name server some time after it listens
+        uvloop.run(asyncio.wait_for(_registered(namesrv), START_TIMEOUT_S))
+        uvloop.run(_send_first(namesrv))
         yield Running(namesrv, broker, time.perf_counter() - begin, 0)
 
 
@@ -167,6 +169,13 @@ def _java(command: list[str], address: str) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
+
+
+async def _registered(namesrv: str) -> None:
+    """Wait until the broker has registered, which is some time after it listens."""
+    async with Admin(namesrv) as admin:
+        while "TBW102" not in await admin.topics():
+            await asyncio.sleep(0.05)
 
 
 async def _send_first(namesrv: str) -> None:
