@@ -4,8 +4,8 @@ import argparse
 import os
 import platform
 import shutil
-import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,8 +83,9 @@ def _run(name: str, part: Callable[[], list[Figure]], work: Path) -> bool:
     work.mkdir(parents=True, exist_ok=True)
     try:
         figures = part()
-    except subprocess.CalledProcessError as error:
-        print(f"{name}: {error}\n{error.stderr or ''}", file=sys.stderr, flush=True)
+    except Exception as error:
+        traceback.print_exc()
+        print(f"{name}: {getattr(error, 'stderr', None) or error}", file=sys.stderr, flush=True)
         return False
     print("\n".join(map(row, figures)), flush=True)
     return all(figure.met for figure in figures)

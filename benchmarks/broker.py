@@ -142,7 +142,6 @@ def java_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
     begin = time.perf_counter()
     with _java(["namesrv", str(namesrv_port)], namesrv), java_process(store, flush, namesrv, port, more):
         uvloop.run(asyncio.wait_for(_registered(namesrv), START_TIMEOUT_S))
-        uvloop.run(_send_first(namesrv))
         yield Running(namesrv, broker, time.perf_counter() - begin, 0)
 
 

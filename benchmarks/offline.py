@@ -10,6 +10,7 @@ from benchmarks.broker import PEER, build_peer
 from benchmarks.measure import Figure, peak_worker_memory, run, run_rmq, warm_page_cache
 
 ROOT = Path(__file__).parents[1]
+CEILING_SHARE = 0.8
 DISPATCH_COLUMNS = "topic,queue_id,queue_offset,physical_offset,size,tags,store_timestamp"
 
 
@@ -79,21 +80,27 @@ def _rebuild(store: Path, work: Path) -> list[Figure]:
 
 
 def _scans(store: Path, messages: int) -> list[Figure]:
-    report = json.loads(run("-m", "benchmarks.spark_scan", str(store), DISPATCH_COLUMNS).splitlines()[-1])
-    rows = messages / statistics.mean(report["dispatch_s"][1:])
-    rate = report["bytes"] / statistics.mean(report["all_s"][1:])
-    first_rows, first_rate = messages / report["dispatch_s"][0], report["bytes"] / report["all_s"][0]
+    given = [str(store), DISPATCH_COLUMNS, str(messages)]
+    report = json.loads(run("-m", "benchmarks.spark_scan", *given).splitlines()[-1])
+    few, everything = report["dispatch_s"], report["all_s"]
+    rows, most_rows = (messages / statistics.mean(few[name][1:]) for name in ("ours", "ceiling"))
+    rate, most = (report["bytes"] / statistics.mean(everything[name][1:]) for name in ("ours", "ceiling"))
+    first_rows, first_rate = messages / few["ours"][0], report["bytes"] / everything["ours"][0]
     return [
         Figure(
             "`rmq_commitlog` to `noop`, dispatch columns",
             f"{rows / 1e6:.2f} M rows/s (first run {first_rows / 1e6:.2f})",
-            "2 M rows/s",
-            rows >= 2e6,
+            "2 M rows/s, 0.8 of the ceiling",
+            rows >= 2e6 and rows >= CEILING_SHARE * most_rows,
+            f"{most_rows / 1e6:.2f} M rows/s (Spark's ceiling)",
+            rows / most_rows,
         ),
         Figure(
             "the same, all columns with bodies",
             f"{rate / 1e6:,.0f} MB/s (first run {first_rate / 1e6:,.0f})",
-            "700 MB/s",
-            rate >= 700e6,
+            "700 MB/s, 0.8 of the ceiling",
+            rate >= 700e6 and rate >= CEILING_SHARE * most,
+            f"{most / 1e6:,.0f} MB/s (Spark's ceiling)",
+            rate / most,
         ),
     ]
