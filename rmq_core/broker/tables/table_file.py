@@ -8,7 +8,7 @@ Source: ``ConfigManager``.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rmq_core.remoting.bodies import decode_body, encode_body
+from rmq_core.broker.slices import SLICE_S
+from rmq_core.broker.tables.table_text import table_pieces
+from rmq_core.remoting.bodies import decode_body
 from rmq_core.store.files import config_files
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
@@ -87,6 +89,35 @@ class TableFiles:
         table = config_files.load(path, lambda text: decode_body(text.encode(), kind), self.disk)
         return kind() if table is None else table
 
+    def collect(self, pieces: Iterator[bytes], done: Callable[[list[bytes], float], None]) -> None:
+        """Collect all pieces, in slices if files are written on threads; then run a callback.
+
+        It gets the pieces, and the seconds that making them took of the event loop.
+        """
+        found: list[bytes] = []
+        if self._pool is None:
+            done(list(pieces), 0.0)
+            return
+        took_s = 0.0
+        loop = asyncio.get_running_loop()
+        collecting: asyncio.Future[str] = loop.create_future()
+        self._under_way.add(collecting)
+
+        def go_on() -> None:
+            nonlocal took_s
+            began = loop.time()
+            for piece in pieces:
+                found.append(piece)
+                if loop.time() > began + SLICE_S:
+                    took_s += loop.time() - began
+                    loop.call_soon(go_on)
+                    return
+            done(found, took_s + loop.time() - began)
+            self._under_way.discard(collecting)
+            collecting.set_result("")
+
+        go_on()
+
     def run(self, write: Callable[[], str], done: Callable[[str], None]) -> None:
         """Run a write, then a callback with what it returns; the latter where this is called."""
         if self._pool is None:
@@ -136,7 +167,7 @@ class TableFile:
         Args:
             files: that it belongs to.
             name: of the file.
-            body: gives what it is to hold; it is made to text at once.
+            body: gives what it is to hold, to be encoded in pieces.
             progress_in: a store if the table tells of progress in its log: the log is forced before the table is
                 written, lest a loss of power leave progress beyond the log's end.
         """
@@ -165,19 +196,21 @@ class TableFile:
             return
         if self.written == self.changes:
             return
-        began = self._files.monotonic_s()
-        text = msgspec.json.format(encode_body(self._body()), indent=1).decode()
-        self._rest_s = _REST * (self._files.monotonic_s() - began)
-        end = 0 if self._store is None else self._store.max_physical_offset
         self._is_writing, self._is_wanted = True, False
-        self._files.run(partial(self._write, text, end), partial(self._end, self.changes))
+        self._files.collect(table_pieces(self._body()), partial(self._encoded, self.changes))
 
-    def _write(self, text: str, log_end: int) -> str:
+    def _encoded(self, changes: int, pieces: list[bytes], took_s: float) -> None:
+        """Write what the table was encoded to; it may have changes that came meanwhile, too."""
+        self._rest_s = _REST * took_s
+        end = 0 if self._store is None else self._store.max_physical_offset
+        self._files.run(partial(self._write, pieces, end), partial(self._end, changes))
+
+    def _write(self, pieces: list[bytes], log_end: int) -> str:
         """Write the file, on any thread; why it cannot be written, or nothing."""
         if self._store is not None and not self._store.wait_flushed(log_end, _FORCE_TIMEOUT_S):
             return "the log that it tells of is not forced"
         try:
-            config_files.save(self.path, text, self._files.disk, again=bool(self.fault))
+            config_files.save(self.path, b"".join(pieces).decode(), self._files.disk, again=bool(self.fault))
         except OSError as error:
             return error.strerror or str(error)
         return ""
