@@ -242,7 +242,7 @@ async def _keep(config: StoreConfig, disk: Disk, survived: list[StoredMessage], 
             return not missing()
 
         try:
-            await eventually(is_kept, 8)
+            await eventually(is_kept, 60)
         except AssertionError:
             raise AssertionError(f"not delivered, and not asked about: {missing()}") from None
 
