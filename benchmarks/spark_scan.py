@@ -55,7 +55,7 @@ class CeilingSource(CommitLogSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the reader."""
-        reader = CeilingReader(self._options, schema)
+        reader = CeilingReader(self._options(schema), schema)
         reader.rows = self._rows
         return reader
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_formats.arrow.schema import TIMESTAMP
+from rmq_formats.arrow.schema import TIMERS, TIMESTAMP
 from rmq_formats.codecs.paths import config_dir, parse_segment_name
 from rmq_formats.codecs.timer import (
     FLAG_ROLL,
@@ -26,20 +26,7 @@ from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.errors import StoreNotFoundError
 from rmq_formats.store import Store
 
-PENDING: Final = pa.schema(
-    [
-        ("deliver_timestamp", TIMESTAMP),
-        ("topic", pa.string()),
-        ("queue_id", pa.int32()),
-        ("uniq_key", pa.string()),
-        ("physical_offset", pa.int64()),
-        ("size", pa.int32()),
-        ("store_timestamp", TIMESTAMP),
-        ("rolls", pa.bool_()),
-        ("is_recalled", pa.bool_()),
-        ("is_taken_in", pa.bool_()),
-    ]
-)
+PENDING: Final = pa.schema([column for column in TIMERS if column.name not in {"cluster", "broker_name"}])
 _COLUMNS: Final = ("queue_offset", "physical_offset", "size", "uniq_key", "properties", "store_timestamp")
 _MAX_TIME_MS: Final = ((1 << 63) - 1) // 1000
 _MAX_QUEUE_ID: Final = (1 << 31) - 1

@@ -1,21 +1,19 @@
 """The messages that a replay sends: a query over the CommitLog, with SQL92 and message ids on top."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_formats.arrow.sql_filter import fulfilled
-from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.topics import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
-from rmq_formats.errors import OptionError, StoreError, StoreLayoutError
+from rmq_formats.errors import OptionError
+from rmq_formats.read.broker_config import stored_offsets
 from rmq_formats.read.query import MIN_LONG, Query, Queue, QueueBounds
 from rmq_formats.sql92 import SqlError, compile_expression
-from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import Storage, open_storage, opened, read_range
+from rmq_formats.storage.segments import open_storage
 
 # Without system, retry and dead letter topics: other topics have, or had, the same messages.
 USER_TOPICS: Final = rf"(?!{RETRY_PREFIX}|{DLQ_PREFIX}|(?:{SYSTEM_TOPIC_PATTERN})$).+"
@@ -66,7 +64,7 @@ def backlog_of(store: str, group: str, query: Query) -> Query:
         query: what else is wanted; without topics, those of which the group has an offset.
 
     Raises:
-        StoreError: the file cannot be read.
+        StoreError: the file cannot be read, or is another one.
         OptionError: the group has no offsets in it.
     """
     offsets = {queue: offset for queue, offset in _group_offsets(store, group).items() if query.wants_topic(queue[0])}
@@ -83,30 +81,12 @@ def backlog_of(store: str, group: str, query: Query) -> Query:
 
 def _group_offsets(store: str, group: str) -> dict[Queue, int]:
     storage, root = open_storage(store)
-    path = str(PurePosixPath(paths.config_dir(root)) / "consumerOffset.json")
-    _refuse_other_offsets(storage, root, path)
-    with opened(storage, path) as file:
-        table = config_json.loads(read_range(file, 0, file.size_bytes).decode("utf-8", "replace"))
-    if not isinstance(table, dict) or not isinstance(table.get("offsetTable"), dict):
-        raise StoreError(f"{path}: no offsetTable")
-    found: dict[Queue, int] = {}
-    for name, queues in table["offsetTable"].items():
-        topic, _, owner = str(name).partition("@")
-        if owner != group or topic.startswith(RETRY_PREFIX) or not isinstance(queues, Mapping):
-            continue
-        for queue_id, offset in queues.items():
-            if str(queue_id).isdecimal() and isinstance(offset, int):
-                found[topic, int(queue_id)] = offset
-    return found
-
-
-def _refuse_other_offsets(storage: Storage, root: str, path: str) -> None:
-    """Say where the offsets are, if not in ``consumerOffset.json``. Raises StoreLayoutError."""
-    found = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_topic_configs(found))
-    light = f"{paths.config_dir(root)}/lmqConsumerOffset.json"
-    if not storage.exists(path) and storage.exists(light):
-        raise StoreLayoutError(f"{light}: the offsets of a broker with light queues (LMQ), which rmq does not read")
+    return {
+        (topic, queue_id): offset
+        for (topic, owner), queues in stored_offsets(storage, root).items()
+        if owner == group and not topic.startswith(RETRY_PREFIX)
+        for queue_id, offset in queues.items()
+    }
 
 
 def filtered(batches: Iterator[pa.RecordBatch], choice: Choice) -> Iterator[pa.RecordBatch]:

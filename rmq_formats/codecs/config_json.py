@@ -18,6 +18,7 @@ MAX_DEPTH: Final = 64  # RocketMQ's own files nest five deep
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![0-9])")
 _BARE_KEY = re.compile(r"-?[0-9]+")
+_LONG = re.compile(r"-?[0-9]{1,19}")
 _STRINGS = json.JSONDecoder(strict=False)  # fastjson takes control characters as they are
 _WORDS: Final = {"true": True, "false": False, "null": None}
 _WORD = re.compile("|".join(_WORDS))
@@ -196,6 +197,103 @@ def _topic_config(name: str, config: Mapping[str, object]) -> StoredTopicConfig:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredGroupConfig:
+    """Config of one consumer group of ``subscriptionGroup.json``. Defaults are Java's, for members that it leaves out.
+
+    Attributes:
+        group_name: the group.
+        consume_enable: whether it may consume at all.
+        consume_from_min_enable: whether a new member may begin with the first message.
+        consume_broadcast_enable: whether its members may each get every message.
+        consume_message_orderly: whether it consumes in order.
+        retry_queue_nums: queues of its retry topic.
+        retry_max_times: deliveries again of a message, before it becomes a dead letter.
+        consume_timeout_minute: how long a listener may take for a message.
+        group_sys_flag: flags of the group.
+        attributes: such as ``lite.bind.topic``.
+    """
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    consume_timeout_minute: int = 15
+    group_sys_flag: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def group_configs(text: str) -> dict[str, StoredGroupConfig]:
+    """Parse a ``subscriptionGroup.json`` to group configs by name, in the file's order.
+
+    Raises:
+        DecodeError: not JSON, or a member of another type than it should be.
+
+    Source: ``SubscriptionGroupManager``, ``SubscriptionGroupConfig``.
+    """
+    table = _mapping(_mapping(loads(text), "subscriptionGroup.json").get("subscriptionGroupTable"), "its table")
+    return {name: _group_config(name, _mapping(config, f"group {name}")) for name, config in table.items()}
+
+
+def _group_config(name: str, config: Mapping[str, object]) -> StoredGroupConfig:
+    attributes = _mapping(config.get("attributes"), "attributes")
+    return StoredGroupConfig(
+        group_name=_member(config, "groupName", name),
+        consume_enable=_member(config, "consumeEnable", True),
+        consume_from_min_enable=_member(config, "consumeFromMinEnable", True),
+        consume_broadcast_enable=_member(config, "consumeBroadcastEnable", True),
+        consume_message_orderly=_member(config, "consumeMessageOrderly", False),
+        retry_queue_nums=_member(config, "retryQueueNums", 1),
+        retry_max_times=_member(config, "retryMaxTimes", 16),
+        consume_timeout_minute=_member(config, "consumeTimeoutMinute", 15),
+        group_sys_flag=_member(config, "groupSysFlag", 0),
+        attributes={key: _member(attributes, key, "") for key in attributes},
+    )
+
+
+TopicAndGroup = tuple[str, str]
+
+
+def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
+    """Parse a ``consumerOffset.json`` to the next queue offsets of each group, by topic and group, and queue id.
+
+    Keys of another form than ``topic@group`` are left out, as a broker does where it tells how far groups are: those
+    of broadcasting groups have a third part.
+
+    Raises:
+        DecodeError: not JSON, or an offset that is none.
+
+    Source: ``ConsumerOffsetManager#whichTopicByConsumer``.
+    """
+    table = _mapping(_mapping(loads(text), "consumerOffset.json").get("offsetTable"), "offsetTable")
+    found = {}
+    for name, queues in table.items():
+        parts = name.split("@")
+        offsets = {_queue_id(name, key): _integer(name, value) for key, value in _mapping(queues, name).items()}
+        if len(parts) == 2 and all(parts):
+            found[parts[0], parts[1]] = offsets
+    return found
+
+
+def _queue_id(name: str, key: str) -> int:
+    queue_id = _integer(name, key)
+    if not 0 <= queue_id < 1 << 31:
+        raise DecodeError(f"{name} has a bad queue id", expected="an int of Java, from 0 on", actual=key)
+    return queue_id
+
+
+def _integer(name: str, value: object) -> int:
+    """Return an integer, which fastjson takes as text, too."""
+    if isinstance(value, str) and _LONG.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise DecodeError(f"{name} has a bad value", expected="an integer", actual=value)
+    return value
+
+
 def _mapping(value: object, what: str) -> Mapping[str, object]:
     if value is None:
         return {}
@@ -210,4 +308,6 @@ def _member(members: Mapping[str, object], name: str, default: _T) -> _T:
         return default
     if type(value) is not type(default):
         raise DecodeError(f"{name} has a bad value", expected=type(default).__name__, actual=value)
+    if isinstance(value, int) and not -(1 << 31) <= value < 1 << 31:
+        raise DecodeError(f"{name} has a bad value", expected="an int of Java", actual=value)
     return value

@@ -174,6 +174,15 @@ class QueueSearch:
         found = first + bisect_left(offsets, True, key=lambda offset: self._is_since(offset, time_ms))
         return self._message_unit(found)
 
+    def store_timestamp_ms(self, queue_offset: int) -> int | None:
+        """Return when the first message from an offset on was stored; None if none is there, or it is deleted.
+
+        Raises:
+            FormatError: a unit that points to no record.
+        """
+        unit = self._message_unit(queue_offset)
+        return None if unit is None or self._is_deleted(unit) else self._store_timestamp_ms(unit)
+
     def _is_since(self, queue_offset: int, time_ms: int) -> bool:
         unit = self._message_unit(queue_offset)
         return unit is None or self._store_timestamp_ms(unit) >= time_ms
@@ -187,8 +196,11 @@ class QueueSearch:
                 return unit
         return None
 
+    def _is_deleted(self, unit: Unit) -> bool:
+        return unit.physical_offset < self._log[0].start_offset
+
     def _store_timestamp_ms(self, unit: Unit) -> int:
-        if unit.physical_offset < self._log[0].start_offset:
+        if self._is_deleted(unit):
             return -1
         segment = _containing(self._log, unit.physical_offset)
         head = self._read(segment, unit.physical_offset, _TIMESTAMP_END)

@@ -28,6 +28,24 @@ def last_unit(storage: Storage, queue: QueueFiles) -> tuple[int, Unit] | None:
     return None
 
 
+def first_offset_since(storage: Storage, queue: QueueFiles, physical_offset: int) -> int | None:
+    """Find the queue offset of the first unit whose record begins at a physical offset or later; None without one.
+
+    Pre-blanks are passed over: they stand for messages that are not there. Source: ``ConsumeQueue#correctMinOffset``.
+    """
+    for segment in queue.segments:
+        with opened(storage, segment.path) as file:
+            capacity = segment.size_bytes // UNIT_BYTES
+            found = _partition(capacity, file, lambda unit: not unit.is_written or _is_since(unit, physical_offset))
+            if found < capacity and _unit(file, found).is_written:
+                return segment.start_offset // UNIT_BYTES + found
+    return None
+
+
+def _is_since(unit: Unit, physical_offset: int) -> bool:
+    return not unit.is_pre_blank and unit.physical_offset >= physical_offset
+
+
 def _unit(file: OpenRange, number: int) -> Unit:
     return Unit.decode(read_range(file, number * UNIT_BYTES, UNIT_BYTES).ljust(UNIT_BYTES, b"\0"))
 

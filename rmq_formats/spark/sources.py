@@ -13,8 +13,15 @@ def data_sources() -> "tuple[type[DataSource], ...]":
     from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource  # noqa: PLC0415
     from rmq_formats.spark.derived.index import IndexSource  # noqa: PLC0415
     from rmq_formats.spark.live.source import ClusterSource  # noqa: PLC0415
+    from rmq_formats.spark.metadata.sources import (  # noqa: PLC0415
+        GroupsSource,
+        OffsetsSource,
+        TimersSource,
+        TopicsSource,
+    )
 
-    return CommitLogSource, ConsumeQueueSource, IndexSource, ClusterSource
+    stores = CommitLogSource, ConsumeQueueSource, IndexSource
+    return *stores, ClusterSource, OffsetsSource, TopicsSource, GroupsSource, TimersSource
 
 
 def register_all(spark: "SparkSession") -> None:

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.config_json import StoredTopicConfig, loads, topic_configs, topic_names
+from rmq_formats.codecs.config_json import (
+    StoredGroupConfig,
+    StoredTopicConfig,
+    consumer_offsets,
+    group_configs,
+    loads,
+    topic_configs,
+    topic_names,
+)
 from rmq_formats.errors import DecodeError
 
 values = st.recursive(
@@ -131,3 +139,38 @@ def test_a_file_without_topics_has_none() -> None:
 def test_members_of_another_type_are_refused(text: str) -> None:
     with pytest.raises(DecodeError):
         topic_configs(text)
+
+
+def test_consumer_offsets_are_by_topic_and_group() -> None:
+    text = '{"offsetTable":{"T@g":{0:5,1:"7"},"%RETRY%g@g":null,"T@g@broadcast":{0:1},"T":{0:1},"@g":{0:1}}}'
+    assert consumer_offsets(text) == {("T", "g"): {0: 5, 1: 7}, ("%RETRY%g", "g"): {}}
+    assert consumer_offsets("{}") == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        '{"T@g":{0:true}}',
+        '{"T@g":{0:1.5}}',
+        '{"T@g":{"x":1}}',
+        '{"T@g":[1]}',
+        "[1]",
+        '{"T@g":{-1:0}}',
+        '{"T@g":{2147483648:0}}',
+        '{"T@g":{0:9223372036854775808}}',
+    ],
+)
+def test_offsets_that_are_none_are_errors(bad: str) -> None:
+    with pytest.raises(DecodeError):
+        consumer_offsets(f'{{"offsetTable":{bad}}}')
+
+
+def test_groups_have_the_defaults_of_java() -> None:
+    found = group_configs(
+        '{"subscriptionGroupTable":{"g":{"groupName":"g","retryMaxTimes":3,"attributes":{"a":"b"}},"h":{}}}'
+    )
+    assert found == {"g": StoredGroupConfig("g", retry_max_times=3, attributes={"a": "b"}), "h": StoredGroupConfig("h")}
+    with pytest.raises(DecodeError, match="consumeEnable has a bad value"):
+        group_configs('{"subscriptionGroupTable":{"g":{"consumeEnable":"true"}}}')
+    with pytest.raises(DecodeError, match="retryMaxTimes has a bad value"):
+        group_configs('{"subscriptionGroupTable":{"g":{"retryMaxTimes":2147483648}}}')

@@ -24,6 +24,9 @@ settled = {b["order"] for topic, b in plain if b["event"] == "cancelled"}
 settled |= {b["order"] for topic, b in plain if topic == "Payments" and isinstance(b["amount"], float)}
 by_queue = Counter((m.topic, m.queue_id) for m in every)
 behind = Counter()
+from pathlib import Path
+from rmq_formats.codecs.config_json import loads
+table = loads(Path("/data/store/config/consumerOffset.json").read_text())["offsetTable"]
 for name, queues in table.items():
     topic, group = name.split("@")
     for queue, offset in queues.items():

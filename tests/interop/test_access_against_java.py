@@ -419,6 +419,9 @@ def test_the_source_and_the_sink_are_let_in_and_show_no_secret(
             read = spark.read.format("rmq").options(**options).option("subscribe", copy).load()
             assert sorted(int(row.body) for row in read.select("body").collect()) == list(range(20))
             read.filter("tags IS NULL").explain(True)
+            tables = {name: spark.read.format(name).options(**options) for name in ("rmq_topics", "rmq_offsets")}
+            assert [row.topic for row in tables["rmq_topics"].option("subscribe", copy).load().collect()] == [copy]
+            assert tables["rmq_offsets"].option("group", "nobody").load().collect() == []
             shown.write(f"{read!r} {stream!r} {read._jdf.queryExecution().toString()}")
         view = ", ".join(f"{name} '{value}'" for name, value in given.items())
         spark.sql(f"EXPLAIN EXTENDED CREATE TEMPORARY VIEW v USING rmq OPTIONS ({view}, subscribe '{topic}')").show(
@@ -427,6 +430,8 @@ def test_the_source_and_the_sink_are_let_in_and_show_no_secret(
         wrong = given | {"secretKey": WRONG}
         with pytest.raises(Exception, match=BAD_SIGNATURE) as reading:
             spark.read.format("rmq").options(**wrong).option("subscribe", topic).load().count()
+        with pytest.raises(Exception, match=BAD_SIGNATURE):
+            spark.read.format("rmq_offsets").options(**wrong).load().count()
         with pytest.raises(Exception, match=BAD_SIGNATURE) as writing:
             rows.write.format("rmq").mode("append").options(**wrong).option("topic", topic).save()
         shown.write("".join(f"{one.value!s} {one.value.__cause__!r}" for one in (reading, writing)))

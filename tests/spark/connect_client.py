@@ -9,8 +9,12 @@ from typing import Any
 
 from pyspark.sql import functions as F
 
-from rmq_formats.spark import explain, session
+from rmq_formats.spark import create_views, explain, session
 from spark_udfs import rmq_crc32  # made before there is a session, as programs do
+
+LAG = (
+    "SELECT group, sum(committed_offset), sum(lag_messages) FROM remote_consumer_offsets GROUP BY group ORDER BY group"
+)
 
 
 def seen(url: str, store: str) -> dict[str, Any]:
@@ -19,7 +23,10 @@ def seen(url: str, store: str) -> dict[str, Any]:
     messages = spark.read.format("rmq_commitlog").option("subscribe", "Orders").load(store)
     units = spark.read.format("rmq_consumequeue").load(store)
     chosen = messages.where(F.col("record_error").isNull()).join(units.select("physical_offset"), "physical_offset")
+    views = create_views(spark, store, prefix="remote_")
     return {
+        "lag": [list(row) for row in spark.sql(LAG).collect()],
+        "views": {view: spark.table(view).count() for view in views if view != "remote_messages"},
         "session": type(spark).__module__,
         "zone": spark.conf.get("spark.sql.session.timeZone"),
         "messages": spark.read.format("rmq_commitlog").load(store).count(),

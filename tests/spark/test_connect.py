@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
-from rmq_formats.spark import explain
+from rmq_formats.spark import create_views, explain
 from tests.spark.conftest import Load
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def server(spark: SparkSession) -> Iterator[str]:
 
 
 def test_a_client_reads_and_explains_as_a_session_of_its_own_does(
-    server: str, golden: Callable[[str], Path], load: Load
+    server: str, spark: SparkSession, golden: Callable[[str], Path], load: Load
 ) -> None:
     store = golden("mixed") / "store"
     done = subprocess.run(
@@ -43,6 +44,10 @@ def test_a_client_reads_and_explains_as_a_session_of_its_own_does(
     seen = json.loads(done.stdout)
     orders = load(store, subscribe="Orders")
     assert seen.pop("session") == "pyspark.sql.connect.session"
+    offsets = load(store, "rmq_offsets").groupBy("group").agg(sf.sum("committed_offset"), sf.sum("lag_messages"))
+    assert seen.pop("lag") == [list(row) for row in offsets.orderBy("group").collect()]
+    here = {view: spark.table(view).count() for view in create_views(spark, str(store), prefix="remote_")}
+    assert seen.pop("views") == {view: count for view, count in here.items() if view != "remote_messages"}
     assert seen.pop("explained") == [explain(orders), explain(load(store, "rmq_consumequeue"))]
     assert seen == {
         "zone": "UTC",

@@ -4,17 +4,41 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, SourceProgress, StreamingQueryProgress
 
 from rmq_formats.spark.progress import LagListener, lag
+from tests.interop.test_namesrv_against_java import wait_for
+from tests.spark.commitlog.test_stream import Stream, offset_of, write
 
 
 def source(end: object, latest: object) -> SourceProgress:
     offsets = {"startOffset": "null", "endOffset": json.dumps(end), "latestOffset": json.dumps(latest)}
     rates = {"numInputRows": 3, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0}
     return SourceProgress.fromJson({"description": "a source", **offsets, **rates})
+
+
+@pytest.mark.spark
+def test_a_stream_of_a_store_tells_the_bytes_that_it_is_behind(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "store", 60)
+    kept = Kept()
+    spark.streams.addListener(kept)
+    try:
+        batches = Stream(spark, tmp_path / "store", tmp_path).run(maxOffsetsPerTrigger=25)
+        ends = [offset_of(batch, "endOffset") for batch in batches if batch["numInputRows"]]
+        wait_for(lambda: len({batch for _, batch, _ in kept.seen}) >= len(ends))
+    finally:
+        spark.streams.removeListener(kept)
+    left = [ends[-1] - end for end in ends]
+    assert len(ends) == 3
+    assert left[0] > left[1] > left[2] == 0
+    told = {batch: metrics["maxOffsetsBehindLatest"] for _, batch, metrics in kept.seen}
+    assert [told[batch] for batch in sorted(told)][:3] == [str(behind) for behind in left]
+    progress = [StreamingQueryProgress.fromJson(batch) for batch in batches]
+    assert [lag(one.sources[0])["minOffsetsBehindLatest"] for one in progress][:3] == [str(behind) for behind in left]
 
 
 def test_the_lag_of_queues_is_counted_as_kafkas_source_does() -> None:

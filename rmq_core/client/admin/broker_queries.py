@@ -15,6 +15,7 @@ from rmq_core.remoting.bodies import (
     ConsumeStats,
     GroupList,
     OffsetsBody,
+    OffsetTable,
     ProducerConnection,
     SubscriptionGroups,
     TopicConfigs,
@@ -88,6 +89,10 @@ class BrokerInquiries:
         fields = ConsumeStatsOf(consumer_group=group, topic=topic)
         answer = await self._cluster.ask(address, RequestCode.GET_CONSUME_STATS, fields)
         return decode_body(answer.body, ConsumeStats)
+
+    async def consumer_offsets(self, address: str) -> OffsetTable:
+        """Fetch the table of consumer offsets, as slaves do: what a group has never committed is not in it."""
+        return decode_body((await self._cluster.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)).body, OffsetTable)
 
     async def all_consume_stats(
         self, address: str, *, in_order: bool = False, timeout_s: float | None = None

@@ -1,13 +1,16 @@
 """Explains the access paths of a DataFrame's sources, for which Spark's ``explain()`` has no place."""
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from rmq_formats.spark.commitlog.batch import plans_of
+from rmq_formats.spark.options.catalog import table_options
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 
 Source = tuple[str, dict[str, str]]  # format and options
@@ -52,7 +55,9 @@ def _sources(frame: DataFrame) -> list[Source]:
         leaf = leaves.apply(number)
         if leaf.getClass().getSimpleName() == "DataSourceV2Relation":
             options = leaf.options().asCaseSensitiveMap()
-            found.append((str(leaf.table().name()), {str(key): str(options[key]) for key in options}))
+            schema = StructType.fromJson(json.loads(leaf.schema().json()))
+            given = table_options(schema, {str(key): str(options[key]) for key in options})
+            found.append((str(leaf.table().name()), given))
     return found
 
 

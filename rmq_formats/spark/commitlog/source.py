@@ -1,7 +1,6 @@
 """The data source ``rmq_commitlog``: records of a store's CommitLog as rows."""
 
 from collections.abc import MutableMapping
-from functools import cached_property
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -13,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.catalog import own_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
 from rmq_formats.spark.versions import need_spark
 
@@ -24,10 +24,9 @@ class CommitLogSource(DataSource):
         super().__init__(options)
         self._given = options
 
-    @cached_property
-    def _options(self) -> SourceOptions:
+    def _options(self, schema: StructType) -> SourceOptions:
         """Options of the read; a write has options of its own."""
-        return commitlog_options(self._given)
+        return commitlog_options(table_options(schema, self._given))
 
     @classmethod
     def name(cls) -> str:
@@ -36,11 +35,12 @@ class CommitLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        return schemas.of_read(schemas.COMMITLOG, self._options)
+        full = schemas.of_read(schemas.COMMITLOG, commitlog_options(own_options(self._given)))
+        return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader; it takes Spark's filters only if the option ``pushdown`` asks for it."""
-        options = batch_only(self._options)
+        options = batch_only(self._options(schema))
         if options.pushdown:
             need_spark((4, 1), "option pushdown")
             from rmq_formats.spark.commitlog.pushdown import PushdownCommitLogReader  # noqa: PLC0415
@@ -53,7 +53,7 @@ class CommitLogSource(DataSource):
         need_spark((4, 2), "a stream of rmq_commitlog")
         from rmq_formats.spark.commitlog.stream import CommitLogStreamReader  # noqa: PLC0415
 
-        return CommitLogStreamReader(stream_only(self._options), schema)
+        return CommitLogStreamReader(stream_only(self._options(schema)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the batch writer, which creates or extends a store."""

@@ -1,13 +1,13 @@
 """Data source ``rmq_consumequeue``: the units of a store's ConsumeQueues as rows."""
 
 from collections.abc import Iterator, MutableMapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition
 from pyspark.sql.types import StructType
 
 from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.catalog import own_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, consumequeue_options
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ class ConsumeQueueSource(DataSource):
         super().__init__(options)
         self._given = options
 
-    @cached_property
-    def _options(self) -> SourceOptions:
-        """Options of the read; a write has options of its own."""
-        return consumequeue_options(self._given)
-
     @classmethod
     def name(cls) -> str:
         """Return the format's name."""
@@ -36,11 +31,13 @@ class ConsumeQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        return schemas.of_read(schemas.CONSUMEQUEUE, self._options)
+        full = schemas.of_read(schemas.CONSUMEQUEUE, consumequeue_options(own_options(self._given)))
+        return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader."""
-        return ConsumeQueueReader(batch_only(self._options), schema)
+        options = consumequeue_options(table_options(schema, self._given))
+        return ConsumeQueueReader(batch_only(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the batch writer of units."""

@@ -1,6 +1,6 @@
 """Blocking adapter of the project's client for the Spark source, which raises the package's own errors.
 
-The only module of ``rmq_formats`` that imports ``rmq_core``: brokers' responses are understood by the client alone.
+With ``administration`` it alone imports ``rmq_core``: brokers' responses are understood by the client alone.
 """
 
 import asyncio
@@ -41,9 +41,14 @@ def resolved(options: _Options) -> _Options:
     Raises:
         OptionError: settings that cannot be used.
     """
-    access = gather_settings(options.access, os.environ)
-    access_of(access)
-    return replace(options, access=access)
+    return replace(options, access=gathered(options.access))
+
+
+def gathered(access: Mapping[str, str]) -> dict[str, str]:
+    """Read the files and environment variables of an access; see ``resolved``. Raises OptionError."""
+    settings = gather_settings(access, os.environ)
+    access_of(settings)
+    return settings
 
 
 class ClusterLink:
@@ -55,7 +60,7 @@ class ClusterLink:
     def __init__(self, namesrv: str, group: str | None, access: Mapping[str, str] = _NO_SETTINGS) -> None:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
-        self._reader = BulkReader(namesrv, group or READER_GROUP, **_access_arguments(access))
+        self._reader = BulkReader(namesrv, group or READER_GROUP, **access_arguments(access))
 
     def __enter__(self) -> "ClusterLink":
         return self
@@ -137,7 +142,7 @@ class ClusterSink:
         self._namesrv = namesrv
         self._runner = asyncio.Runner(loop_factory=loop_factory())
         with translated(namesrv):
-            self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **_access_arguments(access))
+            self._sender = BulkSender(namesrv, group, batch_bytes=batch_bytes, **access_arguments(access))
         self._keys = BulkUniqKeys()
         self._queues: dict[str, Sequence[MessageQueue]] = {}
         self._turn = random.randrange(1 << 16)  # random start, so that tasks begin with different queues
@@ -210,7 +215,8 @@ class ClusterSink:
         return able[self._turn % len(able)]
 
 
-def _access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
+def access_arguments(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of a client that stand for an access; see ``gathered``."""
     access = access_of(settings)
     return {"options": ClientOptions(tls=access.tls), "credentials": access.credentials}
 

@@ -192,7 +192,7 @@ def read_options(options: Mapping[str, str]) -> ClusterReadOptions:
         verify_crc=given.get_or("verifyCrc", values.boolean, True),
         decompress=given.get_or("decompress", values.boolean, True),
         fail_on_data_loss=given.get_or("failOnDataLoss", values.boolean, True),
-        access=_access(given),
+        access=access_settings(given),
     )
     if read.group is None and (starting == GROUP or read.commits):
         raise OptionError("option group of rmq is missing: startingOffsets=group and commitOffsetsToGroup need it")
@@ -210,7 +210,7 @@ def write_options(options: Mapping[str, str]) -> ClusterWriteOptions:
         raise OptionError(f"option batchBytes of rmq cannot be {batch_bytes}: brokers take {_MAX_BATCH_BYTES} at most")
     return ClusterWriteOptions(
         _namesrv(given), given.get("topic", values.text), given.get_or("group", values.text, "SPARK_PRODUCER"),
-        batch_bytes, _access(given),
+        batch_bytes, access_settings(given),
     )  # fmt: skip
 
 
@@ -238,7 +238,8 @@ def stream_only(options: ClusterReadOptions) -> ClusterReadOptions:
     return options
 
 
-def _access(given: GivenOptions) -> dict[str, str]:
+def access_settings(given: GivenOptions) -> dict[str, str]:
+    """Return the options of credentials and TLS that are given, by their names."""
     values_given = {name: given.get(name, str) for name in ACCESS_OPTIONS}
     return {name: value for name, value in values_given.items() if value is not None}
 

@@ -15,6 +15,7 @@ from rmq_formats.spark.live.batch import ClusterReader
 from rmq_formats.spark.live.columns import COLUMNS
 from rmq_formats.spark.live.options import batch_only, read_options, stream_only, write_options
 from rmq_formats.spark.options import schemas
+from rmq_formats.spark.options.catalog import own_options, table_options, with_options
 from rmq_formats.spark.versions import need_spark
 
 
@@ -32,18 +33,20 @@ class ClusterSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema: all columns, or those of the option ``columns``."""
-        return schemas.project(COLUMNS, read_options(self._given).columns)
+        columns = read_options(own_options(self._given)).columns
+        return with_options(schemas.project(COLUMNS, columns), self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Create the batch reader."""
-        return ClusterReader(batch_only(read_options(self._given)), schema)
+        return ClusterReader(batch_only(read_options(table_options(schema, self._given))), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name
         """Create the stream reader."""
         need_spark((4, 2), "a stream of rmq")
         from rmq_formats.spark.live.stream import ClusterStreamReader  # noqa: PLC0415
 
-        return ClusterStreamReader(stream_only(read_options(self._given)), schema)
+        options = read_options(table_options(schema, self._given))
+        return ClusterStreamReader(stream_only(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the batch writer."""

@@ -162,7 +162,7 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
         OptionError: naming the option that is unknown or has a bad value.
     """
     given = GivenOptions("rmq_commitlog", options, COMMITLOG_OPTIONS)
-    common = _common(given)
+    common = common_options(given)
     conditions: dict[str, Any] = {
         "first_ms": given.get("startingTimestamp", values.timestamp_ms),
         "end_ms": given.get("endingTimestamp", values.timestamp_ms),
@@ -198,14 +198,14 @@ def consumequeue_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_consumequeue``. Raises OptionError."""
     given = GivenOptions("rmq_consumequeue", options, CONSUMEQUEUE_OPTIONS)
     return replace(
-        _with_queues(_common(given), given),
+        _with_queues(common_options(given), given),
         starting=given.get_or("startingOffsets", values.word_or_json, EARLIEST),
     )
 
 
 def index_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse the options of ``rmq_index``. Raises OptionError."""
-    return _common(GivenOptions("rmq_index", options, INDEX_OPTIONS))
+    return common_options(GivenOptions("rmq_index", options, INDEX_OPTIONS))
 
 
 def batch_only(options: SourceOptions) -> SourceOptions:
@@ -236,7 +236,8 @@ def stream_only(options: SourceOptions) -> SourceOptions:
     return options
 
 
-def _common(given: GivenOptions) -> SourceOptions:
+def common_options(given: GivenOptions) -> SourceOptions:
+    """Parse what all sources over stores have: which stores, which columns, how tasks are cut. Raises OptionError."""
     ways = sorted(given.names() & {"path", "paths", "stores"})
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(ways)} exclude each other")

@@ -1,12 +1,15 @@
 """Spark schemas of the sources, and the projection to the columns of a read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -16,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmq_formats.arrow.schema import TIMESTAMP
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -86,6 +90,28 @@ def with_brokers(full: StructType) -> StructType:
     return StructType([*full.fields, *_BROKER.fields])
 
 
+_TYPES: Final[Mapping[pa.DataType, DataType]] = {
+    pa.string(): _STRING,
+    pa.bool_(): BooleanType(),
+    pa.int32(): _INT,
+    pa.int64(): _LONG,
+    pa.float64(): DoubleType(),
+    TIMESTAMP: _TIMESTAMP,
+    pa.map_(pa.string(), pa.string()): MapType(_STRING, _STRING),
+}
+
+
+def of_arrow(schema: pa.Schema) -> StructType:
+    """Return the Spark schema of an Arrow schema, with the comments of its columns."""
+    comments = [(column.metadata or {}).get(b"comment", b"").decode() for column in schema]
+    return StructType(
+        [
+            StructField(column.name, _TYPES[column.type], metadata={"comment": comment})
+            for column, comment in zip(schema, comments, strict=True)
+        ]
+    )
+
+
 def of_read(full: StructType, options: "SourceOptions") -> StructType:
     """Return the schema of a read: all columns, or those of the option ``columns``. Raises OptionError."""
     return project(with_brokers(full) if options.names_brokers else full, options.columns)
@@ -126,7 +152,8 @@ def check_asked(full: StructType, asked: StructType, columns: tuple[str, ...] | 
     for column in asked:
         if column.name not in names:
             raise OptionError(f"schema: unknown column {column.name!r}; there are {', '.join(names)}")
-        if full[column.name] != StructField(column.name, column.dataType, column.nullable):
-            wanted = full[column.name].dataType.simpleString()
+        known = full[column.name]
+        if (known.dataType, known.nullable) != (column.dataType, column.nullable):
+            wanted = known.dataType.simpleString()
             raise OptionError(f"schema: column {column.name!r} is {wanted} and may be null")
     return tuple(asked.fieldNames())

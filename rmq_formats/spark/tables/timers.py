@@ -2,21 +2,18 @@
 
 from pyspark.sql import DataFrame, SparkSession
 
-import rmq_formats.pending_timers
 
-
-def pending_timers(spark: SparkSession, store: str, view: str | None = None) -> DataFrame:
+def pending_timers(spark: SparkSession, store: str | list[str], view: str | None = None) -> DataFrame:
     """Read the pending timer messages of a store; columns as of ``rmq_formats.pending_timers.pending_timers``.
 
-    Args:
-        spark: a session.
-        store: directory of the store.
-        view: name of a temporary view to create for SQL.
+    They stand behind ``cluster`` and ``broker_name``.
 
-    Raises:
-        StoreNotFoundError: there is no store, or no CommitLog in it.
+    Args:
+        spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
+        store: path, pattern, TOML file, or a list of them, on local disks.
+        view: name of a temporary view to create for SQL.
     """
-    table = spark.createDataFrame(rmq_formats.pending_timers.pending_timers(store))
+    table = spark.read.format("rmq_timers").load(store)
     if view is not None:
         table.createOrReplaceTempView(view)
     return table

@@ -13,7 +13,7 @@ from rmq_formats.codecs.trace import FIELD_END, NULL, RECORD_END, TRACE_TOPIC, C
 
 _PUB, _BEFORE, _AFTER = TraceType.PUB.value, TraceType.SUB_BEFORE.value, TraceType.SUB_AFTER.value
 _ENDED, _RECALL = TraceType.END_TRANSACTION.value, TraceType.RECALL.value
-_SOURCE_COLUMNS: Final = "queue_id,queue_offset,physical_offset,body,store_timestamp,born_host"
+_SOURCE_COLUMNS: Final = "queue_id,queue_offset,physical_offset,body,store_timestamp,born_host,cluster,broker_name"
 _OLD_PUB_FIELDS: Final = 13  # with the type, without the offset message id
 # Where each type has a field, behind the type; see ``TraceDataEncoder``.
 _PLACES: Final[Mapping[str, Mapping[str, int]]] = {
@@ -40,7 +40,7 @@ _PLACES: Final[Mapping[str, Mapping[str, int]]] = {
 
 
 def traces(
-    spark: SparkSession, store: str, view: str | None = None, topic: str = TRACE_TOPIC, **options: str
+    spark: SparkSession, store: str | list[str], view: str | None = None, topic: str = TRACE_TOPIC, **options: str
 ) -> DataFrame:
     """Read the trace records of a store, a row each.
 
@@ -49,12 +49,12 @@ def traces(
     ``keys``, ``store_host``, ``client_host``, ``region_id``, ``body_bytes``, ``cost_ms``, ``message_type``,
     ``offset_msg_id``, ``success``, ``request_id`` (that ``SubBefore`` and ``SubAfter`` of one call share),
     ``retry_times``, ``context`` (result of a call), ``transaction_id``, ``transaction_state``, ``from_check``,
-    and ``store_timestamp`` and ``physical_offset`` of the trace message. What a type does not have, or what is no
-    number where one should stand, is null; calls of listeners have no topic.
+    ``store_timestamp`` and ``physical_offset`` of the trace message, its broker's ``cluster`` and ``broker_name``.
+    What a type does not have, or what is no number where one should stand, is null; calls of listeners have no topic.
 
     Args:
         spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
-        store: path or URI.
+        store: path or URI, pattern, TOML file, or a list of them.
         view: name of a temporary view to create for SQL.
         topic: topic of the traces.
         **options: more of the source ``rmq_commitlog``, such as ``splitBytes``.
@@ -111,4 +111,6 @@ def _columns() -> list[Column]:
         (_text("from_check") == "true").alias("from_check"),
         F.col("store_timestamp"),
         F.col("physical_offset"),
+        F.col("cluster"),
+        F.col("broker_name"),
     ]

@@ -10,41 +10,48 @@ from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_
 _HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _GIVEN_UP: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-_WAITING_COLUMNS: Final = "topic,queue_id,queue_offset,physical_offset,tags,uniq_key,body,properties,store_timestamp"
+_WAITING_COLUMNS: Final = (
+    "topic,queue_id,queue_offset,physical_offset,tags,uniq_key,body,properties,store_timestamp,cluster,broker_name"
+)
 _COMMIT_COLUMNS: Final = (
-    "topic,queue_offset,physical_offset,sys_flag,prepared_transaction_offset,store_timestamp,properties"
+    "topic,queue_offset,physical_offset,sys_flag,prepared_transaction_offset,store_timestamp,properties,cluster,"
+    "broker_name"
 )
 _TRANSACTION: Final = ("transaction_id", "producer_group", "topic", "queue_id")
+_BROKER: Final = "broker"  # cluster and name: a transaction is within one broker
 
 
-def transactions(spark: SparkSession, store: str, view: str | None = None, **options: str) -> DataFrame:
+def transactions(spark: SparkSession, store: str | list[str], view: str | None = None, **options: str) -> DataFrame:
     """Read the transactions of a store, a row each, however often a half message was put back.
 
     Columns: ``transaction_id``, ``producer_group``, ``topic`` and ``queue_id`` where the message belongs, ``state``
     (``committed``, ``rolled_back``, ``given_up``, ``open``), ``half_messages`` (the first one, and each time that
     it was put back), ``checks`` (how often its producer was asked), ``half_physical_offset`` of the first,
     ``begin_timestamp``, ``end_timestamp`` (null while it is open), ``deliveries`` (records that were committed;
-    more than one if a producer has answered twice), and of the first of these ``commit_physical_offset`` and
-    ``commit_queue_offset``.
+    more than one if a producer has answered twice), of the first of these ``commit_physical_offset`` and
+    ``commit_queue_offset``, and the broker's ``cluster`` and ``broker_name``.
 
     Args:
         spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
-        store: path or URI.
+        store: path or URI, pattern, TOML file, or a list of them.
         view: name of a temporary view to create for SQL.
         **options: more of the source ``rmq_commitlog``, such as ``splitBytes``.
     """
     waiting = {"subscribePattern": f"{_HALF}|{_OP}|{_GIVEN_UP}", "columns": _WAITING_COLUMNS}
-    found = spark.read.format("rmq_commitlog").options(**options, **waiting).load(store)
+    broker = F.struct("cluster", "broker_name").alias(_BROKER)
+    found = spark.read.format("rmq_commitlog").options(**options, **waiting).load(store).select("*", broker)
     # A committed message that waited for its delay is stored as another record, which names no half message.
     is_delivered = F.col("properties")["TIMER_DEQUEUE_MS"].isNotNull()
     is_commit = (F.col("sys_flag").bitwiseAND(FLAG_TRANSACTION_MASK) == FLAG_TRANSACTION_COMMIT) & ~is_delivered
     records = spark.read.format("rmq_commitlog").options(**options, columns=_COMMIT_COLUMNS).load(store)
+    commits = _commits(records.where(is_commit).select("*", broker))
     joined = (
         _half_messages(found)
-        .join(_notes(found), ["half_queue_offset"], "left")
-        .join(_commits(records.where(is_commit)), ["half_physical_offset"], "left")
+        .join(_notes(found), [_BROKER, "half_queue_offset"], "left")
+        .join(commits, [_BROKER, "half_physical_offset"], "left")
     )
-    table = _one_row_each(joined).join(_given_up(found), ["transaction_id"], "left").select(*_columns())
+    given_up = _given_up(found)
+    table = _one_row_each(joined).join(given_up, [_BROKER, "transaction_id"], "left").select(*_columns())
     if view is not None:
         table.createOrReplaceTempView(view)
     return table
@@ -53,6 +60,7 @@ def transactions(spark: SparkSession, store: str, view: str | None = None, **opt
 def _half_messages(found: DataFrame) -> DataFrame:
     properties = F.col("properties")
     return found.where(F.col("topic") == _HALF).select(
+        _BROKER,
         F.coalesce("uniq_key", F.col("physical_offset").cast("string")).alias("transaction_id"),
         properties["PGROUP"].alias("producer_group"),
         properties["REAL_TOPIC"].alias("topic"),
@@ -69,10 +77,10 @@ def _notes(found: DataFrame) -> DataFrame:
     offset = F.explode(F.split(F.col("body").cast("string"), ",")).alias("offset")
     return (
         found.where((F.col("topic") == _OP) & (F.col("tags") == "d"))
-        .select(offset, F.col("store_timestamp").alias("note_timestamp"))
-        .select(F.col("offset").try_cast("long").alias("half_queue_offset"), "note_timestamp")
+        .select(_BROKER, offset, F.col("store_timestamp").alias("note_timestamp"))
+        .select(_BROKER, F.col("offset").try_cast("long").alias("half_queue_offset"), "note_timestamp")
         .where(F.col("half_queue_offset").isNotNull())
-        .groupBy("half_queue_offset")
+        .groupBy(_BROKER, "half_queue_offset")
         .agg(F.min("note_timestamp").alias("note_timestamp"))
     )
 
@@ -80,7 +88,7 @@ def _notes(found: DataFrame) -> DataFrame:
 def _commits(records: DataFrame) -> DataFrame:
     """Group committed messages by the half message that each was."""
     place = F.struct("physical_offset", "queue_offset", "store_timestamp")
-    return records.groupBy(F.col("prepared_transaction_offset").alias("half_physical_offset")).agg(
+    return records.groupBy(_BROKER, F.col("prepared_transaction_offset").alias("half_physical_offset")).agg(
         F.min(place).alias("commit"), F.count("*").alias("commits")
     )
 
@@ -88,13 +96,13 @@ def _commits(records: DataFrame) -> DataFrame:
 def _given_up(found: DataFrame) -> DataFrame:
     return (
         found.where(F.col("topic") == _GIVEN_UP)
-        .groupBy(F.col("uniq_key").alias("transaction_id"))
+        .groupBy(_BROKER, F.col("uniq_key").alias("transaction_id"))
         .agg(F.max("store_timestamp").alias("given_up_timestamp"))
     )
 
 
 def _one_row_each(joined: DataFrame) -> DataFrame:
-    return joined.groupBy(*_TRANSACTION).agg(
+    return joined.groupBy(_BROKER, *_TRANSACTION).agg(
         F.count("*").alias("half_messages"),
         F.max("checks").alias("checks"),
         F.min("half_physical_offset").alias("half_physical_offset"),
@@ -119,4 +127,6 @@ def _columns() -> list[Column]:
         F.col("deliveries"),
         F.col("commit.physical_offset").alias("commit_physical_offset"),
         F.col("commit.queue_offset").alias("commit_queue_offset"),
+        F.col(f"{_BROKER}.cluster").alias("cluster"),
+        F.col(f"{_BROKER}.broker_name").alias("broker_name"),
     ]

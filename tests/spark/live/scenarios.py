@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rmq_core.client import Admin, Message, Producer, SendResult
 from rmq_core.remoting.loop import run
+from rmq_formats.spark.progress import lag
 
 _NUMBERS = count()
 
@@ -144,8 +145,8 @@ def test_rows_become_messages(spark: SparkSession, namesrv: str) -> None:
         assert after.asDict() == before.asDict()
 
 
-def run_stream(frame: DataFrame, checkpoint: Path, **options: str) -> None:
-    """Run a query until nothing is left, into another topic.
+def run_stream(frame: DataFrame, checkpoint: Path, **options: str) -> list[dict[str, str]]:
+    """Run a query until nothing is left, into another topic; how far it was behind after each batch.
 
     Spark gives the process of a stream's source ten seconds to start, by no setting of ours. A busy machine needs
     longer now and then; the query has done nothing then, and is begun again.
@@ -155,10 +156,11 @@ def run_stream(frame: DataFrame, checkpoint: Path, **options: str) -> None:
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(240)
-            return
+            return [lag(progress.sources[0]) for progress in query.recentProgress if progress.numInputRows]
         except StreamingQueryException as error:
             if "Python worker failed to connect back" not in str(error) or not attempts_left:
                 raise
+    raise AssertionError("it was begun five times")
 
 
 def test_a_stream_goes_on_where_it_stood(spark: SparkSession, namesrv: str, tmp_path: Path) -> None:
@@ -167,7 +169,8 @@ def test_a_stream_goes_on_where_it_stood(spark: SparkSession, namesrv: str, tmp_
     send(namesrv, numbered(source, 0, 40))
     options = {"subscribe": source, "group": group, "commitOffsetsToGroup": "true", "maxOffsetsPerTrigger": "25"}
     stream = spark.readStream.format("rmq").option("namesrv", namesrv).options(**options).load()
-    run_stream(stream, tmp_path / "checkpoint", namesrv=namesrv, topic=target)
+    behind = run_stream(stream, tmp_path / "checkpoint", namesrv=namesrv, topic=target)
+    assert [float(one["avgOffsetsBehindLatest"]) * 2 for one in behind] == [15, 0]  # messages in two queues
     assert texts(load(spark, namesrv, subscribe=target)) == expected(range(40))
     send(namesrv, numbered(source, 40, 50))
     run_stream(stream, tmp_path / "checkpoint", namesrv=namesrv, topic=target)

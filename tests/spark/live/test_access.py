@@ -12,6 +12,8 @@ from rmq_formats.spark.live.columns import COLUMNS
 from rmq_formats.spark.live.options import read_options, write_options
 from rmq_formats.spark.live.source import ClusterSource
 from rmq_formats.spark.live.stream import ClusterStreamReader
+from rmq_formats.spark.metadata.options import OFFSETS_OPTIONS, metadata_options
+from rmq_formats.spark.metadata.sources import OffsetsSource, TopicsSource
 
 SECRET, TOKEN = "s3cret-of-the-tests", "t0ken-of-the-tests"
 READ = {"namesrv": "127.0.0.1:1", "subscribe": "T"}
@@ -20,7 +22,8 @@ GIVEN = {"accessKey": "alice", "secretKey": SECRET, "SECURITYTOKEN": TOKEN, "tls
 
 
 def test_options_show_no_secret() -> None:
-    for options in (read_options(READ | GIVEN), write_options(WRITE | GIVEN)):
+    offsets = metadata_options("rmq_offsets", {"namesrv": "127.0.0.1:1"} | GIVEN, OFFSETS_OPTIONS)
+    for options in (read_options(READ | GIVEN), write_options(WRITE | GIVEN), offsets):
         assert options.access["secretKey"] == SECRET
         assert options.access["securityToken"] == TOKEN
         assert SECRET not in repr(options)
@@ -38,6 +41,9 @@ def test_the_driver_reads_files_and_variables_and_tasks_need_neither(
         reader = kind(read_options(READ | {"credentialsFile": str(file)}), COLUMNS)
         task = cloudpickle.loads(cloudpickle.dumps(reader))
         assert task._options.access == {"accessKey": "alice", "secretKey": SECRET, "securityToken": TOKEN}
+    offsets = OffsetsSource({"namesrv": "127.0.0.1:1", "credentialsFile": str(file)})
+    of_table = cloudpickle.loads(cloudpickle.dumps(offsets.reader(offsets.schema())))
+    assert of_table._access == task._options.access
     assert resolved(write_options(WRITE | {"credentialsFile": str(file)})).access == task._options.access
 
 
@@ -51,6 +57,9 @@ def test_what_cannot_be_used_is_told_by_the_driver(tmp_path: Path) -> None:
         ({"useTLS": "on"}, "useTLS cannot be 'on': expected true or false"),
         ({"accessKey": ""}, "accessKey is empty"),
     ):
+        tables = TopicsSource({"namesrv": "127.0.0.1:1"} | given)
+        with pytest.raises(OptionError, match=said):
+            tables.reader(tables.schema())
         for make in (ClusterSource(READ | given).reader, ClusterSource(READ | given).streamReader):
             with pytest.raises(OptionError, match=said) as caught:
                 make(COLUMNS)

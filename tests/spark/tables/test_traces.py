@@ -71,7 +71,7 @@ def shown(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.asDict().items() if name not in _PLACES}
 
 
-_PLACES = ("timestamp", "store_timestamp", "physical_offset")
+_PLACES = ("timestamp", "store_timestamp", "physical_offset", "cluster", "broker_name")
 
 
 def test_rows_are_what_the_decoder_reads(spark: SparkSession, tmp_path: Path) -> None:

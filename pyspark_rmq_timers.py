@@ -1,0 +1,5 @@
+"""Found by Spark: it imports each top-level module named ``pyspark_*`` and registers its ``DefaultSource``."""
+
+from rmq_formats.spark.metadata.sources import TimersSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,245 @@
+"""How far consumer groups are behind in the queues of a store at rest: offsets, messages and store times.
+
+The offsets are those of ``consumerOffset.json``, the queues those that the broker tells ``mqadmin consumerProgress``:
+all readable ones of a topic in which a group has an offset, those without one counted from 0. Of a queue the two ends
+are looked up in its ConsumeQueue, and store times of two messages where the group is behind.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import pyarrow as pa
+
+from rmq_formats.arrow.schema import CONSUMER_OFFSETS, schema_of
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
+from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
+from rmq_formats.read.broker_config import stored_offsets, stored_topics
+from rmq_formats.read.dirty import dirty_reason
+from rmq_formats.read.index_lookup import QueueSearch
+from rmq_formats.read.query import Query
+from rmq_formats.read.queues import first_offset_since, last_unit
+from rmq_formats.read.undispatched import Undispatched
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.queue_files import QueueFiles
+from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, list_segments, open_storage
+
+LAG: Final = schema_of(CONSUMER_OFFSETS.names[2:], CONSUMER_OFFSETS)  # without cluster and broker, which others know
+_QUEUES_A_TASK: Final = 2048  # each costs 0.2 ms of a processor, and some small reads, which an object store is slow at
+_MAX_QUEUES: Final = 1 << 17  # of a topic: as many as a broker of ours tells in one answer
+_NONE: Final = -1  # in place of an offset, for brokers
+_MAX_TIME_MS: Final = 253_402_300_799_999  # the last of the year 9999; a store time beyond it is damage
+
+
+@dataclass(frozen=True, slots=True)
+class GroupQueue:
+    """A queue that a consumer group reads; ``committed`` is None where it has no offset in it."""
+
+    topic: str
+    queue_id: int
+    group: str
+    committed: int | None
+
+    @property
+    def queue(self) -> tuple[str, int]:
+        """Topic and number of the queue."""
+        return self.topic, self.queue_id
+
+
+@dataclass(frozen=True, slots=True)
+class LagTask:
+    """Queues of a store that are looked up together.
+
+    Attributes:
+        rows: the queues, in order, so that groups of one queue stand together.
+        is_dirty: whether the log's end may have messages that the queues lack.
+    """
+
+    rows: tuple[GroupQueue, ...]
+    is_dirty: bool
+
+
+def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: Query) -> list[LagTask]:
+    """Plan how far groups are behind in a store.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        groups: these only; None is all.
+        query: its topics.
+
+    Raises:
+        StoreNotFoundError: no such store, or no CommitLog in it.
+        StoreLayoutError: a layout whose offsets or queues are not known.
+        StoreError: a table of ``config/`` cannot be read.
+    """
+    offsets = {
+        (topic, group): queues
+        for (topic, group), queues in stored_offsets(storage, root).items()
+        if (groups is None or group in groups) and query.wants_topic(topic)
+    }
+    topics = stored_topics(storage, root)
+    commitlog_segments(storage, root)
+    found = store_variants.recognise(storage, root)
+    wanted = found.batch_topics & {topic for topic, _ in offsets}
+    store_variants.refuse(store_variants.no_queue_read(found, wanted))
+    rows = sorted(group_queues(offsets, topics), key=lambda row: (row.topic, row.queue_id, row.group))
+    if dirty_reason(storage, root) is not None:
+        return [LagTask(tuple(rows), is_dirty=True)] if rows else []
+    tasks: list[list[GroupQueue]] = []
+    for number, (_, own) in enumerate(groupby(rows, key=lambda row: row.queue)):
+        if number % _QUEUES_A_TASK == 0:
+            tasks.append([])
+        tasks[-1] += own
+    return [LagTask(tuple(task), is_dirty=False) for task in tasks]
+
+
+def group_queues(
+    offsets: Mapping[TopicAndGroup, Mapping[int, int]], topics: Mapping[str, StoredTopicConfig] | None
+) -> Iterable[GroupQueue]:
+    """List the queues that groups read, as the broker does: all readable ones of each topic that there is.
+
+    Args:
+        offsets: committed ones by topic and group, and queue id.
+        topics: configs by name; None where they are not known, and the queues are those that have an offset.
+
+    Raises:
+        StoreError: a topic has more queues than any broker.
+
+    Source: ``AdminBrokerProcessor#getConsumeStats``.
+    """
+    for (topic, group), queues in offsets.items():
+        if topics is None:
+            numbers: Iterable[int] = queues
+        else:
+            config = topics.get(topic)
+            numbers = range(config.read_queue_nums if config else 0)
+            if len(numbers) > _MAX_QUEUES:
+                raise StoreError(f"topics.json: topic {topic} has {len(numbers)} queues, more than {_MAX_QUEUES}")
+        for queue_id in numbers:
+            committed = queues.get(queue_id, _NONE)
+            yield GroupQueue(topic, queue_id, group, committed if committed > _NONE else None)
+
+
+def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
+    """Look up the queues of a task; columns of ``LAG``. Raises StoreError."""
+    storage, root = open_storage(path)
+    log = commitlog_segments(storage, root)
+    topics = {row.topic for row in task.rows}
+    look = _Look(storage, root, log, Undispatched.read(storage, root, topics) if task.is_dirty else None)
+
+    def found() -> Iterator[tuple[GroupQueue, Ends]]:
+        for (topic, queue_id), rows in groupby(task.rows, key=lambda row: row.queue):
+            queue = _Queue(look, topic, queue_id)
+            yield from ((row, queue.ends_for(row.committed or 0)) for row in rows)
+
+    return lag_batch(found())
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a queue has for a group.
+
+    Attributes:
+        min_offset: queue offset of the first message that is still stored.
+        max_offset: queue offset one past the newest.
+        next_ms: store time of the group's next message; None if nothing waits, or that is not known.
+        newest_ms: store time of the newest message; likewise.
+    """
+
+    min_offset: int
+    max_offset: int
+    next_ms: int | None
+    newest_ms: int | None
+
+
+def lag_batch(found: Iterable[tuple[GroupQueue, Ends]]) -> pa.RecordBatch:
+    """Make a batch of ``LAG``, a row each."""
+    columns: dict[str, list[object]] = {name: [] for name in LAG.names}
+    for row, ends in found:
+        for name, value in zip(LAG.names, _values(row, ends), strict=True):
+            columns[name].append(value)
+    return pa.RecordBatch.from_pydict(columns, schema=LAG)
+
+
+def _values(row: GroupQueue, ends: Ends) -> tuple[object, ...]:
+    """Return a row's values, in the order of ``LAG``."""
+    behind = max(0, ends.max_offset - (row.committed or 0))
+    next_ms, newest_ms = (_known(ends.next_ms), _known(ends.newest_ms)) if behind else (None, None)
+    seconds = None if next_ms is None or newest_ms is None else max(0, newest_ms - next_ms) / 1000
+    times = (None if time is None else time * 1000 for time in (next_ms, newest_ms))
+    return (
+        row.group, row.topic, row.queue_id, ends.min_offset, row.committed, ends.max_offset, behind,
+        seconds if behind else 0.0, *times,
+    )  # fmt: skip
+
+
+def _known(time_ms: int | None) -> int | None:
+    return time_ms if time_ms is not None and 0 <= time_ms <= _MAX_TIME_MS else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Where a task looks queues up; ``undispatched`` is None where their files lack nothing."""
+
+    storage: Storage
+    root: str
+    log: Sequence[Segment]
+    undispatched: Undispatched | None
+
+    def files(self, topic: str, queue_id: int) -> QueueFiles | None:
+        """List the files of a queue; None if it has none."""
+        if not paths.is_safe_topic(topic):
+            return None
+        directory = paths.queue_dir(paths.consumequeue_dir(self.root), topic, queue_id)
+        segments = list_segments(self.storage, directory)
+        return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
+
+
+class _Queue:
+    """Both ends of a queue, and store times in it, each looked up once.
+
+    Attributes:
+        first: queue offset of the first message that is still stored.
+        end: queue offset one past the newest.
+    """
+
+    def __init__(self, look: _Look, topic: str, queue_id: int) -> None:
+        self._name = topic, queue_id
+        self._undispatched = look.undispatched
+        self._search: QueueSearch | None = None
+        self._units_end = self.first = 0
+        self._newest_ms: int | None = None
+        files = look.files(topic, queue_id)
+        if files is not None:
+            last = last_unit(look.storage, files)
+            self._units_end = files.first_offset if last is None else last[0]
+            if look.undispatched is not None:
+                beyond = first_offset_since(look.storage, files, look.undispatched.log_end)
+                self._units_end = self._units_end if beyond is None else beyond
+            first = first_offset_since(look.storage, files, look.log[0].start_offset)
+            self.first = self._units_end if first is None else min(first, self._units_end)
+            self._search = QueueSearch(look.storage, look.log, files.segments, self._units_end)
+        self.end = self._units_end
+        if look.undispatched is not None:
+            self.end = max(self.end, look.undispatched.ends.get(self._name, 0))
+
+    def ends_for(self, queue_offset: int) -> Ends:
+        """Return the ends, and the store times for a group whose next message is at a queue offset."""
+        if queue_offset >= self.end:
+            return Ends(self.first, self.end, None, None)
+        if self._newest_ms is None:
+            self._newest_ms = self._store_ms(self.end - 1)
+        next_ms = self._store_ms(queue_offset) if queue_offset >= self.first else None
+        return Ends(self.first, self.end, next_ms, self._newest_ms)
+
+    def _store_ms(self, queue_offset: int) -> int | None:
+        """Return when a message was stored; None if it is deleted, or no record stands where its unit leads to."""
+        if self._search is not None and queue_offset < self._units_end:
+            try:
+                return self._search.store_timestamp_ms(queue_offset)
+            except (FormatError, StoreNotFoundError):  # the second, if a running broker has just deleted its file
+                return None
+        return None if self._undispatched is None else self._undispatched.store_timestamp_ms(self._name, queue_offset)

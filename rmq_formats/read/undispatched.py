@@ -1,0 +1,71 @@
+"""What the log of a broker that was killed has for its queues, and their files may lack."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.errors import StoreNotFoundError, TruncatedError
+from rmq_formats.read.plan import plan_read
+from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
+from rmq_formats.read.ranges import log_bounds
+from rmq_formats.read.task import read_task
+from rmq_formats.storage.segments import Storage, commitlog_segments, opened, read_range
+
+_COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Undispatched:
+    """Messages that were stored since the checkpoint: before it, units are on disk, as the next start takes it.
+
+    Attributes:
+        log_end: physical offset one past the log's data: units that lead there or beyond lead to nothing.
+        ends: by queue, the queue offset one past the last of these messages.
+    """
+
+    log_end: int
+    ends: dict[Queue, int]
+    _messages: pa.Table
+
+    @classmethod
+    def read(cls, storage: Storage, root: str, topics: Set[str]) -> "Undispatched":
+        """Scan the end of the log for messages of some topics; raises as ``plan_read``.
+
+        Source: ``CommitLog#recoverAbnormally``.
+        """
+        segments = commitlog_segments(storage, root)
+        query = Query(topics=frozenset(topics), first_ms=_flushed_ms(storage, root))
+        plan = plan_read(storage, root, query, access_path=AccessPath.SCAN)
+        options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED)
+        batches = [batch for task in plan.tasks for batch in read_task(root, task, options)]
+        messages = pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in _COLUMNS})
+        last = messages.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "max")])
+        names, numbers, offsets = (last[name].to_pylist() for name in ("topic", "queue_id", "queue_offset_max"))
+        ends = {(name, number): offset + 1 for name, number, offset in zip(names, numbers, offsets, strict=True)}
+        return cls(log_bounds(storage, segments)[1], ends, messages)
+
+    def store_timestamp_ms(self, queue: Queue, queue_offset: int) -> int | None:
+        """Return when the message at a queue offset was stored; None if it is not among these."""
+        found = self._messages.filter(
+            (pc.field("queue_offset") == queue_offset)
+            & (pc.field("queue_id") == queue[1])
+            & (pc.field("topic") == queue[0])
+        )
+        times = found["store_timestamp"].cast(pa.int64()).to_pylist()
+        return None if not times or times[-1] is None else times[-1] // 1000
+
+
+def _flushed_ms(storage: Storage, root: str) -> int:
+    """Return the store time before which the queues' files lack nothing; 0 without a checkpoint."""
+    try:
+        with opened(storage, paths.checkpoint_file(root)) as file:
+            data = read_range(file, 0, min(file.size_bytes, CHECKPOINT_FILE_BYTES))
+        return Checkpoint.decode(data).min_timestamp_ms
+    except (StoreNotFoundError, TruncatedError):
+        return 0

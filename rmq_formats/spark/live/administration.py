@@ -1,0 +1,149 @@
+"""Blocking adapter of the project's administration for Spark sources: the tables that brokers of a cluster keep."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from rmq_core.client import Admin
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, TopicConfig, TopicOffset, parse_queue_key
+from rmq_core.remoting.codes import MASTER_ID
+from rmq_core.remoting.loop import loop_factory
+from rmq_formats.spark.live.client import access_arguments, translated
+
+_T = TypeVar("_T")
+_Given = TypeVar("_Given")
+_REQUESTS_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """A master of a cluster."""
+
+    cluster: str
+    broker: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a consumer group is in a queue, as its broker tells it.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        group: the consumer group.
+        committed: the queue offset of its next message; None if it has committed none.
+        min_offset: of the queue.
+        max_offset: of the queue.
+        next_ms: store time of its next message; None if nothing waits, or that is not known.
+        newest_ms: store time of the queue's newest message; None without one.
+    """
+
+    topic: str
+    queue_id: int
+    group: str
+    committed: int | None
+    min_offset: int
+    max_offset: int
+    next_ms: int | None
+    newest_ms: int | None
+
+
+class ClusterTables:
+    """Administration connection: the tables of the brokers; a context manager. Each method raises ClusterError."""
+
+    def __init__(self, namesrv: str, access: Mapping[str, str]) -> None:
+        self._namesrv = namesrv
+        self._runner = asyncio.Runner(loop_factory=loop_factory())
+        with translated(namesrv):
+            self._admin = Admin(namesrv, **access_arguments(access))
+        self._turns = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+
+    def __enter__(self) -> "ClusterTables":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._admin.close())
+        self._runner.close()
+
+    def masters(self) -> list[Master]:
+        """List the masters, by cluster and name."""
+        table = self._run(self._admin.cluster()).broker_addr_table
+        found = [
+            Master(broker.cluster, name, broker.broker_addrs[MASTER_ID])
+            for name, broker in table.items()
+            if MASTER_ID in broker.broker_addrs
+        ]
+        return sorted(found, key=lambda master: (master.cluster, master.broker))
+
+    def topics(self, master: Master) -> dict[str, TopicConfig]:
+        """Fetch a broker's topics, by name."""
+        return self._run(self._admin.brokers.topics(master.address)).topic_config_table
+
+    def groups(self, master: Master) -> dict[str, SubscriptionGroupConfig]:
+        """Fetch a broker's consumer groups, by name."""
+        return self._run(self._admin.brokers.groups(master.address)).subscription_group_table
+
+    def progress(
+        self, master: Master, wants_group: Callable[[str], bool], wants_topic: Callable[[str], bool]
+    ) -> list[Progress]:
+        """Query how far consumer groups are in a broker's queues, as ``mqadmin consumerProgress`` does.
+
+        The first messages of groups that are behind are pulled for their store times.
+        """
+        return self._run(self._progress(master, wants_group, wants_topic))
+
+    async def _progress(
+        self, master: Master, wants_group: Callable[[str], bool], wants_topic: Callable[[str], bool]
+    ) -> list[Progress]:
+        brokers, address = self._admin.brokers, master.address
+        committed = (await brokers.consumer_offsets(address)).offset_table
+        names = [parts for parts in (key.split("@") for key in committed) if len(parts) == 2]
+        groups = sorted({group for topic, group in names if wants_group(group) and wants_topic(topic)})
+        stats = await self._each(groups, lambda group: brokers.consume_stats(address, group))
+        found = [
+            (group, parse_queue_key(key), one)
+            for group, answer in zip(groups, stats, strict=True)
+            for key, one in answer.offset_table.items()
+        ]
+        found = [(group, queue, one) for group, queue, one in found if wants_topic(queue.topic)]
+        topics = sorted({queue.topic for _, queue, _ in found})
+        tables = await self._each(topics, lambda topic: brokers.topic_stats(address, topic))
+        bounds = {parse_queue_key(key): one for table in tables for key, one in table.offset_table.items()}
+        behind = sorted({(q, one.consumer_offset) for _, q, one in found if one.consumer_offset < one.broker_offset})
+        times = await self._each(behind, lambda place: self._store_ms(*place))
+        next_ms = dict(zip(behind, times, strict=True))
+        rows = []
+        for group, queue, one in found:
+            own = committed.get(f"{queue.topic}@{group}", {}).get(queue.queue_id, one.consumer_offset or None)
+            ends = bounds.get(queue, TopicOffset())
+            rows.append(
+                Progress(
+                    queue.topic, queue.queue_id, group, None if own is None else one.consumer_offset, ends.min_offset,
+                    one.broker_offset, next_ms.get((queue, one.consumer_offset)), ends.last_update_timestamp or None,
+                )
+            )  # fmt: skip
+        return rows
+
+    async def _store_ms(self, queue: MessageQueue, queue_offset: int) -> int | None:
+        """Return when a message was stored; None if it is not there, or may not be read."""
+        try:
+            message = await self._admin.message_at(queue, queue_offset)
+        except (BrokerError, NoRouteError):
+            return None
+        return None if message is None else message.store_timestamp_ms
+
+    async def _each(self, given: Sequence[_Given], ask: Callable[[_Given], Coroutine[Any, Any, _T]]) -> list[_T]:
+        """Ask for each, some at a time."""
+
+        async def one(asked: _Given) -> _T:
+            async with self._turns:
+                return await ask(asked)
+
+        return await asyncio.gather(*map(one, given))
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        with translated(self._namesrv):
+            return self._runner.run(work)

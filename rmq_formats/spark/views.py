@@ -1,0 +1,43 @@
+"""Temporary views for SQL of all that stores have, in one call."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from rmq_formats.spark.tables.traces import traces
+from rmq_formats.spark.tables.transactions import transactions
+
+SOURCE_VIEWS: Final = {
+    "messages": "rmq_commitlog",
+    "consumequeue": "rmq_consumequeue",
+    "message_index": "rmq_index",
+    "consumer_offsets": "rmq_offsets",
+    "topics": "rmq_topics",
+    "consumer_groups": "rmq_groups",
+    "timers": "rmq_timers",
+}
+VIEWS: Final = (*SOURCE_VIEWS, "transactions", "traces")
+
+
+def create_views(spark: SparkSession, store: str | Sequence[str], prefix: str = "") -> tuple[str, ...]:
+    """Create a temporary view of each table of a store, or of several stores; views of these names are replaced.
+
+    Nothing is read before a view is selected from, and each query sees what is stored when it is planned. What a store
+    has not (a layout that a table cannot be read from) is an error of that query alone.
+
+    Args:
+        spark: a session with the sources, as ``rmq_formats.spark.session`` gives.
+        store: what ``load()`` takes: path or URI, pattern, TOML file, or a list of them.
+        prefix: put before each name, where one session has views of several clusters.
+
+    Returns:
+        The views' names: ``messages``, ``consumequeue``, ``message_index``, ``consumer_offsets``, ``topics``,
+        ``consumer_groups``, ``timers``, ``transactions``, ``traces``.
+    """
+    given = store if isinstance(store, str) else list(store)
+    for name, source in SOURCE_VIEWS.items():
+        spark.read.format(source).load(given).createOrReplaceTempView(prefix + name)
+    transactions(spark, given, view=f"{prefix}transactions")
+    traces(spark, given, view=f"{prefix}traces")
+    return tuple(prefix + name for name in VIEWS)
