@@ -148,9 +148,8 @@ def _check_format(given: argparse.Namespace) -> None:
         if getattr(given, name):
             raise OptionError(f"{option_name(name)} needs --format delta")
     for topic in _typed_topics(given):
-        if topic.key or topic.cluster_by:
-            member = "key" if topic.key else "cluster_by"
-            raise OptionError(f"{given.typed}: topic {topic.topic!r}: {member} needs --format delta")
+        if topic.cluster_by:
+            raise OptionError(f"{given.typed}: topic {topic.topic!r}: cluster_by needs --format delta")
 
 
 def _pairs(given: argparse.Namespace, option: str) -> dict[str, str]:

@@ -19,9 +19,11 @@ from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_pars
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
 from rmq_formats.spark.options.write import check_columns
+from rmq_formats.storage.segments import open_storage
+from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.write.commitlog import refuse_write
-from rmq_formats.write.log_end import is_empty, log_segments
+from rmq_formats.write.commitlog import end_killed, refuse_write
+from rmq_formats.write.log_end import is_empty
 
 # Options of the sink by the job's arguments.
 _SINK_OPTIONS = {
@@ -40,7 +42,7 @@ def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("import_delta", "Write a RocketMQ store from the messages of a Delta table.")
     job.add_argument("--table", required=True, help="path of the Delta table, as export_delta.py writes it")
-    job.add_argument("--store", required=True, help="the store's root directory")
+    job.add_argument("--store", required=True, help="the store's root directory, or a URI")
     job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
     job.add_argument("--topics", help="comma list; default: all of the table")
     job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
@@ -64,15 +66,19 @@ def check(given: argparse.Namespace) -> None:
     for name in ("starting_timestamp", "ending_timestamp"):
         parsed(given, name, timestamp_ms)
     parsed(given, "topics", names)
-    if "://" in given.store:
-        raise OptionError(f"--store {given.store}: a store is written to a local directory")
-    if not Path(given.store).exists():
+    storage, root = open_storage(given.store)
+    if not storage.exists(root):
         return
-    refuse_write(given.store, overwrite=given.mode == "overwrite")
-    if Path(paths.lock_file(given.store)).exists():
-        with store_lock(given.store):
+    if end_killed(root, ProcessRunner()):
+        raise StoreError(
+            f"{given.store}: an earlier write that was killed has been completed, its messages are in the store; "
+            "give --mode append to add these, or --mode overwrite"
+        )
+    refuse_write(root, overwrite=given.mode == "overwrite")
+    if storage.is_local and Path(paths.lock_file(root)).exists():
+        with store_lock(root):
             pass
-    if given.mode is None and not is_empty(log_segments(given.store)):
+    if given.mode is None and not is_empty(root):
         raise StoreError(f"{given.store}: has messages already; give --mode append or --mode overwrite")
 
 

@@ -15,7 +15,6 @@ from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write
-from rmq_formats.write.piece import write_pieces
 from tests.conftest import GoldenSettings
 from tests.rebuilt_stores import golden_options, stored_messages
 
@@ -24,7 +23,7 @@ FILE_BYTES = 16384
 
 
 def write(
-    root: Path,
+    root: Path | str,
     tasks: Sequence[Sequence[pa.RecordBatch]],
     *,
     overwrite: bool = False,
@@ -36,7 +35,7 @@ def write(
     """Write batches, a task for each list of them; how many records they are."""
     options = WriteOptions(str(root), overwrite, file_bytes, crc_way, keep_offsets, dispatch)
     begun = begin_write(options)
-    written = [write_pieces(batches, begun.job.pieces, begun.encoding) for batches in tasks]
+    written = [begun.job.write_task(batches, begun.encoding) for batches in tasks]
     return commit_write(begun, written, ProcessRunner(1))
 
 

@@ -41,6 +41,5 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
 
     together = frame.hint("rebalance", *layout.partitions) if layout.partitions else frame
     written = [WrittenFile(**row.asDict()) for row in together.mapInArrow(write, _FILES).collect()]
-    for file in written:
-        check_seen(file)
+    check_seen(written, layout.place)
     return written

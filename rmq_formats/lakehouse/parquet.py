@@ -4,12 +4,10 @@ Rows go from Arrow to Parquet column by column; Spark's own writer converts them
 """
 
 import os
-import socket
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
+from rmq_formats.lakehouse.places import Connect, Place, place_of
 from rmq_formats.lakehouse.stats import ColumnStats
 
 CODECS: Final = {
@@ -41,7 +40,7 @@ class FinishedFile:
     """Facts of a finished file.
 
     Attributes:
-        path: of the file.
+        path: of the file, or its URI.
         relative: the same, below the layout's directory.
         partitions: text of each partition column's value.
         rows: in it.
@@ -51,7 +50,7 @@ class FinishedFile:
         footer: of the file.
     """
 
-    path: Path
+    path: str
     relative: str
     partitions: dict[str, str | None]
     rows: int
@@ -86,13 +85,14 @@ class Layout:
     """Directory, partition columns, codec and sizes of the files.
 
     Attributes:
-        table: directory of the files.
+        table: directory of the files, or its URI.
         files: what the table's format asks of them.
         partitions: partition columns, which become directories.
         stats: columns with minimum and maximum in the table's log.
         codec: one of ``CODECS``.
         target_bytes: file size, about. Rows of an eighth of it become a row group; at most twice as much is buffered,
             whatever the number of partitions.
+        connect: opens the object store that has them; None if they are in a file system.
     """
 
     table: str
@@ -101,6 +101,12 @@ class Layout:
     stats: tuple[str, ...] = ()
     codec: str = "snappy"
     target_bytes: int = TARGET_FILE_BYTES
+    connect: Connect | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where the files are."""
+        return place_of(self.table, self.connect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class PartitionedFiles:
         self._pending_bytes: dict[Key, int] = {}
         self._open: dict[Key, _ParquetFile] = {}  # in order of the last write
         self._written: list[WrittenFile] = []
-        self._paths: list[Path] = []
+        self._paths: list[str] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Buffer a batch's rows, and write those of partitions that have enough.
@@ -167,7 +173,7 @@ class PartitionedFiles:
             file.discard()
         for path in self._paths:
             with suppress(OSError):  # the files left belong to no version
-                path.unlink()
+                self._layout.place.delete(path)
 
     def _flush(self, key: Key) -> None:
         batches = self._pending.pop(key)
@@ -195,21 +201,19 @@ class _ParquetFile:
         self._layout, self._key = layout, key
         names = [_directory(name, value) for name, value in zip(layout.partitions, key, strict=True)]
         self._relative = "/".join([*names, f"part-{uuid.uuid4()}.{layout.codec}.parquet"])
-        self.path = Path(layout.table) / self._relative
+        self.path = f"{layout.table}/{self._relative}"
+        self._place = layout.place
         self._rows = 0
         self._stats = {name: ColumnStats() for name in layout.stats}
         self._schema = schema
         self._footer: list[pq.FileMetaData] = []
 
     def open(self) -> None:
-        """Create the file. The table's directory must exist: where it does not, this is not the table's file system."""
-        table, schema, layout = Path(self._layout.table), self._schema, self._layout
+        """Create the file."""
+        schema, layout = self._schema, self._layout
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
-        if not table.is_dir():
-            raise StoreError(f"{table}: the table's directory does not exist on {socket.gethostname()}")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._sink = pa.OSFile(str(self.path), "wb")
+            self._sink = self._place.open(self.path)
             self._writer = pq.ParquetWriter(
                 self._sink,
                 schema,
@@ -233,6 +237,7 @@ class _ParquetFile:
             stats.add(rows.column(name))
         self._rows += rows.num_rows
         try:
+            self._sink.flush()  # an object's parts are sent meanwhile: no more than one row group waits
             self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         except OSError as error:
             raise _fault(self.path, error) from error
@@ -241,9 +246,7 @@ class _ParquetFile:
         """Finish the file, and build what the log says of it."""
         try:
             self._writer.close()
-            os.fsync(self._sink.fileno())  # on a machine of its own no one else does
-            self._sink.close()
-            found = self.path.stat()
+            size, modified_ms = self._place.finish(self.path, self._sink)
         except OSError as error:
             raise _fault(self.path, error) from error
         finished = FinishedFile(
@@ -251,12 +254,12 @@ class _ParquetFile:
             relative=self._relative,
             partitions=dict(zip(self._layout.partitions, self._key, strict=True)),
             rows=self._rows,
-            bytes=found.st_size,
-            modified_ms=found.st_mtime_ns // 1_000_000,
+            bytes=size,
+            modified_ms=modified_ms,
             stats=self._stats,
             footer=self._footer[0],
         )
-        return WrittenFile(self._layout.files.action(finished), str(self.path), self._rows, found.st_size)
+        return WrittenFile(self._layout.files.action(finished), self.path, self._rows, size)
 
     def discard(self) -> None:
         """Close the unfinished file."""
@@ -303,5 +306,6 @@ def _directory(name: str, value: str | None) -> str:
     return f"{name}={escaped}"[:_MAX_DIRECTORY_BYTES]
 
 
-def _fault(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path}: {os.strerror(error.errno) if error.errno else error}")
+def _fault(path: str, error: OSError) -> StoreError:
+    said = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+    return StoreError(f"{path}: {said}")

@@ -1,8 +1,10 @@
 """Lands raw rows without Spark's row format: each task scans a split of the log, writes Parquet files directly."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 from rmq_formats.arrow.schema import schema_of
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
+from rmq_formats.lakehouse.places import Place
 from rmq_formats.lakehouse.selection import LeftOut
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import ReadOptions
@@ -19,6 +22,7 @@ from rmq_formats.spark.runner import SparkRunner
 
 DATE = "date"
 ERROR = "record_error"
+_LOOKS_AT_ONCE: Final = 16  # requests in flight, where files are objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +66,26 @@ def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> 
     runner = SparkRunner(spark)
     runner.check_shared("--table", job.layout.table)
     written = runner.map(partial(write_task, job), tasks)
-    for file in (file for task in written for file in task.files):
-        check_seen(file)
+    check_seen([file for task in written for file in task.files], job.layout.place)
     return written
 
 
-def check_seen(file: WrittenFile) -> None:
-    """Check that a file is where the table's log will look for it: an executor may lack the table's mount."""
+def check_seen(files: Sequence[WrittenFile], place: Place) -> None:
+    """Check that files are where the table's log will look for them: an executor may lack the table's mount.
+
+    Raises:
+        StoreError: naming one that is not there, or has another size.
+    """
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
+        list(pool.map(partial(_check_seen, place), files))
+
+
+def _check_seen(place: Place, file: WrittenFile) -> None:
     try:
-        size = Path(file.path).stat().st_size
+        size = place.size(file.path)
     except OSError as error:
-        raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({error.strerror})") from error
+        said = error.strerror or str(error).partition("\n")[0]
+        raise StoreError(f"{file.path}: written by a task, but not visible to the driver ({said})") from error
     if size != file.bytes:
         raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, but the driver sees {size}")
 

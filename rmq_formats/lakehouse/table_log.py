@@ -5,13 +5,17 @@ Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``onc
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
+
+if TYPE_CHECKING:
+    from rmq_formats.lakehouse.once import ExactlyOnceTable  # which knows logs by this module
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,28 @@ class TableLog(Protocol):
 
     def offsets(self, version: int, column: str) -> DataFrame | None:
         """Read the column of a version's rows; None if there are no rows."""
+        ...
+
+    def upsert(
+        self,
+        table: "ExactlyOnceTable",
+        rows: Callable[[int], DataFrame],
+        key: Sequence[str],
+        end: int,
+        log: StoreLog,
+    ) -> None:
+        """Merge the rows not landed yet of the records before ``end``, and set the transaction version, in one commit.
+
+        Args:
+            table: this one, with its selection.
+            rows: gives the rows from a physical offset on, with the table's columns or some of them.
+            key: names of columns, none of which is null in a row; a row gives way only to a later one with its key.
+            end: physical offset, exclusive.
+            log: the log, of which the commit notes a mark.
+
+        Raises:
+            StoreError: each attempt lost a commit conflict.
+        """
         ...
 
     def force(self) -> None:

@@ -13,7 +13,6 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
-from rmq_formats.lakehouse.delta.keyed import upsert
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable
 from rmq_formats.lakehouse.raw import Landed
@@ -138,9 +137,8 @@ class TypedExport:
         more = tuple(topic.properties.items())
         shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
         self.tables = {topic.table: self._names["store_timestamp"]}
-        self._table = ExactlyOnceTable(
-            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET]
-        )
+        self._log = open_table(topic.table)
+        self._table = ExactlyOnceTable(topic.table, self._log, self.selection, shape, self._names[_OFFSET])
         self._dead = None
         if dead_letters is not None:
             told = "messages whose body does not decode, with the reason"
@@ -211,7 +209,7 @@ class TypedExport:
             files = self._land_dead(decoded, end, log)
             if self._topic.key:
                 rows = partial(self._typed, decoded)
-                upsert(self._spark, self._table, rows, self._topic.key, end, log)
+                self._log.upsert(self._table, rows, self._topic.key, end, log)
                 messages = counted[0]
             else:
                 table = self._table

@@ -10,14 +10,14 @@ from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
 from rmq_formats.arrow.units import index_batch, unit_batch
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.errors import FormatError, StoreNotFoundError
+from rmq_formats.errors import FormatError
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
+from rmq_formats.storage.segments import Segment, Storage, check_store, open_storage, opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ def plan_units(
         StoreNotFoundError: no such store.
         StoreLayoutError: queues that are wanted are of another layout.
     """
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
+    check_store(storage, root)
     found = store_variants.recognise(storage, root)
     wanted = frozenset(filter(query.wants_topic, found.batch_topics))
     store_variants.refuse(store_variants.no_queue_read(found, wanted))
@@ -131,8 +130,7 @@ def plan_entries(storage: Storage, root: str, split_bytes: int, min_tasks: int) 
     Raises:
         StoreNotFoundError: no such store.
     """
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
+    check_store(storage, root)
     counts = {}
     for path in index_paths(storage, root):
         with opened(storage, path) as file:

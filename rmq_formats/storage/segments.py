@@ -30,6 +30,8 @@ from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.range_reader import RangeReader
 
+WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
+PUBLISHING: Final = "publish.json"  # there: names what is being published, as long as it is
 _TAIL_BLOCK_BYTES: Final = 4 << 20
 _QUERY: Final = re.compile(r"/*(\?(?:[^/]|(?<=:)//)*)")
 
@@ -367,6 +369,19 @@ def list_segments(storage: Storage, directory: str) -> list[Segment]:
     return found
 
 
+def check_store(storage: Storage, root: str) -> None:
+    """Refuse a store that cannot be read.
+
+    Raises:
+        StoreNotFoundError: there is none.
+        StoreError: in an object store, some of its objects are those that a write was about to replace.
+    """
+    if not storage.exists(root):
+        raise StoreNotFoundError(f"{root}: no such store")
+    if not storage.is_local and storage.exists(f"{root}/{WRITE_DIRECTORY}/{PUBLISHING}"):
+        raise StoreError(f"{root}: a write into this store has not ended; the next one ends it (import_delta)")
+
+
 def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
     """List the CommitLog segments of the store at ``root``.
 
@@ -374,9 +389,9 @@ def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
         StoreNotFoundError: there is no such store, or it holds no CommitLog file.
         StoreLayoutError: the messages, or the newer ones, are in a DLedger CommitLog.
         StoreSizeError: files overlap.
+        StoreError: see ``check_store``.
     """
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
+    check_store(storage, root)
     store_variants.refuse(store_variants.no_log_read(store_variants.find_dledger(storage, root)))
     segments = list_segments(storage, paths.commitlog_dir(root))
     if not segments:

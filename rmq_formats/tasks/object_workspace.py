@@ -9,7 +9,7 @@ resumes.
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow.fs as pafs
 
 from rmq_formats.errors import StoreError, StoreNotFoundError
-from rmq_formats.storage.segments import ArrowStorage, open_storage
+from rmq_formats.storage.segments import ArrowStorage, open_storage, opened, read_range
 from rmq_formats.tasks import object_lease
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.waves import WORK_DIRECTORY, write_text
@@ -68,9 +68,25 @@ class ObjectArea:
 
     @contextmanager
     def lock(self, root: str) -> Iterator[Callable[[], None]]:  # noqa: ARG002 # no broker runs on an object store
-        """Hold the rebuild lease of the target, see ``object_lease.lease``."""
-        with object_lease.lease(_Leases(self), self.target) as check:
+        """Hold the lease of the target for a rebuild, see ``lease``."""
+        with self.lease("rebuild") as check:
             yield check
+
+    @contextmanager
+    def lease(self, work: str) -> Iterator[Callable[[], None]]:
+        """Hold the lease of the target, of which there is one for rebuilds and writes; see ``object_lease.lease``."""
+        with object_lease.lease(_Leases(self), self.target, work) as check:
+            yield check
+
+    def upload(self, name: str, local: Path) -> None:
+        """Upload a file of this machine as an object of the area."""
+        self._put(local, self.path(name))
+
+    def download(self, name: str, local: Path) -> None:
+        """Read an object of the area into a file of this machine."""
+        with opened(self._storage, self.path(name)) as source, local.open("wb") as target:
+            for begin in range(0, source.size_bytes, _CHUNK_BYTES):
+                target.write(read_range(source, begin, min(_CHUNK_BYTES, source.size_bytes - begin)))
 
     def put_text(self, text: str, path: str) -> None:
         """Upload a small object."""
@@ -101,16 +117,16 @@ class ObjectArea:
     def clear(self, directories: Sequence[str]) -> None:  # noqa: ARG002 # an object store has none to make
         """Delete all objects of an earlier run, its plan first."""
         self.delete(self.path("plan.json"))
-        self._delete_below(f"{self.target}/{self._directory}")
+        self.delete_below(f"{self.target}/{self._directory}")
 
     def remove(self) -> None:
         """Delete all objects of the work area; what cannot be deleted stays."""
         with suppress(StoreError):
-            self._delete_below(f"{self.target}/{self._directory}")
+            self.delete_below(f"{self.target}/{self._directory}")
 
     def drop_spills(self) -> None:
         """Delete the intermediate objects."""
-        self._delete_below(self.path("spill"))
+        self.delete_below(self.path("spill"))
 
     def publish(self, directories: Sequence[str]) -> None:
         """Replace the target's objects by copies of the new ones, and upload the manifest.
@@ -119,7 +135,7 @@ class ObjectArea:
             StoreLayoutError: the target holds objects that rmq does not know.
         """
         refuse_unknown(self._storage, self.target, directories)
-        files = self._below(self.path("new"))
+        files = self.below(self.path("new"))
         write_text(self, _NOTE, json.dumps({"directories": list(directories), "files": files}))
         self.finish_publishing()
 
@@ -134,14 +150,18 @@ class ObjectArea:
             raise StoreError(f"{self.path(_NOTE)}: does not say what was being published ({error})") from error
         self.delete(f"{self.target}/{MANIFEST}")
         for directory in directories:
-            self._delete_below(f"{self.target}/{directory}")
-        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
-            list(pool.map(self._copy, files))
+            self.delete_below(f"{self.target}/{directory}")
+        self.copy_new(files)
         self.put_text(json.dumps(note), f"{self.target}/{MANIFEST}")
         # The note is deleted before the objects that it lists, after the plan: a partial area must not be resumed.
         self.delete(self.path("plan.json"))
         self.delete(self.path(_NOTE))
-        self._delete_below(f"{self.target}/{self._directory}")
+        self.delete_below(f"{self.target}/{self._directory}")
+
+    def copy_new(self, names: Iterable[str]) -> None:
+        """Have the object store copy objects from below ``new/`` to their names in the target."""
+        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
+            list(pool.map(self._copy, names))
 
     def _copy(self, name: str) -> None:
         target = f"{self.target}/{name}"
@@ -150,7 +170,7 @@ class ObjectArea:
                 self._storage.inner(self.path(f"new/{name}")), self._storage.inner(target)
             )
 
-    def _below(self, path: str) -> dict[str, int]:
+    def below(self, path: str) -> dict[str, int]:
         """List the objects below a path: their sizes in bytes, by their names relative to it."""
         inner = self._storage.inner(path)
         selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
@@ -165,7 +185,8 @@ class ObjectArea:
             with self._told(path):
                 self._storage.file_system.delete_file(self._storage.inner(path))
 
-    def _delete_below(self, path: str) -> None:
+    def delete_below(self, path: str) -> None:
+        """Delete all objects below a path."""
         if self._storage.exists(path):
             with self._told(path):
                 self._storage.file_system.delete_dir(self._storage.inner(path))

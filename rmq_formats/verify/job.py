@@ -17,7 +17,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, place_of
+from rmq_formats.storage.segments import Segment, Storage, check_store, open_storage, opened, place_of
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
@@ -129,8 +129,7 @@ def verify_steps(
 
 def check_verifiable(storage: Storage, root: str) -> None:
     """Refuse a store that cannot be verified. Raises StoreNotFoundError, StoreLayoutError."""
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
+    check_store(storage, root)
     store_variants.refuse(store_variants.no_log_read(store_variants.find_dledger(storage, root)))
 
 

@@ -3,15 +3,16 @@
 - ``begin_write`` checks all preconditions, before anything is written.
 - ``write_pieces`` of ``piece`` is the task.
 - ``commit_write`` extends the log, or makes a new one, in a directory beside it, has the queues and the Index
-  rebuilt there if asked to, and replaces the old directories by the new ones.
+  rebuilt there if asked to, and replaces the old directories by the new ones. In an object store: see ``objects``.
 
 Killed at any instant, the store has the old log or the new one. The next write clears what a killed one leaves.
 """
 
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -24,21 +25,23 @@ from rmq_formats.kernels.encode import rows
 from rmq_formats.rebuild.job import check_rebuild, rebuild_store
 from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import LocalStorage, Segment
+from rmq_formats.storage.segments import LocalStorage, Segment, Storage, open_storage, opened, read_range
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.publish import publish
-from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.runner import ProcessRunner, Runner
 from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.write.job import WriteJob, begin_job, check_target
+from rmq_formats.write import objects
+from rmq_formats.write.job import WriteJob, begin_job, check_target, end_killed_write
 from rmq_formats.write.log_end import is_empty, log_end, log_file_bytes, log_segments, queue_ends, usual_file_bytes
 from rmq_formats.write.piece import WrittenTask
 from rmq_formats.write.place import LogEnd, LogWriter
-from rmq_formats.write.topics import add_topics, queue_counts, read_topics
+from rmq_formats.write.topics import TOPICS, add_topics, queue_counts, read_topics, with_topics
 
 _MAX_FILE_BYTES: Final = (1 << 31) - 1  # mappedFileSizeCommitLog is a Java int
 # Files beside a log that refer to it: queues of the old log beside the new one would lead to other messages.
 _DERIVED: Final = ("consumequeue", "consumequeue_ext", "index", "checkpoint", "abort")
 _REPLACED: Final = ("commitlog", "consumequeue", "consumequeue_ext", "index")
+_COPIED_BYTES: Final = 16 << 20  # of an object, at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class WriteOptions:
     """Options of a write of records.
 
     Attributes:
-        root: of the store, a local directory; made if missing.
+        root: of the store, a directory or a URI; made if missing.
         overwrite: replace the old log by a new one, instead of appending to it.
         commitlog_file_bytes: ``mappedFileSizeCommitLog``; None is that of the store, else 1 GiB.
         crc_way: see ``EncodeOptions``.
@@ -74,7 +77,7 @@ class LogWrite:
 
     options: WriteOptions
     file_bytes: int
-    job: WriteJob
+    job: WriteJob | objects.ObjectJob
 
     @property
     def encoding(self) -> EncodeOptions:
@@ -93,7 +96,12 @@ def begin_write(options: WriteOptions) -> LogWrite:
         StoreError: the store cannot be extended, or not be written to.
         OptionError: options that do not go together.
     """
-    check_target(options.root)
+    storage, root = open_storage(options.root)
+    options = replace(options, root=root)
+    if storage.is_local:
+        check_target(root)
+    else:
+        objects.end_killed_object_write(root, ProcessRunner())
     refuse_write(options.root, overwrite=options.overwrite)
     segments = log_segments(options.root)
     if options.overwrite:
@@ -106,17 +114,18 @@ def begin_write(options: WriteOptions) -> LogWrite:
         options.dispatch.sizes.check()
     read_topics(options.root)
     if segments and not options.overwrite:
-        if options.keep_offsets and not is_empty(segments):
+        if options.keep_offsets and not is_empty(options.root):
             raise OptionError(f"{options.root}: has a log; offsets can be kept only in a new one, with overwrite")
-        log_end(segments, file_bytes)
+        log_end(options.root, segments, file_bytes)
         if options.dispatch is not None:
             check_rebuild(options.root, None, options.dispatch)
-    return LogWrite(options, file_bytes, begin_job(options.root))
+    job = begin_job(root) if storage.is_local else objects.begin_object_job(root)
+    return LogWrite(options, file_bytes, job)
 
 
 def refuse_write(root: str, *, overwrite: bool) -> None:
     """Refuse a store whose other layouts a write would get wrong. Raises StoreLayoutError."""
-    storage = LocalStorage()
+    storage, root = open_storage(root)
     found = store_variants.recognise(storage, root)
     store_variants.refuse(store_variants.no_new_log(found) if overwrite else store_variants.no_write(found))
     if overwrite:
@@ -139,39 +148,103 @@ def commit_write(write: LogWrite, tasks: Sequence[WrittenTask], runner: Runner) 
         StoreError: another write has begun, offsets that cannot be kept, or a disk that is full.
     """
     job = write.job
+    if isinstance(job, objects.ObjectJob):
+        _commit_objects(write, job, tasks, runner)
+    else:
+        _commit_files(write, job, tasks, runner)
+    return sum(piece.row_count for task in tasks for piece in task.pieces)
+
+
+def _commit_files(write: LogWrite, job: WriteJob, tasks: Sequence[WrittenTask], runner: Runner) -> None:
     root = Path(job.root)
     with told_as_store_errors(root), store_lock(job.root):
         job.check_own()
-        _write_new_log(write, tasks)
-        names = ["commitlog", *_dispatch(write, runner)]
+        _write_new_log(write, tasks, job.work / "new" / "commitlog")
+        names = ["commitlog", *_dispatch(write, job, runner)]
         replaced = _REPLACED if write.options.overwrite else names[1:]  # what stood beside an old log's files stays
         refuse_unknown(LocalStorage(), job.root, replaced)
         add_topics(job.root, queue_counts(queue for task in tasks for queue in task.queues), job.now_ms)
         shutil.rmtree(job.pieces)  # a file deleted before it is flushed never reaches the disk
         publish(job.work, root, names, _DERIVED if write.options.overwrite else ())
-    return sum(piece.row_count for task in tasks for piece in task.pieces)
 
 
-def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask]) -> None:
-    """Write ``new/commitlog``."""
+def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[WrittenTask], runner: Runner) -> None:
+    """Lay the new log out on this machine's disk, and have its files replace the objects."""
+    options, area = write.options, job.area
+    with told_as_store_errors(job.root):
+        with area.lease("write") as still_alone, tempfile.TemporaryDirectory(prefix="rmq-write-") as temporary:
+            job.check_own()
+            pieces, new = Path(temporary) / "pieces", Path(temporary) / "new"
+            pieces.mkdir()
+            new.mkdir()
+            old = _write_new_log(write, objects.fetched(area, tasks, pieces), new / "commitlog")
+            counts = queue_counts(queue for task in tasks for queue in task.queues)
+            topics = with_topics(read_topics(job.root), counts, job.now_ms)
+            if topics is not None:
+                config = new / "config"
+                config.mkdir()
+                (config / TOPICS).write_bytes(topics)
+            retired = [f"commitlog/{Path(segment.path).name}" for segment in old]
+            if options.overwrite:
+                refuse_write(job.root, overwrite=True)
+            still_alone()
+            objects.publish_objects(area, new, retired, options.dispatch, overwrite=options.overwrite)
+        objects.dispatch_objects(job.root, runner)
+        job.abort()
+
+
+def end_killed(root: str, runner: Runner) -> bool:
+    """Complete a write that was killed while it was published; False if there is none.
+
+    Raises:
+        StoreLockedError: a broker has the store, or another write.
+        StoreError: it cannot be completed.
+    """
+    storage, root = open_storage(root)
+    return end_killed_write(root) if storage.is_local else objects.end_killed_object_write(root, runner)
+
+
+def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Path) -> list[Segment]:
+    """Write the files of the new log, or those of an object store's that change.
+
+    Returns:
+        The old log's files that are not part of the new one.
+    """
     options, file_bytes = write.options, write.file_bytes
-    directory = write.job.work / "new" / "commitlog"
     directory.mkdir()
     workers = len(os.sched_getaffinity(0))
-    segments = [] if options.overwrite else log_segments(options.root)
+    old = log_segments(options.root)
+    segments = [] if options.overwrite else old
     log_file_bytes(segments, file_bytes)
-    end = log_end(segments, file_bytes)
+    end = log_end(options.root, segments, file_bytes)
     segments = [segment for segment in segments if segment.start_offset < end.physical_offset]  # else made ahead, empty
     if segments:
-        _link_old(Path(options.root) / "commitlog", directory, segments, end.physical_offset)
+        _take_over(options.root, directory, segments, end.physical_offset)
     elif options.keep_offsets:
         end = _kept_begin(tasks, file_bytes)
     writer = LogWriter(directory, end, file_bytes, keep_offsets=options.keep_offsets)
     known = {} if options.overwrite else queue_ends(options.root, segments, end.physical_offset, workers)
     writer.write(tasks, known)
-    if not any(directory.iterdir()):  # no rows at all: an empty log, not a missing one
+    if not segments and not any(directory.iterdir()):  # no rows at all: an empty log, not a missing one
         with (directory / paths.segment_name(end.physical_offset)).open("xb") as file:
             file.truncate(file_bytes)
+    return [segment for segment in old if segment not in segments]
+
+
+def _take_over(root: str, new: Path, segments: list[Segment], end: int) -> None:
+    """Have what a write goes on from in the new log's directory: of an object store's, the last file alone."""
+    storage, root = open_storage(root)
+    if storage.is_local:
+        _link_old(Path(root) / "commitlog", new, segments, end)
+    elif end < segments[-1].end_offset:
+        _copy_last(storage, segments[-1], end, new / Path(segments[-1].path).name)
+
+
+def _copy_last(storage: Storage, last: Segment, end: int, target: Path) -> None:
+    with opened(storage, last.path) as source, target.open("xb") as file:
+        for begin in range(0, end - last.start_offset, _COPIED_BYTES):
+            file.write(read_range(source, begin, min(_COPIED_BYTES, end - last.start_offset - begin)))
+        file.truncate(last.size_bytes)
 
 
 def _kept_begin(tasks: Sequence[WrittenTask], file_bytes: int) -> LogEnd:
@@ -205,10 +278,10 @@ def _link_old(old: Path, new: Path, segments: list[Segment], end: int) -> None:
         target.truncate(segments[-1].size_bytes)
 
 
-def _dispatch(write: LogWrite, runner: Runner) -> list[str]:
+def _dispatch(write: LogWrite, job: WriteJob, runner: Runner) -> list[str]:
     """Rebuild ConsumeQueue and Index beside the new log; return the names of their directories."""
     if write.options.dispatch is None:
         return []
-    new = write.job.work / "new"
+    new = job.work / "new"
     rebuild_store(str(new), None, write.options.dispatch, runner)
     return [name for name in ("consumequeue", "consumequeue_ext", "index") if (new / name).is_dir()]

@@ -21,7 +21,7 @@ from rmq_formats.arrow.encode import check_topic
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import IndexBound, IndexHeader
 from rmq_formats.codecs.layout import INDEX_HEADER_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.errors import StoreError, StoreSizeError, told_as_store_errors
+from rmq_formats.errors import OptionError, StoreError, StoreSizeError, told_as_store_errors
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.rebuild import tasks
@@ -73,6 +73,10 @@ def begin_derived(root: str, options: RebuildOptions, *, overwrite: bool) -> Der
         StoreError: it cannot be written to.
         OptionError: not a local directory.
     """
+    if "://" in root:
+        raise OptionError(
+            f"{root}: queues and Index are written to a local directory; rmq rebuild makes them elsewhere"
+        )
     check_target(root)
     _refuse_variants(root, options)
     options.sizes.check()

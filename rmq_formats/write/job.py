@@ -8,17 +8,22 @@ import json
 import shutil
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
+from rmq_formats.arrow.encode import EncodeOptions
 from rmq_formats.codecs import paths
-from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
+from rmq_formats.errors import StoreError, told_as_store_errors
+from rmq_formats.storage.segments import WRITE_DIRECTORY
 from rmq_formats.tasks.publish import clear_work, finish_publishing, is_publishing, write_forced
 from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.write.piece import WrittenTask, write_pieces
 
-WORK_DIRECTORY: Final = ".rmq-write"
-_NOTE: Final = "write.json"
+NOTE: Final = "write.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +43,24 @@ class WriteJob:
     @property
     def work(self) -> Path:
         """Directory where everything is written until it is published."""
-        return Path(self.root) / WORK_DIRECTORY
+        return Path(self.root) / WRITE_DIRECTORY
 
     @property
     def pieces(self) -> Path:
         """Directory where tasks write their pieces."""
         return self.work / f"pieces-{self.number}"
 
+    def write_task(self, batches: Iterable[pa.RecordBatch], options: EncodeOptions) -> WrittenTask:
+        """Do one task; see ``write_pieces``."""
+        return write_pieces(batches, self.pieces, options)
+
     def check_own(self) -> None:
         """Raise StoreError if another write has begun since."""
         try:
-            note = json.loads((self.work / _NOTE).read_text(encoding="utf-8"))
+            text = (self.work / NOTE).read_text(encoding="utf-8")
         except FileNotFoundError:
-            note = {}
-        if note.get("number") != self.number:
-            raise StoreError(f"{self.root}: another write into this store has begun; this one cannot be committed")
+            text = ""
+        check_number(self.root, text, self.number)
 
     def abort(self) -> None:
         """Remove the work directory, unless another write has begun since.
@@ -67,16 +75,19 @@ class WriteJob:
             shutil.rmtree(self.work, ignore_errors=True)
 
 
+def check_number(root: str, note: str, number: str) -> None:
+    """Raise StoreError if a note of the write that began last, empty if there is none, is not that of this one."""
+    if not note or json.loads(note).get("number") != number:
+        raise StoreError(f"{root}: another write into this store has begun; this one cannot be committed")
+
+
 def check_target(root: str) -> None:
-    """Refuse a target that cannot be written to.
+    """Refuse a local target that cannot be written to.
 
     Raises:
-        OptionError: not a local one.
         StoreLockedError: a broker has the store.
         StoreError: no directory.
     """
-    if "://" in root:
-        raise OptionError(f"{root}: a store is written to a local directory; copy it to the object store afterwards")
     if Path(root).exists() and not Path(root).is_dir():
         raise StoreError(f"{root}: is no directory")
     if Path(paths.lock_file(root)).exists():
@@ -97,5 +108,14 @@ def begin_job(root: str) -> WriteJob:
         with store_lock(root):
             finish_publishing(job.work, Path(root))
             clear_work(job.work, [job.pieces.name, "new"])
-            write_forced(job.work / _NOTE, json.dumps({"number": job.number}).encode())
+            write_forced(job.work / NOTE, json.dumps({"number": job.number}).encode())
     return job
+
+
+def end_killed_write(root: str) -> bool:
+    """Complete the publication of a write that was killed in it; False if there is none. Raises as ``begin_job``."""
+    work = Path(root) / WRITE_DIRECTORY
+    if not is_publishing(work):
+        return False
+    with told_as_store_errors(root), store_lock(root):
+        return finish_publishing(work, Path(root))

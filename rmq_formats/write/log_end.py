@@ -31,11 +31,11 @@ def log_segments(root: str) -> list[Segment]:
     return list_segments(storage, paths.commitlog_dir(path))
 
 
-def is_empty(segments: list[Segment]) -> bool:
-    """Return whether a log's files hold nothing but zeros, as preallocated ones do."""
-    for segment in segments:
-        storage, path = open_storage(segment.path)
-        with opened(storage, path) as file:
+def is_empty(root: str) -> bool:
+    """Return whether a store's log has no files, or files of nothing but zeros, as preallocated ones are."""
+    storage, _ = open_storage(root)
+    for segment in log_segments(root):
+        with opened(storage, segment.path) as file:
             if file.data_end():
                 return False
     return True
@@ -64,15 +64,15 @@ def log_file_bytes(segments: list[Segment], wanted: int | None) -> int:
     return segments[0].size_bytes if segments else wanted or COMMITLOG_FILE_BYTES
 
 
-def log_end(segments: list[Segment], file_bytes: int) -> LogEnd:
-    """Find the end of a log, where the next record goes.
+def log_end(root: str, segments: list[Segment], file_bytes: int) -> LogEnd:
+    """Find the end of a store's log, where the next record goes.
 
     Raises:
         StoreError: bytes behind the last sound record, which a recovery has to deal with first.
     """
     if not segments:
         return LogEnd(0, 0)
-    storage, _ = open_storage(segments[0].path)
+    storage, _ = open_storage(root)
     end = frozen_end(storage, segments)
     torn = torn_bytes(storage, segments, end)
     if torn:

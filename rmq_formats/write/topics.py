@@ -3,11 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.errors import DecodeError, StoreError
+from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.publish import write_forced
+
+TOPICS: Final = "topics.json"
 
 
 def topic_config(topic: str, queues: int) -> dict[str, Any]:
@@ -30,11 +33,12 @@ def read_topics(root: str) -> dict[str, Any]:
     Raises:
         StoreError: there is one that cannot be read.
     """
-    path = Path(paths.config_dir(root)) / "topics.json"
-    if not path.exists():
+    storage, root = open_storage(root)
+    path = f"{paths.config_dir(root)}/{TOPICS}"
+    if not storage.exists(path):
         return {}
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = storage.read_bytes(path).decode("utf-8", "replace")
         config_json.topic_configs(text)
         found = config_json.loads(text)
     except DecodeError as error:
@@ -50,12 +54,14 @@ def queue_counts(queues: Iterable[tuple[str, int]]) -> dict[str, int]:
     return counts
 
 
-def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
-    """Ensure that ``topics.json`` has topics with at least so many queues; all else in it stays.
+def with_topics(found: dict[str, Any], counts: Mapping[str, int], now_ms: int) -> bytes | None:
+    """Build a ``topics.json`` that has topics with at least so many queues; None if they are there already.
 
-    The old file becomes the ``.bak`` (``ConfigManager#persist``).
+    Args:
+        found: what the old one has; all else in it stays.
+        counts: number of queues by topic.
+        now_ms: the time.
     """
-    found = read_topics(root)
     table = found.get("topicConfigTable") or {}
     changed = False
     for topic, queues in counts.items():
@@ -65,12 +71,23 @@ def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
                 config[name] = queues
                 changed = True
     if not changed:
-        return
+        return None
     version = found.get("dataVersion") or {}
     found["dataVersion"] = {"stateVersion": 0, **version, "counter": version.get("counter", 0) + 1, "timestamp": now_ms}
     found["topicConfigTable"] = table
-    path = Path(paths.config_dir(root)) / "topics.json"
+    return json.dumps(found, indent=1).encode()
+
+
+def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
+    """Ensure that ``topics.json`` has topics with at least so many queues; all else in it stays.
+
+    The old file becomes the ``.bak`` (``ConfigManager#persist``).
+    """
+    changed = with_topics(read_topics(root), counts, now_ms)
+    if changed is None:
+        return
+    path = Path(paths.config_dir(root)) / TOPICS
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
-        write_forced(path.with_name("topics.json.bak"), path.read_bytes())
-    write_forced(path, json.dumps(found, indent=1).encode())
+        write_forced(path.with_name(f"{TOPICS}.bak"), path.read_bytes())
+    write_forced(path, changed)

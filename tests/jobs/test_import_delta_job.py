@@ -118,7 +118,7 @@ def test_no_table_is_one_clear_line(spark: SparkSession, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--store", "s3://bucket/store"], "a store is written to a local directory"),
+        (["--store", "ftp://host/store"], "ftp://host/store: cannot be opened"),
         (["--store", "/tmp/none", "--topics", ","], "--topics ','"),
         (["--store", "/tmp/none", "--starting-timestamp", "soon"], "--starting-timestamp 'soon'"),
     ],

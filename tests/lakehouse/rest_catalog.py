@@ -47,10 +47,10 @@ def _answer(catalog: SqlCatalog, method: str, path: str, body: bytes) -> tuple[i
 
 
 @contextmanager
-def rest_catalog(directory: Path) -> Iterator[str]:
-    """Serve a catalog whose tables are in a directory; gives its URI."""
+def rest_catalog(directory: Path, **given: str) -> Iterator[str]:
+    """Serve a catalog whose tables are in a directory, or in the ``warehouse`` given; gives its URI."""
     options = {"uri": f"sqlite:///{directory}/rest.db?timeout=60", "warehouse": f"file://{directory}/warehouse"}
-    with SqlCatalog("rest", **options) as catalog:
+    with SqlCatalog("rest", **options | given) as catalog:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"

@@ -247,8 +247,8 @@ class TestRaw:
         found = table.scan().to_arrow()["physical_offset"].to_pylist()
         assert sorted(found) == placed
         assert table.location() == f"file://{exporter.work}/wh/sales/messages"
-        elsewhere = ("--catalog-option", "warehouse=s3://bucket/wh", "--table", "lake.sales.other")
-        with pytest.raises(StoreError, match="its place is s3://bucket/wh/sales/other"):
+        elsewhere = ("--catalog-option", "warehouse=hdfs://host/wh", "--table", "lake.sales.other")
+        with pytest.raises(StoreError, match="its place is hdfs://host/wh/sales/other"):
             exporter.run(*named, *elsewhere, table=False)
 
 

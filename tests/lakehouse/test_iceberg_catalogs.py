@@ -110,5 +110,10 @@ def test_a_directory_of_delta_is_no_table_of_iceberg(tmp_path: Path) -> None:
 
 
 def test_a_place_elsewhere_is_refused() -> None:
-    with pytest.raises(StoreError, match="its place is s3://bucket/table"):
+    with pytest.raises(StoreError, match="its place is hdfs://host/table"):
+        IcebergPlace("hdfs://host/table", {})
+
+
+def test_a_table_in_an_object_store_needs_a_catalog() -> None:
+    with pytest.raises(StoreError, match=r"s3://bucket/table: .* give --table catalog\.namespace\.name"):
         IcebergPlace("s3://bucket/table", {})

@@ -1,7 +1,8 @@
-"""Two exporters of one table in an object store, whose commits would overwrite each other: the second is refused."""
+"""Delta in an object store: of two exporters the second is refused; tasks write the files; a store is made of them."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,10 @@ def test_of_two_exporters_the_second_is_refused(bucket: Bucket, tmp_path: Path) 
     }
     given = " ".join(f"--conf {name}={value}" for name, value in settings.items())
     done = subprocess.run(
-        [sys.executable, "-m", "tests.scale.s3_exporters", f"s3a://{bucket.name}/table", str(tmp_path)],
+        [
+            sys.executable, "-m", "tests.scale.s3_exporters",
+            f"s3a://{bucket.name}/table", bucket.uri("store"), str(tmp_path),
+        ],
         capture_output=True, text=True, check=False, cwd=ROOT, timeout=900,
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell"},
     )  # fmt: skip
@@ -42,3 +46,9 @@ def test_of_two_exporters_the_second_is_refused(bucket: Bucket, tmp_path: Path) 
     assert "/table: another export writes there (process " in refused
     assert "/table: its log store is safe for one driver at a time" in found["warned"]
     assert not bucket.tree("table.rmq-leases")
+    here, there = found["stats"]
+    assert (found["same"], len(here)) == (True, 4)
+    assert here == there  # bounds, counts, partitions and sizes are those of a local table
+    assert all(re.fullmatch(r"part-[0-9a-f-]{36}\.snappy\.parquet", name) for name in found["files"])  # tasks' own
+    assert found["imported"] == 30
+    assert "config/topics.json" in bucket.tree("store")

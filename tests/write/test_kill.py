@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from jobs import import_delta
 from rmq_formats.errors import StoreError
 from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.storage.segments import WRITE_DIRECTORY
 from rmq_formats.tasks import publish
 from rmq_formats.tasks.publish import is_publishing
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write
-from rmq_formats.write.job import WORK_DIRECTORY
 from rmq_formats.write.piece import write_pieces
 from tests.dying_processes import run_and_die
 from tests.rebuilt_stores import built, by_codecs, rebuild, small_store
@@ -57,13 +58,13 @@ def test_a_killed_write_leaves_one_of_two_logs(old: Path, tmp_path: Path, overwr
         assert run_and_die(lambda store=store: run(store, overwrite=overwrite), at) is None
         found = log_of(store)
         assert found in (before, after), f"killed before change {at} of {changes}"
-        if is_publishing(store / WORK_DIRECTORY):
+        if is_publishing(store / WRITE_DIRECTORY):
             found = after
         seen.add(found == after)
         write(store, [[]], file_bytes=None, dispatch=SMALL_DISPATCH)  # ends what was begun, or clears it
         assert log_of(store) == found
         assert built(store) == by_codecs(store, SMALL_DISPATCH)
-        assert not (store / WORK_DIRECTORY).exists()
+        assert not (store / WRITE_DIRECTORY).exists()
         shutil.rmtree(store)
     assert seen == {False, True}
 
@@ -113,7 +114,7 @@ def test_a_write_that_cannot_be_published_leaves_all_as_it_was(
         run_and_fail(old, overwrite=overwrite, dispatch=None)
     shutil.rmtree(old / "config")  # its topics are added before
     assert {name: data for name, data in tree(old).items() if name != "lock"} == before
-    assert not (old / WORK_DIRECTORY).exists()
+    assert not (old / WRITE_DIRECTORY).exists()
 
 
 def test_a_write_that_is_published_by_half_is_finished_by_the_next(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +123,24 @@ def test_a_write_that_is_published_by_half_is_finished_by_the_next(old: Path, mo
         patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[1].name == "commitlog" else fail)(*pair))
         run_and_fail(old, overwrite=False, dispatch=SMALL_DISPATCH)
     found = log_of(old)
-    assert is_publishing(old / WORK_DIRECTORY)
+    assert is_publishing(old / WRITE_DIRECTORY)
     write(old, [[]], file_bytes=None)
     assert log_of(old) == found
     assert built(old) == by_codecs(old, SMALL_DISPATCH)
-    assert not (old / WORK_DIRECTORY).exists()
+    assert not (old / WRITE_DIRECTORY).exists()
+
+
+def test_an_import_that_finds_one_published_by_half_completes_it_and_adds_nothing(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = publish._exchange
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[1].name == "commitlog" else fail)(*pair))
+        run_and_fail(old, overwrite=False, dispatch=SMALL_DISPATCH)
+    found = log_of(old)
+    given = import_delta.parser().parse_args(["--table", "none", "--store", str(old), "--mode", "append"])
+    with pytest.raises(StoreError, match="an earlier write that was killed has been completed"):
+        import_delta.check(given)
+    import_delta.check(given)
+    assert log_of(old) == found
+    assert built(old) == by_codecs(old, SMALL_DISPATCH)

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.place import DeltaPlace
-from rmq_formats.lakehouse.delta.table import CONFLICTS
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ATTEMPTS, ExactlyOnceTable
 

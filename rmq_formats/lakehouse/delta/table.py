@@ -10,24 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from rmq_formats.lakehouse.delta import keyed, s3a
+from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.files import DeltaFiles
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.evolution import missing, quoted, text
+from rmq_formats.lakehouse.log import StoreLog
+from rmq_formats.lakehouse.once import ExactlyOnceTable
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
@@ -38,17 +33,6 @@ _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
 # Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
 _ASKED = ('"nullable":false', "__CHAR_VARCHAR_TYPE_STRING", "delta.invariants", "delta.generationExpression")
 _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
-
-CONFLICTS = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
-"""Another writer was faster: nothing was committed, and what was chosen has to be chosen anew."""
 
 
 class DeltaTableLog:
@@ -164,9 +148,16 @@ class DeltaTableLog:
         self._spark.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({columns})")
 
     def layout(self, shape: Shape, codec: str) -> Layout | None:
-        """Return how tasks write files; None if the table asks more of its writers, or is on no local file system."""
-        path = self.local_path() if self.is_plain() and not shape.clusters else None
-        return None if path is None else Layout(path, DeltaFiles(), shape.partitions, shape.stats, codec)
+        """Return how tasks write files; None if the table, or its file system, asks more of its writers."""
+        if shape.clusters or not self.is_plain():
+            return None
+        path, connect = self.local_path(), None
+        if path is None:
+            connect = s3a.connection(self._files())
+            if connect is None:
+                return None
+            path = str(self._log().dataPath().toString()).rstrip("/")
+        return Layout(path, DeltaFiles(), shape.partitions, shape.stats, codec, connect=connect)
 
     def offsets(self, version: int, column: str) -> DataFrame:
         """Read the column of a version's rows."""
@@ -176,10 +167,19 @@ class DeltaTableLog:
 
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
+        path = self._log().dataPath()
+        return str(path.toUri().getPath()) if self._files().getUri().getScheme() == "file" else None
+
+    def _files(self) -> Any:
+        """Return Hadoop's file system of the table."""
         log = self._log()
-        path = log.dataPath()
-        files = path.getFileSystem(log.newDeltaHadoopConf())
-        return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
+        return log.dataPath().getFileSystem(log.newDeltaHadoopConf())
+
+    def upsert(
+        self, table: ExactlyOnceTable, rows: Callable[[int], DataFrame], key: Sequence[str], end: int, log: StoreLog
+    ) -> None:
+        """See ``TableLog``."""
+        keyed.upsert(self._spark, table, rows, key, end, log)
 
     def begin_append(self) -> "DeltaAppend":
         """Begin a transaction on the newest version; commit it, or drop it."""

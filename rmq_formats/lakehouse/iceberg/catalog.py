@@ -22,6 +22,7 @@ from requests import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.places import OBJECT_SCHEMES
 from rmq_formats.lakehouse.table_name import in_catalog
 
 CATALOG_FILE: Final = "iceberg_catalog.db"
@@ -50,7 +51,13 @@ class IcebergPlace:
             self.identifier = tuple(identifier)
             self.directory = None
             return
-        self.directory = local_path(table, table).absolute()
+        directory = local_path(table, table)
+        if directory is None:
+            raise StoreError(
+                f"{table}: a table in an object store is in a catalog: give --table catalog.namespace.name, with "
+                "--catalog-option, or pyiceberg's configuration, for the catalog and its warehouse"
+            )
+        self.directory = directory.absolute()
         self.identifier = (NAMESPACE, self.directory.name)
 
     def load(self) -> Table | None:
@@ -64,7 +71,7 @@ class IcebergPlace:
                 found = self.catalog().load_table(self.identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
-        directory_of(found, self.table)
+        local_path(found.metadata.location, self.table)
         return found
 
     def create(self, schema: Schema, partitions: tuple[str, ...], properties: Mapping[str, str]) -> None:
@@ -76,7 +83,7 @@ class IcebergPlace:
             properties: of the table.
 
         Raises:
-            StoreError: the catalog cannot be written, or puts tables elsewhere than on this machine.
+            StoreError: the catalog cannot be written, or puts tables where no export can write.
         """
         if self.directory is not None:
             self.directory.parent.mkdir(parents=True, exist_ok=True)
@@ -125,17 +132,15 @@ class IcebergPlace:
             raise StoreError(f"{self.table}: {where}: {said or type(error).__name__}") from error
 
 
-def directory_of(table: Table, name: str) -> Path:
-    """Return a table's directory. Raises StoreError: it is not in a file system of this machine."""
-    return local_path(table.metadata.location, name)
-
-
-def local_path(location: str, name: str) -> Path:
-    """Return a location's path in this machine's file system. Raises StoreError."""
+def local_path(location: str, name: str) -> Path | None:
+    """Return a location's path in this machine's file system; None if it is in an object store. Raises StoreError."""
     if "://" not in location:
         return Path(location.removeprefix("file:"))
-    if not location.startswith("file://"):
+    place = urlsplit(location)
+    if place.scheme in OBJECT_SCHEMES:
+        return None
+    if place.scheme != "file":
         raise StoreError(
-            f"{name}: its place is {location}; Iceberg tables are exported to a file system of this machine"
+            f"{name}: its place is {location}; Iceberg tables are exported to a file system of this machine, or to S3"
         )
-    return Path(urlsplit(location).path)  # as pyiceberg has it, which takes no escapes for such
+    return Path(place.path)  # as pyiceberg has it, which takes no escapes for such

@@ -36,7 +36,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.parquet import FinishedFile
 
 METRICS_OF_BODY: Final = ("write.metadata.metrics.column.body", "none")  # bounds of bodies tell nothing
-_FIELD_ID: Final = b"PARQUET:field_id"
+FIELD_ID: Final = b"PARQUET:field_id"
 _COUNTS: Final = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS: Final = ("lower_bounds", "upper_bounds")
 
@@ -74,7 +74,7 @@ class IcebergFiles:
             file.footer, compute_statistics_plan(table, dict(self.properties)), parquet_path_to_id_mapping(table)
         ).to_serialized_dict()
         told = {
-            "path": str(file.path),
+            "path": file.path,
             "bytes": file.bytes,
             "rows": file.rows,
             "partitions": file.partitions,
@@ -155,4 +155,4 @@ def _field(name: str, kind: pa.DataType, known: IcebergType, field_id: int, *, n
         kind = pa.map_(key, _field("value", kind.item_type, known.value_type, known.value_id))
     elif isinstance(known, IntegerType):
         kind = pa.int32()  # Iceberg has no shorter ones
-    return pa.field(name, kind, nullable, {_FIELD_ID: str(field_id)})
+    return pa.field(name, kind, nullable, {FIELD_ID: str(field_id)})

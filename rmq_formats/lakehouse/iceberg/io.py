@@ -1,13 +1,47 @@
-"""Metadata files of an Iceberg table that are on the disk before the catalog names them."""
+"""Files of an Iceberg table: metadata on a disk before the catalog names it, and the object store that tasks open."""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Final
+from urllib.parse import urlsplit
 
-from pyiceberg.io import OutputStream
+import pyarrow.fs as pafs
+from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from rmq_formats.tasks.publish import sync_directory
+
+_OF_STORES: Final = ("s3.", "client.")  # properties of an object store; a catalog's own ones stay in the driver
+
+
+@dataclass(frozen=True, slots=True)
+class TableFileSystem:
+    """Opens the file system of a table's files as pyiceberg does; see ``Connect``.
+
+    Attributes:
+        location: URI of the table.
+        properties: of the object store, credentials among them.
+    """
+
+    location: str
+    properties: tuple[tuple[str, str], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, location: str, io: FileIO) -> "TableFileSystem":
+        """Take the properties that the catalog has given for a table, or its configuration."""
+        told = ((name, str(value)) for name, value in io.properties.items() if name.startswith(_OF_STORES))
+        return cls(location, tuple(sorted(told)))
+
+    def io(self) -> PyArrowFileIO:
+        """Open it for pyiceberg."""
+        return PyArrowFileIO(dict(self.properties))
+
+    def __call__(self) -> pafs.FileSystem:
+        """Open it."""
+        place = urlsplit(self.location)
+        return self.io().fs_by_scheme(place.scheme, place.netloc)
 
 
 class ForcedFileIO(PyArrowFileIO):

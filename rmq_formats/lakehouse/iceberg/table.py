@@ -5,14 +5,15 @@ same as table properties. The summary tells what the content has, the properties
 rollback the two differ. ``commit`` of a table with another snapshot than was read fails, whatever was committed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyiceberg.table.snapshots import Snapshot
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -22,8 +23,13 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
-from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, directory_of
+from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, local_path
 from rmq_formats.lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
+from rmq_formats.lakehouse.iceberg.io import TableFileSystem
+from rmq_formats.lakehouse.iceberg.keyed import merge
+from rmq_formats.lakehouse.iceberg.rows import rows_of
+from rmq_formats.lakehouse.log import StoreLog
+from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
@@ -102,8 +108,19 @@ class IcebergTableLog:
         of_version = next((one for one in table.snapshots() if one.sequence_number == version), None)
         if of_version is None:
             return None
-        files = [task.file.file_path for task in table.scan(snapshot_id=of_version.snapshot_id).plan_files()]
-        return self._spark.read.parquet(*files).select(column) if files else None
+        tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=of_version.snapshot_id).plan_files()]
+        return rows_of(self._spark, table, tasks, [column]) if tasks else None
+
+    def upsert(
+        self, table: ExactlyOnceTable, rows: Callable[[int], DataFrame], key: Sequence[str], end: int, log: StoreLog
+    ) -> None:
+        """See ``TableLog``."""
+
+        def write(turn: Turn) -> Appended:
+            assert isinstance(turn.transaction, IcebergAppend)  # of this log
+            return turn.transaction.merge(self._spark, rows(turn.begin), key, table.offset, turn.versions, turn.note)
+
+        table.land(write, end, log)
 
     def force(self) -> None:
         """Force what was written, to the disk."""
@@ -199,6 +216,27 @@ class IcebergAppend:
             StoreError: the catalog does not tell whether it has committed.
         """
         del told
+        self._commit(files, (), versions, note)
+
+    def merge(
+        self,
+        spark: SparkSession,
+        frame: DataFrame,
+        key: Sequence[str],
+        offset: str,
+        versions: Mapping[str, int],
+        note: str | None,
+    ) -> Appended:
+        """Let tasks write what ``merge`` of ``keyed`` says, and commit it. Raises as ``append_files``."""
+        layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
+        with self._place.told():
+            merged = merge(spark, self._table, layout, frame, key, offset)
+        self._commit([file.action for file in merged.added], merged.removed, versions, note)
+        return Appended(sum(file.rows for file in merged.added), len(merged.added), committed=True)
+
+    def _commit(
+        self, files: Sequence[str], removed: Sequence[DataFile], versions: Mapping[str, int], note: str | None
+    ) -> None:
         table = self._table
         # pyiceberg would append again, on top of what another export has landed meanwhile.
         alone = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
@@ -210,9 +248,12 @@ class IcebergAppend:
         with self._place.told():
             try:
                 transaction = table.transaction()
-                with transaction.update_snapshot(snapshot_properties={**landed, **mark}).fast_append() as append:
+                update = transaction.update_snapshot(snapshot_properties={**landed, **mark})
+                with update.overwrite() if removed else update.fast_append() as change:
                     for file in added:
-                        append.append_data_file(file)
+                        change.append_data_file(file)
+                    for gone in removed:
+                        change.delete_data_file(gone)
                 transaction.set_properties(landed)
                 transaction.commit_transaction()
             except CommitStateUnknownException as error:
@@ -222,19 +263,25 @@ class IcebergAppend:
 
 
 def force(table: Table, name: str) -> None:
-    """Force what the file system of a table's directory has written."""
-    directory = directory_of(table, name)
-    if directory.is_dir():
+    """Force what the file system of a table's directory has written; an object store keeps what it has taken."""
+    directory = local_path(table.metadata.location, name)
+    if directory is not None and directory.is_dir():
         sync_file_system(directory)
 
 
 def table_layout(table: Table, name: str, partitions: tuple[str, ...], codec: str) -> Layout:
     """Return how tasks write the files of a table, whose directory is made."""
-    data = directory_of(table, name) / _DATA
-    data.mkdir(parents=True, exist_ok=True)
+    location = table.metadata.location
+    directory = local_path(location, name)
+    connect, data = None, f"{location.rstrip('/')}/{_DATA}"
+    if directory is None:
+        connect = TableFileSystem.of(location, table.io)
+    else:
+        (directory / _DATA).mkdir(parents=True, exist_ok=True)
+        data = str(directory / _DATA)
     metrics = tuple((key, value) for key, value in table.properties.items() if key.startswith(_METRICS))
     files = IcebergFiles(table.schema().model_dump_json(), metrics)
-    return Layout(str(data), files, partitions, (), codec, TARGET_FILE_BYTES)
+    return Layout(data, files, partitions, (), codec, TARGET_FILE_BYTES, connect)
 
 
 def _partitions(table: Table) -> list[str]:

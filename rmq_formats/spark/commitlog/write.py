@@ -40,9 +40,7 @@ class CommitLogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         """Encode the rows of one task."""
-        from rmq_formats.write.piece import write_pieces  # noqa: PLC0415
-
-        return TaskMessage(write_pieces(iterator, self._write.job.pieces, self._write.encoding))
+        return TaskMessage(self._write.job.write_task(iterator, self._write.encoding))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit: give all records their offsets, and publish the store."""

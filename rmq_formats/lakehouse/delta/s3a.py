@@ -1,0 +1,99 @@
+"""Has tasks write the files of Delta tables at ``s3a://`` themselves, with the settings of Hadoop's S3A.
+
+What S3A is told and ``pyarrow.fs`` has no like of, such as encryption, leaves the files to Spark's writer.
+
+Source: ``org.apache.hadoop.fs.s3a.Constants`` of Hadoop 3.5.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow.fs as pafs
+
+_CLASS: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_CENTRAL: Final = "s3.amazonaws.com"
+# Settings that change what is written, how it is signed, or where it goes.
+_LEFT_TO_SPARK: Final = (
+    "encryption.algorithm", "server-side-encryption-algorithm", "acl.default", "create.storage.class", "proxy.host",
+    "assumed.role.arn", "custom.signers", "signing-algorithm", "accesspoint.arn", "delegation.token.binding",
+)  # fmt: skip
+_KEYS: Final = frozenset({"SimpleAWSCredentialsProvider", "TemporaryAWSCredentialsProvider"})
+# Where there are no keys in the configuration, these look where ``pyarrow.fs`` looks.
+_ENVIRONMENT: Final = frozenset({"EnvironmentVariableCredentialsProvider", "IAMInstanceCredentialsProvider"})
+
+
+@dataclass(frozen=True, slots=True)
+class S3Connection:
+    """Opens a bucket's object store; see ``Connect``.
+
+    Attributes:
+        settings: arguments of ``S3FileSystem``, credentials among them.
+    """
+
+    settings: tuple[tuple[str, Any], ...] = field(repr=False)
+
+    def __call__(self) -> pafs.FileSystem:
+        """Open it."""
+        return pafs.S3FileSystem(**dict(self.settings))
+
+
+def connection(files: Any) -> S3Connection | None:
+    """Return how tasks open the object store of a Hadoop file system; None if it is left to Spark's writer.
+
+    Args:
+        files: the Java object of Hadoop's file system, which has the bucket's own settings.
+    """
+    if str(files.getClass().getName()) != _CLASS:
+        return None
+    conf = files.getConf()
+
+    def told(name: str) -> str:
+        return str(conf.getTrimmed(f"fs.s3a.{name}", ""))
+
+    is_plain = not any(map(told, _LEFT_TO_SPARK)) and told("requester.pays.enabled") != "true"
+    if not is_plain or told("multipart.uploads.enabled") == "false":
+        return None
+    credentials = _credentials(conf, told("aws.credentials.provider"))
+    endpoint = told("endpoint")
+    region = told("endpoint.region") or _region(str(files.getUri().getHost()), endpoint)
+    if credentials is None or region is None:
+        return None
+    found: dict[str, Any] = {**credentials, "region": region}
+    if endpoint not in {"", _CENTRAL}:
+        scheme, is_given, server = endpoint.rpartition("://")
+        found["endpoint_override"] = server.rstrip("/")
+        found["scheme"] = scheme if is_given else "http" if told("connection.ssl.enabled") == "false" else "https"
+        found["force_virtual_addressing"] = told("path.style.access") != "true"
+    return S3Connection(tuple(sorted(found.items())))
+
+
+def _credentials(conf: Any, providers: str) -> dict[str, str] | None:
+    """Return keys, or nothing where each machine has its own; None if other providers are asked for."""
+    kinds = {name.strip().rpartition(".")[2] for name in providers.split(",") if name.strip()}
+    if not kinds <= _KEYS | _ENVIRONMENT:
+        return None
+    keys = {
+        name: text
+        for name, setting in (("access_key", "access.key"), ("secret_key", "secret.key"))
+        if (text := _secret(conf, setting))
+    }
+    if len(keys) == 2 and kinds & _KEYS:
+        token = _secret(conf, "session.token")
+        return {**keys, **({"session_token": token} if token else {})}
+    return {} if kinds & _ENVIRONMENT and not keys else None
+
+
+def _secret(conf: Any, name: str) -> str:
+    """Read a setting that may be in one of Hadoop's credential files."""
+    found = conf.getPassword(f"fs.s3a.{name}")
+    return "" if found is None else "".join(found)
+
+
+def _region(bucket: str, endpoint: str) -> str | None:
+    """Find out the region of a bucket of Amazon's; any will do for another server."""
+    if endpoint not in {"", _CENTRAL}:
+        return "us-east-1"
+    try:
+        return str(pafs.resolve_s3_region(bucket))
+    except OSError:
+        return None

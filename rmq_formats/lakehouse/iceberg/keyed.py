@@ -1,0 +1,154 @@
+"""Upserts rows into an Iceberg table with one row a key: files that have rows to replace are written anew by tasks.
+
+Copy on write: a snapshot takes these files out and the new ones in, with the versions of the transaction. The driver
+sees bounds of keys and names of files, and no row of the table.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual, Reference
+from pyiceberg.expressions.literals import Literal, literal
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DecimalType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+)
+
+from rmq_formats.lakehouse.frame_files import write_frame
+from rmq_formats.lakehouse.iceberg.rows import FILE, rows_of
+from rmq_formats.lakehouse.parquet import Layout, WrittenFile
+
+_HERE: Final = "_here"  # the new row, in a join with the table's
+_NEW_KEY: Final = "_key_"  # before a number: its key
+# Types whose bounds in manifests tell which files may have a value: those of floating point leave out NaN.
+_BOUNDED: Final = (IntegralType, StringType, DateType, DecimalType, BinaryType)
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Files of a merge, which no version of the table has yet.
+
+    Attributes:
+        added: files that tasks have written.
+        removed: files whose rows are in these, or have given way.
+    """
+
+    added: tuple[WrittenFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+
+
+def merge(
+    spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, key: Sequence[str], offset: str
+) -> Merged:
+    """Write the files of a table in which the last message of each key is its row.
+
+    Args:
+        spark: the session.
+        table: as it was loaded; the files are for a commit to this very snapshot.
+        layout: of its files.
+        frame: the new rows, with the table's columns or some of them; else rows keep theirs.
+        key: names of columns, none of which is null in a row.
+        offset: the column of physical offsets: a row gives way only to a larger one.
+    """
+    every = F.struct(*map(_column, frame.columns))
+    newest = frame.groupBy(*map(_column, key)).agg(F.max_by(every, _column(offset)).alias(_HERE))
+    with _persisted(newest.select(f"{_HERE}.*")) as last:
+        candidates = _candidates(table, last, key)
+        if candidates is None:
+            return Merged()
+        if not candidates:
+            return Merged(tuple(write_frame(last, layout)))
+        keys = list(map(_column, key))
+        held = rows_of(spark, table, candidates, [*key, offset], with_file=True)
+        met = held.join(last.select(*keys, _column(offset).alias(_HERE)), list(key))
+        with _persisted(met.select(*keys, FILE, (_column(offset) < F.col(_HERE)).alias("older"))) as found:
+            names = {row[0] for row in found.where("older").select(FILE).distinct().collect()}
+            fresh = last.join(found.where("NOT older").select(*keys), list(key), "left_anti").select(
+                *map(_column, last.columns)
+            )
+            affected = [task for task in candidates if task.file.file_path in names]
+            rows = _replaced(rows_of(spark, table, affected), fresh, key) if affected else fresh
+            return Merged(tuple(write_frame(rows, layout)), tuple(task.file for task in affected))
+
+
+@contextmanager
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _candidates(table: Table, last: DataFrame, key: Sequence[str]) -> list[FileScanTask] | None:
+    """List the files that may have one of the keys, by their bounds; None if there is no key."""
+    bounded = [name for name in key if isinstance(last.schema[name].dataType, _BOUNDED)]
+    extremes = [F.struct(F.min(_column(name)), F.max(_column(name))) for name in bounded]
+    bounds = last.agg(F.count("*"), *extremes).first()
+    assert bounds is not None  # an aggregate without groups always has one row
+    if not bounds[0]:
+        return None
+    held: BooleanExpression = AlwaysTrue()
+    for name, (least, most) in zip(bounded, bounds[1:], strict=True):
+        term = Reference(name)
+        held = And(held, GreaterThanOrEqual(term=term, value=_literal(least)))
+        held = And(held, LessThanOrEqual(term=term, value=_literal(most)))
+    return list(table.scan(row_filter=held).plan_files())
+
+
+def _literal(value: Any) -> Literal[Any]:
+    return literal(bytes(value) if isinstance(value, bytearray) else value)
+
+
+def _replaced(there: DataFrame, fresh: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Put new rows in the place of those with their keys, and beside the others."""
+    given = {name.lower(): name for name in fresh.columns}
+    keys = [_column(name).alias(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
+    new = fresh.select(F.struct(*map(_column, fresh.columns)).alias(_HERE), *keys)
+    same = [_column(name) == F.col(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
+    joined = there.join(new, same, "full_outer")
+
+    def chosen(name: str, kind: DataType) -> Column:
+        if name.lower() not in given:
+            return _column(name)
+        own = given[name.lower()]
+        value = _fitted(F.col(_HERE)[own], fresh.schema[own].dataType, kind)
+        return F.when(F.col(_HERE).isNotNull(), value).otherwise(_column(name)).alias(name)
+
+    return joined.select(*(chosen(field.name, field.dataType) for field in there.schema))
+
+
+def _fitted(value: Column, kind: DataType, wanted: DataType) -> Column:
+    """Give a value the table's type, which may have more members of structs."""
+    if isinstance(kind, StructType) and isinstance(wanted, StructType):
+        own = {field.name.lower(): field for field in kind}
+        members = [
+            (_fitted(value[own[name].name], own[name].dataType, field.dataType) if name in own else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in wanted
+            for name in [field.name.lower()]
+        ]
+        return F.when(value.isNotNull(), F.struct(*members))
+    if isinstance(kind, ArrayType) and isinstance(wanted, ArrayType):
+        return F.transform(value, lambda one: _fitted(one, kind.elementType, wanted.elementType))
+    if isinstance(kind, MapType) and isinstance(wanted, MapType):
+        return F.transform_values(value, lambda _, one: _fitted(one, kind.valueType, wanted.valueType))
+    return value.cast(wanted)
+
+
+def _column(name: str) -> Column:
+    return F.col(f"`{name}`")

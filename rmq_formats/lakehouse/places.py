@@ -1,0 +1,123 @@
+"""Where tasks write a table's files: a directory of a file system that all machines share, or an object store."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from rmq_formats.errors import StoreError
+
+Connect = Callable[[], pafs.FileSystem]
+"""Opens an object store's file system. Tasks get it pickled, with its credentials, so its ``repr`` must not have them;
+hashable."""
+
+OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
+
+
+class Place(Protocol):
+    """Place of a table's files; paths are whole ones, below the table's directory."""
+
+    def open(self, path: str) -> Any:
+        """Open a new file for writing, an Arrow stream. Raises OSError."""
+        ...
+
+    def finish(self, path: str, sink: Any) -> tuple[int, int]:
+        """Close a file and make it last; returns its size in bytes, and when that was, in ms. Raises OSError."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes. Raises OSError."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete a file. Raises OSError."""
+        ...
+
+
+class LocalPlace:
+    """Directory of a file system; it must exist: where it does not, this is not the table's file system.
+
+    Args:
+        directory: its path.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def open(self, path: str) -> Any:
+        """See ``Place``. Raises StoreError where there is no directory."""
+        if not self._directory.is_dir():
+            raise StoreError(f"{self._directory}: the table's directory does not exist on {socket.gethostname()}")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return pa.OSFile(path, "wb")
+
+    def finish(self, path: str, sink: Any) -> tuple[int, int]:
+        """See ``Place``."""
+        os.fsync(sink.fileno())  # on a machine of its own no one else does
+        sink.close()
+        found = Path(path).stat()
+        return found.st_size, found.st_mtime_ns // 1_000_000
+
+    def size(self, path: str) -> int:
+        """See ``Place``."""
+        return Path(path).stat().st_size
+
+    def delete(self, path: str) -> None:
+        """See ``Place``."""
+        Path(path).unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """Object store, in which a file is there once it was closed, and whole.
+
+    A process that is killed leaves parts of an upload that nobody sees; the store's rules of life cycle remove them.
+
+    Attributes:
+        connect: see ``Connect``.
+    """
+
+    connect: Connect = field(repr=False)
+
+    def open(self, path: str) -> Any:
+        """See ``Place``."""
+        return _file_system(self.connect).open_output_stream(_inner(path))
+
+    def finish(self, path: str, sink: Any) -> tuple[int, int]:  # noqa: ARG002 # closed, an object lasts
+        """See ``Place``."""
+        size = int(sink.tell())
+        sink.close()
+        return size, time.time_ns() // 1_000_000
+
+    def size(self, path: str) -> int:
+        """See ``Place``."""
+        found: Any = _file_system(self.connect).get_file_info(_inner(path))
+        if found.type != pafs.FileType.File:
+            raise FileNotFoundError("No such object")
+        return int(found.size)
+
+    def delete(self, path: str) -> None:
+        """See ``Place``."""
+        _file_system(self.connect).delete_file(_inner(path))
+
+
+def place_of(directory: str, connect: Connect | None) -> Place:
+    """Return the place of a directory; ``connect`` is None for one of a file system."""
+    return LocalPlace(directory) if connect is None else ObjectPlace(connect)
+
+
+@lru_cache(maxsize=8)  # connections are kept; a run has a few tables
+def _file_system(connect: Connect) -> pafs.FileSystem:
+    return connect()
+
+
+def _inner(path: str) -> str:
+    """Return bucket and key of a URI, as ``pyarrow.fs`` has them."""
+    return path.partition("://")[2]
