@@ -378,7 +378,8 @@ class MessageStore:
         try:
             self._background.stop()
             self._queues.remove_files()
-            is_complete = self._dispatch.offset == self._log.max_offset and self.fault is None
+            is_complete = self._dispatch.offset == self._log.max_offset and not self._log.is_followed
+            is_complete = is_complete and self.fault is None
             is_complete = is_complete and self._background.force(clean=True)
             if is_complete:
                 self.disk.remove(paths.abort_file(self.config.root))

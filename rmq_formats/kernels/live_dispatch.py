@@ -203,10 +203,11 @@ def _is_zero(data: Any, begin: int, end: int) -> bool:
 
 @njit("void(uint8[::1], int64, int64[:, ::1], int64)", cache=True, nogil=True)
 def mark_torn(data: Any, window_at: int, frames: Any, first: int) -> None:
-    """Set the CODE of frames with a sector in which all of topic and properties is zeros.
+    """Set the CODE of frames of which a sector's topic or properties end in zeros that go on to the sector's end.
 
-    What a lost sector takes of the head or the body shows in the lengths or in the body's sum. Topic and
-    properties have no sum, but they are text: no sector's share of them is zeros alone.
+    A sector that was not written is zeros, or zeros from the place on to which the log was forced before: in the
+    middle of a record, where a slave's push ended. What that takes of the body shows in its sum, what it takes of the
+    lengths in the frame. Topic and properties have no sum, but they are text: no zero ends their share of a sector.
 
     Args:
         data: uint8[n], the window.
@@ -217,18 +218,17 @@ def mark_torn(data: Any, window_at: int, frames: Any, first: int) -> None:
     for row in range(first, len(frames)):
         if frames[row, CODE] != 0:
             continue
-        end = frames[row, POSITION] + frames[row, SIZE]
         topic_at, properties_at = frames[row, TOPIC_AT], frames[row, PROPERTIES_AT]
         topic_end = topic_at + frames[row, TOPIC_BYTES]
         properties_end = properties_at + frames[row, PROPERTIES_BYTES]
+        end = frames[row, POSITION] + frames[row, SIZE]
         sector = (topic_at + window_at) // SECTOR_BYTES * SECTOR_BYTES - window_at
         while sector < end:
             stop = sector + SECTOR_BYTES
-            topic_begin, topic_stop = max(sector, topic_at), min(stop, topic_end)
-            text_begin, text_stop = max(sector, properties_at), min(stop, properties_end)
-            if (topic_begin < topic_stop or text_begin < text_stop) and (
-                _is_zero(data, topic_begin, topic_stop) and _is_zero(data, text_begin, text_stop)
-            ):
+            text_end = min(stop, properties_end)
+            if text_end <= max(sector, properties_at):
+                text_end = min(stop, topic_end)
+            if text_end > max(sector, topic_at) and _is_zero(data, text_end - 1, min(stop, len(data))):
                 frames[row, CODE] = _TORN
                 break
             sector = stop

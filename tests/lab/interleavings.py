@@ -93,10 +93,12 @@ class Schedule:
                 self._one.step(f"    {fault}")
             self._one.case()
             self._judge()
-        self._disk.lack_rate = self._disk.break_rate = 0.0
+        self._rates = self._disk.lack_rate, self._disk.break_rate = 0.0, 0.0  # for good: what waits comes in the end
         self._restart()
         if self._timers is not None:
             self._end_timers(self._timers)
+            self._timers.end()
+        self._abandon()
         self._disk.close_kept()
         if self._master is not None:
             self._master.abandon()
@@ -151,9 +153,6 @@ class Schedule:
             self._stepped.store.dispatch()
         self._know_since(before)
         judge_timers(self._one, self._model.sent, timers.now_ms, all_due=True)
-        timers.abandon()
-        timers.end()
-        self._stepped.abandon()
 
     # --- steps --------------------------------------------------------------------------
     def _put(self) -> None:

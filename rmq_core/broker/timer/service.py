@@ -156,6 +156,9 @@ class Timers:
         """Enqueue a message, or deliver it if it is due; False if that cannot be done now."""
         files = self.files
         queue_offset, physical_offset = _PLACE.unpack_from(record)
+        if physical_offset in files.taken:
+            files.queue_offset = queue_offset + 1
+            return True
         waiting = read_waiting(record)
         if isinstance(waiting, str):
             log.error(

@@ -1,5 +1,6 @@
 """The CommitLog: its mapped files, where the next record goes, and slices of stored records."""
 
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -16,6 +17,7 @@ from rmq_formats.codecs.record_layout import (
     store_timestamp_at,
 )
 
+_INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _PHYSICAL_OFFSET = head_struct("physical_offset")
 
@@ -126,7 +128,15 @@ class CommitLog:
         Raises:
             OSError: the disk does not take them; the log ends where it did.
         """
-        self._disk.write(self.files[-1].descriptor, data, self.position)
+        descriptor = self.files[-1].descriptor
+        try:
+            self._disk.write(descriptor, data, self.position)
+        except OSError:
+            # It may have taken some: whole ones would come back at the next start, even behind what comes in their
+            # place. Zeros find room as far as they did; see ``is_followed``, should they not.
+            with suppress(OSError):
+                self._disk.write(descriptor, bytes(len(data)), self.position)
+            raise
         self.position += len(data)
         self.max_offset += len(data)
 
@@ -163,6 +173,11 @@ class CommitLog:
         self.memory, self.position, self._last_start = first.map, 0, start
         self.max_offset = start
         self._expect_next()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a record may begin behind the end, left by a write that failed: the next start takes it in."""
+        return self.memory is not None and any(self.memory[self.position : self.position + _INT32.size])
 
     def file_at(self, physical_offset: int) -> LogFile | None:
         """The file that contains a physical offset; None if there is none."""

@@ -91,10 +91,7 @@ class Index:
         Raises:
             OSError: the disk is full. Pass the whole batch again: the keys that were appended are skipped.
         """
-        from rmq_formats.kernels.dispatch import (  # noqa: PLC0415 # numba, see ``kernel_loading``
-            KEY_PHYSICAL_OFFSET,
-            KEY_STORE_TIMESTAMP,
-        )
+        from rmq_formats.kernels.dispatch import KEY_STORE_TIMESTAMP  # noqa: PLC0415 # numba, see ``kernel_loading``
 
         at = self._appended
         while at < len(keys):
@@ -107,10 +104,21 @@ class Index:
             self.note_dirty(self.files[-1])
             at += step
             self._appended = at
-        last_key = int(keys[-1, KEY_PHYSICAL_OFFSET]) if len(keys) else -1
-        if not self.files or (not self.files[-1].room and last_physical_offset > last_key):
-            self._roll(last_timestamp_ms)
+        self.pass_over(last_physical_offset, last_timestamp_ms)
         self._appended = 0
+
+    def pass_over(self, physical_offset: int, timestamp_ms: int) -> None:
+        """Take note of a message without a key, or of one whose keys are in.
+
+        Args:
+            physical_offset: of the message.
+            timestamp_ms: its store timestamp.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        if not self.files or (not self.files[-1].room and physical_offset > self.last_update()[1]):
+            self._roll(timestamp_ms)
 
     def target(self) -> MappedIndexFile | None:
         """The newest file, for who appends to it by kernel; None after a batch that failed."""

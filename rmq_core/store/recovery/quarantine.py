@@ -69,7 +69,7 @@ class Quarantine:
             timestamp_ms: store time of the tombstones, that of a record nearby.
 
         Returns:
-            False if it is too small for a record; it stays as it is then.
+            Whether records stand there now. A stretch that is too small for one stays as it is.
 
         Raises:
             OSError: the disk failed.
@@ -78,7 +78,7 @@ class Quarantine:
         if position + left == file.size:
             if left >= BLANK_BYTES:
                 self._disk.write(file.descriptor, SIZE_AND_MAGIC.pack(left, MAGIC_BLANK), position)
-            return left >= BLANK_BYTES
+            return False
         if left < _LEAST_TOMBSTONE_BYTES:
             return False
         while left:

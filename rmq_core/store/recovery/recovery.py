@@ -180,12 +180,13 @@ class Recovery:
 
     def _settle(self, scan: "RecoveryScan", plan: RecoveryPlan) -> tuple[str, ...]:
         """Cut the log, bury the damage, and have queues and Index agree."""
-        quarantined = []
+        quarantined, buried_at, timestamp_ms = [], -1, scan.timestamp_ms or self._now_ms
         touched = {self._file_of(damage): damage for damage in scan.damages}
         for damage in scan.damages:
             file = self._file_of(damage)
             quarantined.append(self._quarantine.keep(file, damage, self._now_ms))
-            self._quarantine.bury(file, damage, scan.timestamp_ms or self._now_ms)
+            if self._quarantine.bury(file, damage, timestamp_ms):
+                buried_at = damage.physical_offset
         for damage in scan.tail:
             if damage.physical_offset < plan.flushed_until and damage.size > 0:
                 quarantined.append(self._quarantine.keep(self._file_of(damage), damage, self._now_ms))
@@ -200,6 +201,8 @@ class Recovery:
         self._cut_queues(scan)
         if self._index is not None:
             self._index.cut(scan.end, self._log.store_timestamp_ms)
+            if buried_at >= 0:  # a rebuild meets a record without a key there
+                self._index.pass_over(buried_at, timestamp_ms)
         self._dispatch.note()
         return tuple(quarantined)
 

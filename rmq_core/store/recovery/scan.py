@@ -1,10 +1,9 @@
 """Scans the CommitLog for a recovery: over damaged stretches to its end, with tests for sectors never written.
 
 Where a damaged stretch is followed by sound records, it is damage: those records count. Where nothing
-sound follows, it is a torn tail, and the log ends before it. Three things look sound and are not: records
-that the original left behind its own end when it cut the log (older than those before the damage), records
-of which a disk sector was never written (``live_dispatch.mark_torn``), and one at whose end zeros begin, which go
-on to the end of the log: properties end with a separator, and a topic is text.
+sound follows, it is a torn tail, and the log ends before it. Two things look sound and are not: records
+that the original left behind its own end when it cut the log (older than those before the damage), and records
+of which a disk sector was never written, or not from where the log ended at a force (``live_dispatch.mark_torn``).
 """
 
 import os
@@ -17,11 +16,10 @@ from numpy.typing import NDArray
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.kernels.live_dispatch import mark_torn
-from rmq_formats.kernels.scan import CODE, POSITION, PROPERTIES_BYTES, SIZE, SOUND, used_bytes
+from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND, used_bytes
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 
 _BLOCK_BYTES: Final = 1 << 20
-_LENGTH_BYTES: Final = 2  # of properties
 
 
 class _LogFileReader:
@@ -107,7 +105,6 @@ class RecoveryScan:
         self._verify_crc = verify_crc
         self._follows = follows
         self._is_last_data = False
-        self._data_end = 0  # physical offset one past the last byte of the file at hand that is not zero
         self._rests: list[Damage] = []  # ends of files without a BLANK: damage, should a next file have records
 
     @staticmethod
@@ -123,7 +120,6 @@ class RecoveryScan:
             if file.start not in ends:
                 continue
             self._is_last_data = not any(end for begin, end in ends.items() if begin > file.start)
-            self._data_end = file.start + ends[file.start]
             if not self._scan_file(file, max(start - file.start, 0), ends[file.start]):
                 return
 
@@ -162,9 +158,8 @@ class RecoveryScan:
         frames, data = batch.frames, batch.data
         unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
         if unflushed.any():
-            mark_torn(data, batch.physical_offset - file.start, frames, int(np.argmax(unflushed)))
-            if self._is_cut(batch):
-                frames[-1, CODE] = int(DamageCode.TRUNCATED)
+            window_at = batch.physical_offset - file.start
+            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(unflushed)))
         sound = frames[:, CODE] == SOUND
         if sound.all() and not self.tail and not self._rests:
             self._accept_frames(batch, frames)
@@ -187,13 +182,6 @@ class RecoveryScan:
     def _ends_before(self, physical_offset: int) -> bool:
         """Whether the log, as a slave's, ends before something sound, because of damage in between."""
         return self._follows and bool(self.tail or self._rests) and physical_offset >= self._flushed_until
-
-    def _is_cut(self, batch: FrameBatch) -> bool:
-        """Whether a batch's last frame is the last of the log and ends in zeros, as its end was never written."""
-        frame = batch.frames[-1]
-        end = batch.physical_offset + int(frame[POSITION] + frame[SIZE])
-        zeros = _LENGTH_BYTES if frame[PROPERTIES_BYTES] == 0 else 0  # the length of no properties
-        return self._is_last_data and self._data_end < end - zeros
 
     def _accept_frames(self, batch: FrameBatch, frames: NDArray[np.int64]) -> None:
         at, size = int(frames[-1, POSITION]), int(frames[-1, SIZE])

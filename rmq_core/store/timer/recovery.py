@@ -53,20 +53,29 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     if flushed > log.end:
         flushed, again_before = 0, checkpoint.last_timer_queue_offset
         done_offset = _forget(wheel, log, store)
-    if done_offset is None:
-        done_offset = _first_offset(store) if checkpoint == TimerCheckpoint() else log_end
-    last_end = _mend(wheel, log, flushed if is_wheel_there else 0, log_end, read_time_ms)
+    if done_offset is None and checkpoint == TimerCheckpoint():
+        done_offset = _first_offset(store)
+    last = _mend(wheel, log, flushed if is_wheel_there else 0, log_end, read_time_ms)
     if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
         log.write_again(flushed)
-    queue_offset = _queue_offset(store, log, last_end, 0 if again_before else checkpoint.last_timer_queue_offset)
+    queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
+    taken: set[int] = set()
+    units_end = log.end
+    if done_offset is None:  # the original's: its flush position and its queue offset are not of one moment
+        done_offset, queue_offset = log_end, max(queue_offset, _behind(store, log, last))
+    else:
+        # A message that was due when it came has no unit, and its delivery may be lost where later units are not.
+        taken, units_end = _taken(log, flushed), min(flushed, log.end)
     progress = TimerProgress(
         log_end,
         min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
-        queue_offset,
+        max(min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0)),
         min(done_offset, log_end),
-        log.end,
+        units_end,
     )
-    return TimerStore(config, disk, wheel, log, checkpoint, progress, again_before)
+    return TimerStore(
+        config, disk, wheel, log, checkpoint, progress, again_before, taken, store.max_offset(TIMER_TOPIC, 0)
+    )
 
 
 def _forget(wheel: TimerWheel, log: TimerLog, store: MessageStore) -> int:
@@ -170,10 +179,14 @@ def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:
             wheel.add(due_ms, place, change)
 
 
-def _queue_offset(store: MessageStore, log: TimerLog, last: int, noted: int) -> int:
-    """Queue offset of the next message to enqueue: behind the last unit's, and not before the noted one."""
+def _behind(store: MessageStore, log: TimerLog, last: int) -> int:
+    """Queue offset of the message behind the last unit's; 0 where that is not known."""
     unit = log.read(last) if last != NO_POSITION else None
     message = None if unit is None else store.message(unit.physical_offset)
-    if message is not None and message.topic == TIMER_TOPIC:
-        noted = max(noted, message.queue_offset + 1)
-    return max(min(noted, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0))
+    return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
+
+
+def _taken(log: TimerLog, begin: int) -> set[int]:
+    """Physical offsets of the messages whose units are behind a position."""
+    units = (log.read(position) for position in log.positions(begin, log.end))
+    return {unit.physical_offset for unit in units if unit is not None}

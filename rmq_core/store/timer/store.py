@@ -9,7 +9,7 @@ Source: ``TimerMessageStore``.
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -105,14 +105,17 @@ class TimerStore:
         done: the progress whose messages are flushed.
         again_before: messages of the timer topic before it are enqueued for a second time; 0 if none are.
         again_since_ms: those of them that were due before this time are delivered already.
+        taken: physical offsets of messages that have units, though they are behind ``queue_offset``: after a crash.
     """
 
     def __init__(
         self, config: TimerConfig, disk: Disk, wheel: TimerWheel, log: TimerLog, checkpoint: TimerCheckpoint,
-        progress: TimerProgress, again_before: int = 0,
+        progress: TimerProgress, again_before: int, taken: Set[int], taken_before: int,
     ) -> None:  # fmt: skip
         """Use ``recovery.open_timers``."""
         self.again_before = again_before
+        self.taken = taken
+        self._taken_before = taken_before if taken else 0
         self.again_since_ms = progress.read_time_ms
         self.config = config
         self.wheel = wheel
@@ -231,6 +234,9 @@ class TimerStore:
             log_offset: where the CommitLog ends now.
             scan_offset: physical offset before the deliveries of an unfinished interval; else ``log_offset``.
         """
+        if self.queue_offset < self._taken_before:
+            return  # units are ahead of the queue offset: until they are not, the checkpoint before them holds
+        self.taken = frozenset()
         progress = TimerProgress(log_offset, self.read_time_ms, self.queue_offset, scan_offset, self.log.end)
         self._under_way.append(progress)
         self._noted_offset = log_offset

@@ -43,16 +43,23 @@ async def bodies(asker: Asker, count: int) -> list[int]:
 async def again(asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, root: Path) -> list[int]:
     """What a broker has delivered in the end that begins with what another one would leave now."""
     await asyncio.to_thread(picture, Path(store_config.root), root)
+    return await from_picture(store_config, config, clock, root, COUNT)
+
+
+async def from_picture(
+    store_config: StoreConfig, config: BrokerConfig, clock: Clock, root: Path, count: int
+) -> list[int]:
+    """What a broker has delivered in the end that begins with files that another one has left."""
     left = replace(store_config, root=str(root), commitlog_path=str(root / "commitlog"))
     later = Clock()
     later.ahead_ms = clock.ahead_ms + 3600 * SECOND_MS
     async with Broker(config, left, later) as broker, RemotingClient({}) as client:
         there = Asker(broker, client, {})
-        await bodies(there, COUNT)
+        await bodies(there, count)
         await there.send("Mark", properties={"TIMER_DELAY_SEC": "10"})
         later.ahead_ms += 100 * SECOND_MS
         await pulled(there, "Mark")  # what comes twice has come by then
-        return await bodies(there, COUNT)
+        return await bodies(there, count)
 
 
 async def send_some_for_soon(asker: Asker) -> None:
@@ -97,6 +104,24 @@ async def test_what_was_due_when_it_came_is_not_repeated(
     await bodies(asker, COUNT)
     found = await again(asker, store_config, config, clock, tmp_path / "left")
     assert sorted(found) == list(range(COUNT))
+
+
+async def test_what_was_due_when_it_came_is_delivered_again_where_the_power_took_that(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    """The unit of the message behind it is not forced either, and happens to be there."""
+    asker.broker._stop_clocks()
+    work, root = asker.broker._timed, tmp_path / "left"
+    assert work is not None
+    for number, delay_s in enumerate((10, 600)):
+        await asker.send("T", b"%d" % number, properties={"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"})
+    asker.broker.store.dispatch()
+    clock.ahead_ms += 60 * SECOND_MS
+    await asyncio.to_thread(picture, Path(store_config.root), root)
+    work.run()
+    assert len(await bodies(asker, 1)) == 1
+    shutil.copytree(Path(store_config.root) / "timerlog", root / "timerlog")
+    assert sorted(await from_picture(store_config, config, clock, root, 2)) == [0, 1]
 
 
 async def test_files_that_are_lost_are_made_again(asker: Asker, store_config: StoreConfig, clock: Clock) -> None:

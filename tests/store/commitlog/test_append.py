@@ -1,8 +1,11 @@
 """Appends: the bytes, the limits, the places."""
 
 import errno
+import os
 import random
+import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.record import MessageToStore, decode_record, encode_record
 from tests.store.conftest import Opener
+from tests.store.derived_from_log import check_derived
 from tests.store.small_stores import (
     HOST,
     LONG_TOPIC,
@@ -277,3 +281,66 @@ def test_a_slave_whose_first_file_holds_nothing_may_begin_at_a_later_one(tmp_pat
     assert [path.name for path in Path(config.commitlog_path).iterdir()] == [f"{3000:020d}"]
     assert slave.flush()
     assert slave.shutdown() is False  # no whole record
+
+
+class TakesAPart(QuickDisk):
+    """A disk that has no room for some of the log; it may fail for good then."""
+
+    def __init__(self, room: int, *, breaks: bool) -> None:
+        self.room = room
+        self.is_broken = False
+        self._breaks = breaks
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+        if "commitlog" not in os.readlink(f"/proc/self/fd/{descriptor}"):  # noqa: PTH115 # a descriptor's
+            super().write(descriptor, data, offset)
+            return
+        if self.is_broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().write(descriptor, data[: max(self.room - offset, 0)], offset)
+        if offset + len(data) > self.room:
+            self.is_broken = self._breaks
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def records_of(open_store: Opener, name: str, body: bytes) -> list[bytes]:
+    """The records of a master's log, all of one size."""
+    master = open_store(name=name)
+    return [stored(master, put(master, body=body).physical_offset) for _ in range(3)]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_records_of_a_push_that_failed_do_not_stand_behind_a_log_that_is_shut_down_in_order(
+    open_store: Opener, tmp_path: Path, breaks: bool
+) -> None:
+    first, second, third = records_of(open_store, "master", b"body")
+    config = config_of(tmp_path / "slave", slave=True)
+    slave = opened(config, disk=TakesAPart(2 * len(first) + 9, breaks=breaks))
+    assert slave.put_encoded(0, first)
+    assert not slave.put_encoded(len(first), second + third)
+    assert slave.max_physical_offset == len(first)
+    assert slave.dispatch()
+    assert slave.shutdown() is not breaks  # where the second one stays, the next start takes it in
+    if not breaks:
+        check_derived(config)
+    slave = opened(config)
+    assert slave.max_physical_offset == (1 + breaks) * len(first)
+    assert slave.shutdown()
+    check_derived(config)
+
+
+def test_records_of_a_push_that_failed_do_not_come_back_behind_what_took_their_place(
+    open_store: Opener, tmp_path: Path
+) -> None:
+    first, second, third = records_of(open_store, "master", b"body")
+    other = records_of(open_store, "master_that_lost_its_end", b"ydob")[0]
+    config = config_of(tmp_path / "slave", slave=True)
+    disk = TakesAPart(2 * len(first) + 9, breaks=False)
+    slave = opened(config, disk=disk)
+    assert not slave.put_encoded(0, first + second + third)
+    assert slave.put_encoded(0, other)
+    shutil.copytree(config.root, tmp_path / "killed")
+    slave.shutdown()
+    slave = opened(replace(config, root=str(tmp_path / "killed"), commitlog_path=""))
+    assert slave.max_physical_offset == len(other)
+    slave.shutdown()

@@ -55,7 +55,7 @@ def test_damage_up_to_the_end_of_a_file_becomes_a_blank(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020d}"
     path.write_bytes(b"\xff" * FILE_BYTES)
     file = LogFile(str(path), 0, FILE_BYTES, Disk())
-    assert Quarantine(str(tmp_path), QuickDisk()).bury(file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5)
+    assert not Quarantine(str(tmp_path), QuickDisk()).bury(file, Damage(FILE_BYTES - 50, 50, DamageCode.SIZE), 5)
     assert path.read_bytes()[-50:-42] == (50).to_bytes(4, "big") + bytes.fromhex("cbd43194")
 
 

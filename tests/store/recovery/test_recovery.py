@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.errors import StoreLockedError, StoreSizeError
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived, records
-from tests.store.small_stores import NOW_MS, config_of, cut_log, fill, log_records, opened, put, read_all
+from tests.store.power_loss import SECTOR_BYTES
+from tests.store.small_stores import NOW_MS, NoThreads, config_of, cut_log, fill, log_records, opened, put, read_all
 from tests.store_files import tree
 from tests.torture import rounds
 
@@ -68,6 +70,36 @@ def test_a_log_cut_at_any_byte_of_its_last_record_ends_before_it(
         if byte % 10 == 0:
             check_derived(copy)
         shutil.rmtree(copy.root)
+
+
+@pytest.mark.parametrize("body_bytes", [240, 277], ids=["ends_in_the_sector", "goes_on_in_the_next"])
+def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a_slaves_log(
+    tmp_path: Path, body_bytes: int
+) -> None:
+    master = opened(config_of(tmp_path / "master"))
+    properties = b"KEYS\x01key\x02TAGS\x01tag\x02UNIQ_KEY\x01unique\x02"
+    ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, body_bytes, 400)]
+    whole = bytes(master.log_stretch(0, ends[-1]) or b"")
+    master.shutdown()
+    config = config_of(tmp_path / "slave", slave=True)
+    for forced in range(ends[1] - len(properties), min(ends[1], SECTOR_BYTES), 4):
+        slave = opened(config)
+        assert slave.put_encoded(0, whole[:forced])
+        assert slave.flush()
+        assert slave.put_encoded(forced, whole[forced:])
+        shutil.copytree(config.root, tmp_path / "lost")
+        slave.shutdown()
+        with Path(tmp_path, "lost", "commitlog", f"{0:020d}").open("r+b") as file:
+            file.seek(forced)
+            file.write(bytes(SECTOR_BYTES - forced))
+        lost = replace(config, root=str(tmp_path / "lost"), commitlog_path="")
+        slave = opened(lost)
+        assert slave.max_physical_offset == ends[0], forced
+        assert slave.put_encoded(ends[0], whole[ends[0] :])
+        assert slave.shutdown()
+        check_derived(lost)
+        shutil.rmtree(lost.root)
+        shutil.rmtree(config.root)
 
 
 def test_an_interrupted_batch_is_not_there(tmp_path: Path) -> None:
@@ -382,6 +414,27 @@ def test_a_damaged_end_of_what_was_flushed_is_kept_aside(tmp_path: Path) -> None
     assert Path(store.recovery.quarantined[0]).read_bytes().rstrip(b"\0") == record[:50].rstrip(b"\0")
     assert store.shutdown()
     check_derived(config)
+
+
+def test_what_takes_the_place_of_a_damaged_end_counts_for_the_index_as_it_does_in_a_rebuild(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "store", commitlog_file_bytes=4096, index_entries=10)
+    store = opened(config, threads=NoThreads())
+    for number in range(9):  # which fill an IndexFile
+        put(store, properties=b"KEYS\x01k%d\x02" % number)
+    place = put(store).physical_offset
+    assert put(store, body=bytes(3000)).physical_offset == 4096  # behind a BLANK
+    shutil.copytree(config.root, tmp_path / "left")
+    store.shutdown()
+    left = replace(config, root=str(tmp_path / "left"), commitlog_path="")
+    (Path(left.commitlog_path) / f"{4096:020d}").unlink()
+    with (Path(left.commitlog_path) / f"{0:020d}").open("r+b") as file:
+        file.seek(place + 88)  # its body
+        file.write(b"B")
+    store = opened(left)
+    assert [damage.physical_offset for damage in store.recovery.damages] == [place]
+    assert store.max_physical_offset == 4096
+    assert store.shutdown()
+    check_derived(left)
 
 
 def test_numbers_of_damaged_messages_are_not_given_again(tmp_path: Path) -> None:
