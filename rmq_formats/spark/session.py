@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
 
-_DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later one takes the last's
-_DELTA_SPARKS: Final = ("4.0", "4.1", "4.2")
+DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later one takes the last's
+DELTA_SPARKS: Final = ("4.0", "4.1", "4.2")
 
 _NOT_NEEDED: Final = (
     "io.delta:delta-kernel-api",
@@ -153,7 +153,7 @@ def _connected(url: str, conf: dict[str, str]) -> SparkSession:
 def delta_package(spark_version: str = pyspark.__version__) -> str:
     """Return the Maven coordinates of the Delta that fits a version of Spark."""
     minor = ".".join(spark_version.split(".")[:2])
-    return f"io.delta:delta-spark_{minor if minor in _DELTA_SPARKS else _DELTA_SPARKS[-1]}_2.13:{_DELTA_VERSION}"
+    return f"io.delta:delta-spark_{minor if minor in DELTA_SPARKS else DELTA_SPARKS[-1]}_2.13:{DELTA_VERSION}"
 
 
 def _stop(spark: SparkSession) -> None:

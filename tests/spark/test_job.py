@@ -1,0 +1,20 @@
+"""The shell of jobs: what of an error is told in its one line."""
+
+from typing import Any
+
+import pyspark
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from rmq_formats.spark.job import spark_cause
+
+
+def test_a_library_that_does_not_fit_this_spark_is_told(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    failure = jvm.scala.util.Failure(jvm.java.lang.NoSuchMethodError("'void org.apache.spark.Some.<init>()'"))
+    with pytest.raises(Py4JJavaError) as caught:
+        failure.get()
+    told = spark_cause(caught.value)
+    assert told.startswith(f"a library in the JVM does not fit Spark {pyspark.__version__} (Delta 4.4.0 is built for")
+    assert told.endswith("java.lang.NoSuchMethodError: 'void org.apache.spark.Some.<init>()'")
