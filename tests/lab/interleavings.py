@@ -208,6 +208,7 @@ class Schedule:
 
     def _clean(self) -> None:
         report = self._stepped.store.clean(NOW_MS + _LATER_MS, manually=True)
+        self._model.cleaned_to = self._stepped.store.min_physical_offset
         self._one.step(f"clean: {report}")
 
     def _delete(self) -> None:

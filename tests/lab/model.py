@@ -66,7 +66,6 @@ class Model:
         if not self.messages:
             return
         place = dice.choice(sorted(self.messages))
-        self.cleaned_to = max(self.cleaned_to, store.min_physical_offset)
         low, high = store.min_physical_offset, store.dispatched_offset
         own = self.messages[place]
         there = {offset for offset, message in own.items() if low <= message.physical_offset < high}

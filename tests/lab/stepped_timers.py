@@ -111,4 +111,5 @@ def judge_timers(one: Round, records: Records, now_ms: int, *, all_due: bool) ->
             one.demand(int(message.body.split()[1]) <= now_ms, f"{message.body!r} is delivered at {now_ms} already")
     twice = [body for body, times in delivered.items() if times > 1]
     one.demand(not twice, f"delivered more than once: {twice}")
-    one.demand(not all_due or waiting == delivered.keys(), f"never delivered: {waiting - delivered.keys()}")
+    # A delivery that was forced as little as its message may survive a loss of power that took the message.
+    one.demand(not all_due or waiting <= delivered.keys(), f"never delivered: {waiting - delivered.keys()}")
