@@ -8,32 +8,37 @@ kill adds what is missing.
 import argparse
 import re
 import time
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from rmq_core.cli.access import add_access, take_settings
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.cluster.run import ClusterChoice, ClusterRun, check_choice
+from rmq_formats.lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS, export_parser
+from rmq_formats.lakehouse.command.reports import report_of_cluster, report_of_store, report_of_stores
+from rmq_formats.lakehouse.command.several import StoreExports, StoresRun, brokers_of, look_at_all
 from rmq_formats.lakehouse.delta.log_store import alone
 from rmq_formats.lakehouse.delta.maintain import check_maintenance, maintain
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.files import set_file_sizes
-from rmq_formats.lakehouse.formats import FORMATS, check_installed, table_format
-from rmq_formats.lakehouse.log import check_topics, look
+from rmq_formats.lakehouse.formats import check_installed, table_format
+from rmq_formats.lakehouse.log import StoreLog, check_topics, look
 from rmq_formats.lakehouse.raw import Export, RawExport
-from rmq_formats.lakehouse.run import Bounds, ExportRun
-from rmq_formats.lakehouse.selection import ExportSelection, LeftOut, identify
+from rmq_formats.lakehouse.run import Bounds, ExportRun, repeat
+from rmq_formats.lakehouse.selection import Broker, ExportSelection, LeftOut, identify
 from rmq_formats.lakehouse.spec import TypedTopic, load_spec
 from rmq_formats.lakehouse.table_log import Shape
 from rmq_formats.lakehouse.table_name import in_catalog
 from rmq_formats.lakehouse.typed import TypedExport
 from rmq_formats.read.query import Queue
+from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.job import (
-    EXIT_CLEAN,
-    EXIT_FINDINGS,
     JobParser,
-    job_parser,
+    is_several,
     option_name,
     parsed,
     run_job,
@@ -41,67 +46,26 @@ from rmq_formats.spark.job import (
 from rmq_formats.spark.options import values
 from rmq_formats.storage.segments import commitlog_segments, open_storage
 
-DEFAULT_PARTITIONS: Final = "topic,date"
-_QUEUE_STARTS: Final = {
-    "starting_offsets": "startingOffsets",
-    "starting_offsets_by_timestamp": "startingOffsetsByTimestamp",
-}
-_QUEUE_ENDS: Final = {"ending_offsets": "endingOffsets", "ending_offsets_by_timestamp": "endingOffsetsByTimestamp"}
-_QUEUE_BOUNDS: Final = _QUEUE_STARTS | _QUEUE_ENDS
-_INTERVAL: Final = re.compile(r"[0-9]{1,9} ?(millisecond|second|minute|hour|day)s?", re.ASCII)
+_INTERVAL: Final = re.compile(r"([0-9]{1,9}) ?(millisecond|second|minute|hour|day)s?", re.ASCII)
+_SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
 def parser() -> JobParser:
     """Define the job's arguments."""
-    job = job_parser("export_delta", "Export a RocketMQ store's messages to Delta tables, each exactly once.")
-    job.add_argument("--store", required=True, help="the store's root directory, or a URI")
-    job.add_argument("--table", help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")
-    job.add_argument("--format", choices=FORMATS, default="delta", help="of the tables; default: delta")
-    job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
-                     help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
-    job.add_argument("--table-comment", metavar="TEXT", help="comment of the raw table, when it is created")
-    job.add_argument("--table-property", metavar="KEY=VALUE", action="append", default=[],
-                     help="property of the raw table, when it is created; may come often")  # fmt: skip
-    job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
-    job.add_argument("--dlq-table", help="path of the dead-letter table, for bodies that do not decode")
-    job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
-    what = job.add_argument_group("messages to export")
-    what.add_argument("--topics", help="comma list; default: all but system topics")
-    what.add_argument("--system-topics", action="store_true", help="export system topics, too")
-    what.add_argument("--starting-physical-offset", type=int, default=0, help="bytes, inclusive; default: 0")
-    what.add_argument("--ending-physical-offset", type=int, help="bytes, exclusive; default: the log's end")
-    what.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
-    what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
-    for name in _QUEUE_BOUNDS:
-        what.add_argument(option_name(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
-    what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
-    what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
-                      help="false: skip segments that were deleted before they were exported")  # fmt: skip
-    what.add_argument("--from-offset", type=int, metavar="BYTES",
-                      help="physical offset from which what is missing lands; default: where tables stand")  # fmt: skip
-    how = job.add_argument_group("execution")
-    how.add_argument("--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch")
-    how.add_argument(
-        "--checkpoint",
-        help="checkpoint directory of a stream; --mode batch needs none; default: inside of --table",
-    )
-    how.add_argument("--trigger-interval", default="10 seconds", help="for --mode stream; default: 10 seconds")
-    how.add_argument("--max-bytes-per-trigger", help="log bytes in a micro batch, such as 512m; default: no limit")
-    how.add_argument(
-        "--partition-by", help=f"comma list of columns; default: {DEFAULT_PARTITIONS}; date is that of the store time"
-    )
-    how.add_argument("--cluster-by", help="comma list of columns for liquid clustering, instead of --partition-by")
-    after = job.add_argument_group("maintenance after the export")
-    after.add_argument("--optimize", action="store_true", help="compact small files to 128 MiB, and cluster")
-    after.add_argument("--retention", metavar="DAYS", type=int, help="delete messages stored more than DAYS ago")
-    after.add_argument("--vacuum", metavar="HOURS", type=int, help="delete files unused by versions of the last HOURS")
-    job.set_defaults(typed_topics=None)
+    job = export_parser()
+    add_access(job)
     return job
 
 
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
-    commitlog_segments(*open_storage(given.store))
+    _check_source(given)
+    if given.namesrv is not None:
+        check_cluster(given)
+    elif is_several(given.store):
+        check_several(given)
+    else:
+        commitlog_segments(*open_storage(given.store[0]))
     if given.table is None and given.typed is None:
         raise OptionError("--table or --typed is missing: the tables to export to")
     for name in ("topics", "system_topics", "columns", "partition_by", "cluster_by", "table_comment", "table_property"):
@@ -111,7 +75,8 @@ def check(given: argparse.Namespace) -> None:
         raise OptionError("--dlq-table needs --typed: it takes the bodies that do not decode")
     if given.typed is not None:
         _typed_topics(given)
-    if given.mode != "batch" and given.checkpoint is None and (given.table is None or in_catalog(given.table)):
+    streams = given.mode != "batch" and given.namesrv is None and not is_several(given.store)
+    if streams and given.checkpoint is None and (given.table is None or in_catalog(given.table)):
         raise OptionError(f"--mode {given.mode} without a path as --table needs --checkpoint")
     _check_format(given)
     check_maintenance(given.retention, given.vacuum)
@@ -119,7 +84,7 @@ def check(given: argparse.Namespace) -> None:
         _names(given, name)
     if given.partition_by and given.cluster_by:
         raise OptionError("--partition-by and --cluster-by exclude each other")
-    ends = ("ending_physical_offset", "ending_timestamp", *_QUEUE_ENDS)
+    ends = ("ending_physical_offset", "ending_timestamp", *QUEUE_ENDS)
     if given.mode != "batch" and any(getattr(given, name) is not None for name in ends):
         raise OptionError(f"--mode {given.mode} has no end: leave out --ending-…, or use --mode batch")
     if given.mode != "batch" and given.from_offset is not None:
@@ -133,6 +98,62 @@ def check(given: argparse.Namespace) -> None:
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
         if (getattr(given, name) or 0) < 0:
             raise OptionError(f"{option_name(name)} {getattr(given, name)}: expected a number of bytes, 0 or more")
+
+
+def _check_source(given: argparse.Namespace) -> None:
+    """Refuse options of another kind of source than the one that is given."""
+    if (given.store is None) == (given.namesrv is None):
+        raise OptionError("one of --store and --namesrv is needed: what to export")
+    if given.cluster is not None and (given.store is None or not is_several(given.store)):
+        raise OptionError("--cluster is for several stores that do not tell theirs")
+    if given.namesrv is None:
+        given_settings = [name for name, value in take_settings(dict(vars(given))).items() if value is not None]
+        if given.max_messages_per_trigger is not None or given_settings:
+            raise OptionError("--max-messages-per-trigger, credentials and TLS are for --namesrv")
+
+
+def check_several(given: argparse.Namespace) -> None:
+    """Refuse arguments that cannot be used for several stores; a broken one is found out later, and reported."""
+    brokers_of(find_stores(given.store), given.cluster, given.store_id)
+    _check_loop(given)
+    for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
+        if getattr(given, name):
+            raise OptionError(f"{option_name(name)} takes one store: each log has its own offsets")
+
+
+def _check_loop(given: argparse.Namespace) -> None:
+    """Refuse options of a stream of one store."""
+    if given.checkpoint is not None:
+        raise OptionError("--checkpoint is for streams of one store: the tables have the progress")
+
+
+def check_cluster(given: argparse.Namespace) -> None:
+    """Refuse arguments that cannot be used for a running cluster."""
+    _check_loop(given)
+    if given.max_bytes_per_trigger is not None:
+        raise OptionError("--namesrv takes --max-messages-per-trigger: brokers do not tell the bytes of a queue")
+    if given.starting_physical_offset or given.ending_physical_offset is not None or given.from_offset:
+        raise OptionError("--namesrv: brokers are asked by queue offsets; --from-offset 0 alone can be given")
+    check_choice(cluster_choice(given), selection(given))
+
+
+def cluster_choice(given: argparse.Namespace) -> ClusterChoice:
+    """Build what is exported of a cluster from the arguments. Raises OptionError."""
+    chosen = selection(given)
+    settings = take_settings(dict(vars(given)))
+    asked = {
+        **settings,
+        "namesrv": given.namesrv,
+        "startingTimestamp": given.starting_timestamp,
+        "endingTimestamp": given.ending_timestamp,
+        "failOnDataLoss": given.fail_on_data_loss,
+        "decompress": "false",
+    }
+    options = {name: value for name, value in asked.items() if value is not None}
+    most = None if given.mode == "batch" else parsed(given, "max_messages_per_trigger", values.positive)
+    follows = given.mode == "stream"
+    topics = None if given.table is not None and chosen.topics is None else asked_topics(given)
+    return ClusterChoice(given.namesrv, topics, chosen.left_out, options, given.store_id, most, follows)
 
 
 def _check_format(given: argparse.Namespace) -> None:
@@ -179,7 +200,7 @@ def _check_queues(given: argparse.Namespace) -> None:
     chosen = _names(given, "topics") or ()
     if given.table is None:
         chosen = tuple(topic.topic for topic in _typed_topics(given))
-    for name in _QUEUE_BOUNDS:
+    for name in QUEUE_BOUNDS:
         for topic, queue_id in sorted(_queues(given, name)):
             if topic not in chosen:
                 where = "--topics" if given.table is not None else "the spec"
@@ -202,34 +223,42 @@ def _limits(given: argparse.Namespace) -> dict[str, str]:
     return {} if most is None else {"maxBytesPerTrigger": str(most)}
 
 
-def selection(given: argparse.Namespace) -> ExportSelection:
-    """Build the selection of messages from the arguments."""
+def _interval_s(given: argparse.Namespace) -> float | None:
+    """Return the time between rounds, in seconds; None where they end."""
+    told = _INTERVAL.fullmatch(given.trigger_interval)
+    return int(told[1]) * _SECONDS[told[2]] if told is not None and given.mode == "stream" else None
+
+
+def selection(given: argparse.Namespace, broker: Broker | None = None, path: str | None = None) -> ExportSelection:
+    """Build the selection of messages from the arguments: of the one store, or of a broker and its store."""
+    store = path or given.namesrv or given.store[0]
     topics = _names(given, "topics")
     everything = topics is not None or given.system_topics
     return ExportSelection(
-        store=given.store,
-        store_id=identify(given.store, given.store_id),
+        store=store,
+        store_id=identify(store, given.store_id),
+        broker=broker,
         topics=None if topics is None else tuple(sorted(set(topics))),
         left_out=None if everything else LeftOut(tuple(sorted(SYSTEM_TOPICS)), SYSTEM_TOPIC_PREFIX),
         starting_timestamp=given.starting_timestamp,
         ending_timestamp=given.ending_timestamp,
         starting_physical_offset=given.starting_physical_offset,
         queue_bounds=tuple(
-            (option, getattr(given, name)) for name, option in _QUEUE_BOUNDS.items() if _queues(given, name)
+            (option, getattr(given, name)) for name, option in QUEUE_BOUNDS.items() if _queues(given, name)
         ),
         from_offset=given.from_offset,
     )
 
 
-def exports(given: argparse.Namespace, spark: SparkSession) -> list[Export]:
-    """Build the exports that the arguments ask for."""
+def exports(given: argparse.Namespace, spark: SparkSession, chosen: ExportSelection) -> list[Export]:
+    """Build the exports that the arguments ask for, of the messages of one store."""
     clusters = _names(given, "cluster_by") or ()
     partitions = () if clusters else _names(given, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
-    chosen = selection(given)
     opened = table_format(spark, given.format, _pairs(given, "catalog_option"))
     found: list[Export] = []
     if given.table is not None:
-        comment = given.table_comment or f"messages of the RocketMQ store {chosen.store_id}, one row each"
+        whose = f"store {chosen.store_id}" if chosen.broker is None else f"cluster {chosen.broker.table_id}"
+        comment = given.table_comment or f"messages of the RocketMQ {whose}, one row each"
         more = tuple(_pairs(given, "table_property").items())
         shape, columns = Shape(partitions, clusters, more=more, comment=comment), _names(given, "columns")
         found.append(RawExport(given.table, opened(given.table), chosen, columns, shape))
@@ -237,62 +266,96 @@ def exports(given: argparse.Namespace, spark: SparkSession) -> list[Export]:
     return found
 
 
+def asked_topics(given: argparse.Namespace) -> tuple[str, ...]:
+    """List the topics that the tables ask for by name."""
+    return (*sorted(set(_names(given, "topics") or ())), *(topic.topic for topic in _typed_topics(given)))
+
+
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Export the messages that have not been exported yet."""
+    if given.namesrv is not None:
+        return main_cluster(given, spark)
+    if is_several(given.store):
+        return main_several(given, spark)
     begin = time.perf_counter()
-    log = look(given.store)
-    todo, known = exports(given, spark), log.known_topics()
-    for export in todo:
-        check_topics(spark, log, known, export.selection.topics or ())
+    (store,) = given.store
+    log = look(store)
+    todo, known = exports(given, spark, selection(given)), log.known_topics()
+    check_topics(spark, [log], known, asked_topics(given))
     topics = max(len(export.selection.topics or known) for export in todo)
     set_file_sizes(spark, topics)
     bounds = Bounds(given.ending_physical_offset, given.fail_on_data_loss == "true", topics)
-    run = ExportRun(spark, given.store, todo, bounds)
+    run = ExportRun(spark, store, todo, bounds)
     run.check(log)
     checkpoint = None
     if given.mode != "batch":
         checkpoint = ExportCheckpoint(spark, given.checkpoint or f"{given.table}/_rmq_checkpoint")
-        checkpoint.check(identify(given.store, given.store_id))
-    tables = [table for export in todo for table in export.tables]
-    places = [DeltaPlace(spark, table).directory() for table in tables] if given.format == "delta" else []
-    with alone(spark, places) as run.still_alone:
+        checkpoint.check(identify(store, given.store_id))
+    with alone(spark, _places(given, spark, todo)) as run.still_alone:
         run.prepare()
         if checkpoint is None:
             run.batch(log)
         else:
-            checkpoint.claim(identify(given.store, given.store_id))
+            checkpoint.claim(identify(store, given.store_id))
             interval = None if given.mode == "available-now" else given.trigger_interval
             run.stream(checkpoint, interval, _limits(given))
         for export in todo:
             maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
     torn = log.torn if given.ending_physical_offset is None or given.ending_physical_offset > log.end else 0
-    return _report(given, run, torn, time.perf_counter() - begin)
+    return report_of_store(given, run, torn, time.perf_counter() - begin)
 
 
-def _report(given: argparse.Namespace, run: ExportRun, torn: int, seconds: float) -> tuple[dict[str, Any], int]:
-    progress, total = run.progress, run.progress.total
-    report = {
-        "job": f"export_{given.format}",
-        "store": given.store,
-        "table": given.table,
-        "mode": given.mode,
-        "starting_physical_offset": progress.start,
-        "ending_physical_offset": progress.end,
-        "messages": total.messages,
-        "bytes": total.bytes,
-        "damaged": total.damaged,
-        "undecoded": total.undecoded,
-        "missing_bytes": progress.missing_bytes,
-        "torn_bytes": torn,
-        "files": total.files,
-        "exports": {name: landed.messages for name, landed in progress.landed.items()},
-        "batches": progress.batches,
-        "seconds": round(seconds, 3),
-        "bytes_per_second": round(total.bytes / seconds),
-    }
-    lost = total.undecoded if given.dlq_table is None else 0
-    findings = total.damaged or lost or torn or progress.missing_bytes
-    return report, EXIT_FINDINGS if findings else EXIT_CLEAN
+def _places(given: argparse.Namespace, spark: SparkSession, todo: list[Export]) -> list[str]:
+    """List the directories of Delta tables, of which each exporter may have to have the lease."""
+    tables = [table for export in todo for table in export.tables]
+    return [DeltaPlace(spark, table).directory() for table in tables] if given.format == "delta" else []
+
+
+def main_several(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+    """Export the messages of several stores into common tables."""
+    begin = time.perf_counter()
+    stores = find_stores(given.store)
+    brokers, logs = brokers_of(stores, given.cluster, given.store_id), look_at_all(stores)
+    read = [log for log in logs if isinstance(log, StoreLog)]
+    known = frozenset[str]().union(*(log.known_topics() for log in read))
+    check_topics(spark, read, known, asked_topics(given))
+    topics = len(asked_topics(given) or known)
+    set_file_sizes(spark, topics)
+    bounds = Bounds(None, given.fail_on_data_loss == "true", topics)
+    parts = []
+    for store, broker, log in zip(stores, brokers, logs, strict=True):
+        todo = exports(given, spark, selection(given, broker, store.path))
+        own = ExportRun(spark, store.path, todo, bounds)
+        found = log if isinstance(log, StoreLog) else None
+        parts.append(StoreExports(store, broker, todo, own, found, None if isinstance(log, StoreLog) else log))
+    run = StoresRun(parts)
+    run.check()
+    with alone(spark, _places(given, spark, list(parts[0].exports))) as still_alone:
+        for part in parts:
+            part.run.still_alone = still_alone
+        run.prepare()
+        limit = None if given.mode == "batch" else parsed(given, "max_bytes_per_trigger", values.size)
+        repeat(partial(run.follow if given.mode == "stream" else run.land, limit), _interval_s(given))
+        for export in parts[0].exports:
+            maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+    return report_of_stores(given, run, time.perf_counter() - begin)
+
+
+def main_cluster(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+    """Export the messages of a running cluster."""
+    begin = time.perf_counter()
+
+    def make(broker: Broker) -> list[Export]:
+        return exports(given, spark, selection(given, broker))
+
+    run = ClusterRun(spark, cluster_choice(given), make)
+    run.prepare()
+    todo = list(run.parts[0].exports)
+    with alone(spark, _places(given, spark, todo)) as run.still_alone:
+        repeat(run.land, _interval_s(given))
+        for export in todo:
+            maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+    return report_of_cluster(given, run, time.perf_counter() - begin)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq_core.cli.access import take_access
+from rmq_core.cli.access import add_access, take_access
 from rmq_core.client.access import Access
 from rmq_core.client.errors import ClientError
 from rmq_core.remoting.errors import RemotingError
@@ -75,12 +75,7 @@ def parser() -> JobParser:
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")
     job.add_argument("--checkpoint", metavar="DIR", help="directory that keeps the progress; a later run resumes there")
     job.add_argument("--store-id", help="store name in the property RMQ_ORIGIN; default: its path")
-    job.add_argument("--credentials", metavar="FILE", help="accessKey, secretKey and more; a file of mode 600")
-    job.add_argument("--access-key", metavar="K", help="the access key; default: RMQ_ACCESS_KEY")
-    job.add_argument("--secret-key-file", metavar="FILE", help="has the secret key, mode 600; default: RMQ_SECRET_KEY")
-    job.add_argument("--tls", action="store_true", help="speak TLS with name servers and brokers")
-    job.add_argument("--tls-ca", metavar="FILE", help="PEM of the authorities to trust; default: the system's")
-    job.add_argument("--tls-insecure", action="store_true", help="do not check the servers' certificates")
+    add_access(job)
     job.add_argument("--dry-run", action="store_true", help="count the messages, send none")
     return job
 
@@ -170,7 +165,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     replay = replay_of(given)
     if topics := _query(given).named_topics:
         log = look(given.store)
-        check_topics(spark, log, log.known_topics(), tuple(sorted(topics)))
+        check_topics(spark, [log], log.known_topics(), tuple(sorted(topics)))
     found = count(replay)
     done = found
     if not given.dry_run and given.to_namesrv is not None:

@@ -1,5 +1,6 @@
 """The options of commands that talk to a cluster: credentials and TLS. A secret is no argument: ps shows those."""
 
+from argparse import ArgumentParser
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -40,6 +41,16 @@ def access_parameters() -> list[Parameter]:
     ]
 
 
+def add_access(job: ArgumentParser) -> None:
+    """Add the options to the arguments of a job."""
+    job.add_argument("--credentials", metavar="FILE", help="accessKey, secretKey and more; a file of mode 600")
+    job.add_argument("--access-key", metavar="K", help="the access key; default: RMQ_ACCESS_KEY")
+    job.add_argument("--secret-key-file", metavar="FILE", help="has the secret key, mode 600; default: RMQ_SECRET_KEY")
+    job.add_argument("--tls", action="store_true", help="speak TLS with name servers and brokers")
+    job.add_argument("--tls-ca", metavar="FILE", help="PEM of the authorities to trust; default: the system's")
+    job.add_argument("--tls-insecure", action="store_true", help="do not check the servers' certificates")
+
+
 def take_access(given: dict[str, Any]) -> "Access":
     """Take the options out of a command's arguments, and build the access of them and of the environment.
 
@@ -48,10 +59,15 @@ def take_access(given: dict[str, Any]) -> "Access":
     """
     from rmq_core.client.access import access_from  # noqa: PLC0415 # --help does not need it
 
+    return access_from(take_settings(given))
+
+
+def take_settings(given: dict[str, Any]) -> dict[str, str | None]:
+    """Take the options out of a command's arguments, as settings by name; None is not given."""
     values = {_SETTINGS[name]: given.pop(name) for name in _OPTIONS}
     values["useTLS"] = "true" if values["useTLS"] else None
     values["tls.client.authServer"] = "false" if values["tls.client.authServer"] else None
-    return access_from(values)
+    return values
 
 
 def with_access(command: Callable[..., int]) -> Callable[..., int]:

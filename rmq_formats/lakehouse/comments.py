@@ -25,6 +25,8 @@ COMMENTS: Final = {
     "reconsume_times": "how often it was consumed again",
     "prepared_transaction_offset": "physical offset of a transaction's half message, in bytes; else 0",
     "body_crc": "CRC32 of the body in the log",
+    "cluster": "name of the broker's cluster",
+    "broker_name": "name of the broker; with cluster and physical_offset it is one message",
     "version": "of the record's layout: 1, or 2 for long topics",
     "date": "day of store_timestamp, UTC",
     "reason": "why the body does not decode",

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -109,28 +110,29 @@ def look(store: str) -> StoreLog:
     return StoreLog(store, storage, root, tuple(segments), end, torn_bytes(storage, segments, end))
 
 
-def check_topics(spark: SparkSession, log: StoreLog, known: frozenset[str], topics: tuple[str, ...]) -> None:
-    """Refuse topics that the store does not have; the log is scanned for those that neither queues nor config name.
+def check_topics(spark: SparkSession, logs: Sequence[StoreLog], known: frozenset[str], topics: tuple[str, ...]) -> None:
+    """Refuse topics that no store has; the logs are scanned for those that neither queues nor config name.
 
     Args:
         spark: session that scans.
-        log: of the store.
-        known: its ``known_topics``, which are computed anew at each call.
+        logs: of the stores.
+        known: their ``known_topics``, which are computed anew at each call.
         topics: topics asked for.
 
     Raises:
         OptionError: naming them.
     """
-    unknown = [topic for topic in topics if topic not in known]
-    if not unknown:
-        return
-    scanned = ExportSelection(log.store, log.store, tuple(unknown)).batch(
-        spark, log.segments[0].start_offset, log.end, {"columns": "topic"}
-    )
-    found = {row.topic for row in scanned.distinct().collect()}
-    lacking = [topic for topic in unknown if topic not in found]
+    lacking = [topic for topic in topics if topic not in known]
+    for log in logs:
+        if lacking:
+            scanned = ExportSelection(log.store, log.store, tuple(lacking)).batch(
+                spark, log.segments[0].start_offset, log.end, {"columns": "topic"}
+            )
+            found = {row.topic for row in scanned.distinct().collect()}
+            lacking = [topic for topic in lacking if topic not in found]
     if lacking:
-        raise OptionError(f"{log.store}: has no topic {', '.join(map(repr, lacking))}")
+        stores = ", ".join(log.store for log in logs)
+        raise OptionError(f"{stores}: has no topic {', '.join(map(repr, lacking))}")
 
 
 def check_log(log: StoreLog, exported: int, mark: str | None, table: str) -> None:

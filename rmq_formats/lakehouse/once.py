@@ -1,13 +1,17 @@
 """Exactly-once appends of log rows to a table, by transaction versions that hold physical offsets.
 
+A table has the rows of one store, or those of several brokers: then each broker has transaction versions of its own,
+and one transaction may land the rows of many.
+
 A transaction version holds the physical offset up to which a selection has landed. It is read in the very
 transaction that adds the rows and sets it, and that fails if another export has set it meanwhile: then the rows
 are selected again, from where that one ended. So a killed run leaves all or nothing, a run that is repeated adds
 only what has not landed, and of two that race each row is landed by one.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -21,8 +25,13 @@ from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.standing import Standing, last_note, standing
 from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, Shape, TableLog, TableSnapshot
+from rmq_formats.spark.live.plan import Span
+from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
 STORE_PROPERTY: Final = "rmq.store"
+CLUSTER_PROPERTY: Final = "rmq.cluster"
+PULLED_END: Final = "pulled_end"
+_BROKERS: Final = "brokers"
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 
 Finish = Callable[[DataFrame], DataFrame]
@@ -30,7 +39,7 @@ Finish = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One attempt to append the rows that have not landed yet.
+    """One attempt to append the rows of a store that have not landed yet.
 
     Attributes:
         transaction: transaction that has read up to where the table has landed.
@@ -38,23 +47,90 @@ class Turn:
         end: exclusive.
         shared: whether the table may hold some of the rows already: other selections' exports have landed in it,
             or these are landed again.
+        app_id: of the transaction version that tells how far the rows have landed.
         versions: transaction versions to commit.
-        note: what the commit says of the log; see ``LogMark``.
+        note: what the commit says of the log; see ``StoreLog.mark``.
+        broker: identifier of the broker in a commit's note; None where the table has one store.
+        spans: of queues of a running broker, instead of physical offsets.
     """
 
     transaction: AppendTransaction
     begin: int
     end: int
     shared: bool
+    app_id: str
     versions: Mapping[str, int]
     note: str | None
+    broker: str | None
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def owes(self) -> bool:
+        """Whether there may be rows to append."""
+        return self.begin < self.end or bool(self.spans)
 
 
-Write = Callable[[Turn], Appended]
+Choose = Callable[[AppendTransaction], Turn | None]
+Write = Callable[[Mapping[int, Turn]], Appended]
+
+
+def land_together(path: str, log: TableLog, choose: Sequence[Choose], write: Write) -> Appended:
+    """Land rows of several brokers in one transaction.
+
+    Args:
+        path: of the table.
+        log: of the table.
+        choose: gives the turn of each broker in a transaction; None if it has nothing to land.
+        write: appends the rows of the turns, by their places in ``choose``; called again after a lost race.
+
+    Raises:
+        StoreError: each attempt lost a commit conflict, or the table does not hold what has landed in it.
+    """
+    for _ in range(ATTEMPTS):
+        transaction = log.begin_append()
+        found = ((number, one(transaction)) for number, one in enumerate(choose))
+        turns = {number: turn for number, turn in found if turn is not None}
+        if not turns:
+            return Appended()
+        try:
+            return write(turns) if any(turn.owes for turn in turns.values()) else acknowledge(list(turns.values()))
+        except log.conflicts:
+            continue
+    raise StoreError(f"{path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
+
+
+def commit_files(turns: Sequence[Turn], files: Sequence[str], told: Mapping[str, int]) -> None:
+    """Commit files of the rows of several turns of one transaction; see ``AppendTransaction.append_files``."""
+    versions = {app_id: version for turn in turns for app_id, version in turn.versions.items()}
+    turns[0].transaction.append_files(files, told, versions, note_of(turns))
+
+
+def acknowledge(turns: Sequence[Turn]) -> Appended:
+    """Commit that the table holds what it is to hold."""
+    commit_files(turns, [], {})
+    return Appended(committed=True)
+
+
+def note_of(turns: Sequence[Turn]) -> str | None:
+    """Join what a commit says of the logs: that of one store as it is, those of several brokers by broker."""
+    if turns[0].broker is None:
+        return turns[0].note
+    return json.dumps({_BROKERS: {turn.broker: turn.note for turn in turns}})
+
+
+def own_note(note: str | None, broker: str | None) -> str | None:
+    """Return what a commit says of the log of one broker; see ``note_of``."""
+    if broker is None or note is None:
+        return note
+    try:
+        found = json.loads(note)[_BROKERS][broker]
+    except (ValueError, TypeError, KeyError):  # another program's metadata
+        return None
+    return found if isinstance(found, str) else None
 
 
 class ExactlyOnceTable:
-    """Table into which rows of one store are landed exactly once.
+    """Table into which rows of one store, or of one of several brokers, are landed exactly once.
 
     Args:
         path: of the table, or its name in a catalog.
@@ -62,18 +138,27 @@ class ExactlyOnceTable:
         selection: which of the store's messages this export lands in it.
         shape: see ``Shape``.
         offset: its column of physical offsets.
+        broker_columns: its columns of cluster and broker, where it has those of several brokers.
     """
 
     def __init__(
-        self, path: str, log: TableLog, selection: ExportSelection, shape: Shape, offset: str = "physical_offset"
+        self,
+        path: str,
+        log: TableLog,
+        selection: ExportSelection,
+        shape: Shape,
+        offset: str = "physical_offset",
+        broker_columns: tuple[str, str] = (CLUSTER, BROKER_NAME),
     ) -> None:
         self.path = path
-        self._selection = selection
+        self.selection = selection
         self.app_id = selection.app_id
+        self.broker_id = None if selection.broker is None else selection.broker.id
         self._shape = shape
         self.offset = offset
-        self._log = log
-        self._found: dict[tuple[int, int], Standing] = {}  # of the version looked at last
+        self.broker_columns = broker_columns
+        self.log = log
+        self._found: dict[tuple[str, int, int], Standing] = {}  # of the version looked at last
 
     def exported_end(self) -> int:
         """Return the physical offset where the rows to land begin; -1 if nothing has landed yet.
@@ -83,10 +168,10 @@ class ExactlyOnceTable:
         """
         return self._begin(self.standing())
 
-    def standing(self) -> Standing:
-        """Find how far the selection has landed in the newest version of the table."""
-        snapshot = self._log.snapshot()
-        return Standing(-1, -1) if snapshot.version < 0 else self._standing(snapshot)
+    def standing(self, app_id: str | None = None) -> Standing:
+        """Find how far the selection has landed in the newest version of the table; see ``standing_in``."""
+        snapshot = self.log.snapshot()
+        return Standing(-1, -1) if snapshot.version < 0 else self.standing_in(snapshot, app_id or self.app_id)
 
     def check_log(self, log: StoreLog) -> None:
         """Refuse a log that is not the one that the table was exported from; unless it is to be landed again.
@@ -101,7 +186,7 @@ class ExactlyOnceTable:
             last = self._last_note()
             if last != found.note:
                 check_log(log, marked_end(last), last, self.path)
-        elif self._log.exists():
+        elif self.log.exists():
             known = look(log.store)
             if max(found.claimed or 0, marked_end(self._last_note())) > known.end and self._has_rows_behind(known.end):
                 raise StoreError(
@@ -110,24 +195,57 @@ class ExactlyOnceTable:
 
     def _last_note(self) -> str | None:
         """What the last commit of any selection says of the log; they share the table's offsets."""
-        snapshot = self._log.snapshot()
-        return last_note(snapshot, snapshot.version, f"{self._selection.lock_id}:")
+        snapshot = self.log.snapshot()
+        return own_note(last_note(snapshot, snapshot.version, f"{self.selection.lock_id}:"), self.broker_id)
 
     def _has_rows_behind(self, end: int) -> bool:
-        held = self._log.offsets(self._log.snapshot().version, self.offset)
+        held = self._held(self.log.snapshot().version)
         return held is not None and not held.where(F.col(self.offset) >= end).isEmpty()
 
-    def _standing(self, snapshot: TableSnapshot) -> Standing:
-        known = snapshot.transaction_version(self.app_id)
-        if (snapshot.version, known) not in self._found:
-            mine = any(name.startswith(self._selection.lock_id) for name in snapshot.app_ids())
+    def _held(self, version: int) -> DataFrame | None:
+        """Read the physical offsets of the store's rows in a version; None if there are no rows."""
+        broker = self.selection.broker
+        if broker is None:
+            return self.log.rows(version, [self.offset])
+        held = self.log.rows(version, [self.offset, *self.broker_columns])
+        cluster, name = (F.col(column) for column in self.broker_columns)
+        return None if held is None else held.where((cluster == broker.cluster) & (name == broker.name))
+
+    def standing_in(self, snapshot: TableSnapshot, app_id: str) -> Standing:
+        """Find how far the selection has landed in a version, by its transaction identifier of stores or of queues."""
+        known = snapshot.transaction_version(app_id)
+        key = (app_id, snapshot.version, known)
+        if key not in self._found:
+            mine = any(map(self.is_of_store, snapshot.app_ids()))
             is_complete = mine and not snapshot.drops_transactions()
-            found = standing(snapshot, snapshot.version, self.app_id, known, is_complete=is_complete)
-            self._found = {(snapshot.version, known): found}
-        return self._found[snapshot.version, known]
+            found = standing(snapshot, snapshot.version, app_id, known, is_complete=is_complete)
+            newest = {other: one for other, one in self._found.items() if other[0] != app_id}
+            self._found = {**newest, key: replace(found, note=own_note(found.note, self.broker_id))}
+        return self._found[key]
+
+    @property
+    def queues_id(self) -> str:
+        """Transaction identifier of what was pulled from the selection's queues; see ``cluster.queues``."""
+        return f"{self.app_id}:queues"
+
+    def _pulled_end(self, snapshot: TableSnapshot) -> int:
+        """Return a physical offset behind which nothing was pulled from queues; 0 if nothing was at all."""
+        if self.selection.broker is None:
+            return 0
+        found = self.standing_in(snapshot, self.queues_id)
+        if found.claimed is not None and found.claimed < 0:
+            return 0
+        try:
+            return int(json.loads(found.note or "")[PULLED_END])
+        except (ValueError, TypeError, KeyError):  # it is unknown
+            return 1 << 62
+
+    def is_of_store(self, app_id: str) -> bool:
+        """Return whether an application id is that of any selection of the store."""
+        return app_id == self.selection.lock_id or app_id.startswith(f"{self.selection.lock_id}:")
 
     def _begin(self, found: Standing) -> int:
-        asked = self._selection.from_offset
+        asked = self.selection.from_offset
         if asked is None:
             if found.fault is not None:
                 raise StoreError(f"{self.path}: {found.fault}")
@@ -139,7 +257,7 @@ class ExactlyOnceTable:
     @property
     def lands_again(self) -> bool:
         """Whether rows may be in the table already, and are to be left out then."""
-        return self._selection.from_offset is not None
+        return self.selection.from_offset is not None
 
     def check(self, schema: StructType) -> None:
         """Refuse a table of another store, or of another layout.
@@ -147,89 +265,89 @@ class ExactlyOnceTable:
         Raises:
             StoreError: naming what does not fit.
         """
-        if not self._log.exists():
+        if not self.log.exists():
             return
-        found = self._log.configuration()
-        owner, store = found.get(STORE_PROPERTY), self._selection.store_id
-        if owner is None:
-            raise StoreError(f"{self.path}: a table that no export wrote; give another --table")
-        if owner != store:
-            raise StoreError(
-                f"{self.path}: holds the messages of {owner}, not of {store}; "
-                "give another --table, or --store-id if the store has moved"
-            )
+        found = self.log.configuration()
+        self._check_owner(found)
         for name, wanted in self._shape.properties:
             if found.get(name) != wanted:
                 raise StoreError(f"{self.path}: its {name} is {found.get(name) or 'none'}, not {wanted or 'none'}")
-        partitions = ",".join(self._log.partition_columns())
+        partitions = ",".join(self.log.partition_columns())
         if partitions != ",".join(self._shape.partitions):
             wanted = ",".join(self._shape.partitions)
             raise StoreError(f"{self.path}: is partitioned by {partitions or 'nothing'}, not {wanted or 'nothing'}")
         self._check_columns(schema)
 
+    def _owner(self) -> tuple[str, str]:
+        """Return the table property that tells whose messages the table has, and its value."""
+        broker = self.selection.broker
+        if broker is None:
+            return STORE_PROPERTY, self.selection.store_id
+        return CLUSTER_PROPERTY, broker.table_id
+
+    def _check_owner(self, found: Mapping[str, str]) -> None:
+        owners = {name: found[name] for name in (STORE_PROPERTY, CLUSTER_PROPERTY) if name in found}
+        name, wanted = self._owner()
+        if not owners:
+            raise StoreError(f"{self.path}: a table that no export wrote; give another --table")
+        if name not in owners:
+            (owner,) = owners.values()
+            kinds = {STORE_PROPERTY: f"one store, {owner}", CLUSTER_PROPERTY: f"the brokers of {owner}"}
+            other = "of several brokers" if name == CLUSTER_PROPERTY else f"of one store, {wanted}"
+            kind = kinds[next(iter(owners))]
+            raise StoreError(f"{self.path}: is the table of {kind}, not {other}; give another --table")
+        if owners[name] != wanted:
+            raise StoreError(
+                f"{self.path}: holds the messages of {owners[name]}, not of {wanted}; give another --table, "
+                f"or --store-id if {'the store has moved' if name == STORE_PROPERTY else 'the name has changed'}"
+            )
+
     def _check_columns(self, schema: StructType) -> None:
-        found = misfit(self._log.schema(), self._log.stored(schema))
+        found = misfit(self.log.schema(), self.log.stored(schema))
         if found is not None:
             name, there, wanted = found
             raise StoreError(f"{self.path}: its column {name} is {there.simpleString()}, not {wanted.simpleString()}")
 
     def prepare(self, schema: StructType) -> None:
         """Create the table if there is none, and add the columns that it lacks."""
-        if not self._log.exists():
-            own = {**dict(self._shape.more), **dict(self._shape.properties), STORE_PROPERTY: self._selection.store_id}
-            self._log.create(schema, self._shape, own)
+        if not self.log.exists():
+            own = {**dict(self._shape.more), **dict(self._shape.properties), **dict([self._owner()])}
+            self.log.create(schema, self._shape, own)
         self.check(schema)
-        if any(missing(self._log.schema(), schema)):
-            self._log.add_columns(schema)
+        if any(missing(self.log.schema(), schema)):
+            self.log.add_columns(schema)
 
-    def land(self, write: Write, end: int, log: StoreLog) -> Appended:
-        """Land the rows not landed yet of the records that begin before ``end``, a physical offset.
-
-        Args:
-            write: appends the rows; called again after a lost race.
-            end: exclusive.
-            log: the log, of which the commit notes a mark.
-
-        Raises:
-            StoreError: each attempt lost a commit conflict, or the table does not hold what has landed in it.
-        """
-        for _ in range(ATTEMPTS):
-            turn = self._turn(end, log)
-            if turn is None:
-                return Appended()
-            try:
-                return write(turn) if turn.begin < turn.end else _acknowledge(turn)
-            except self._log.conflicts:
-                continue
-        raise StoreError(f"{self.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
+    def choose(self, end: int, log: StoreLog) -> Choose:
+        """Return what begins an attempt to land the records that begin before ``end`` in a transaction."""
+        return lambda transaction: self._turn(transaction, end, log)
 
     def force(self) -> None:
         """Force what was committed by other means than ``land``."""
-        self._log.force()
+        self.log.force()
 
-    def settle(self, end: int, log: StoreLog) -> None:
-        """Set the transaction version alone; see ``land``."""
-        self.land(_acknowledge, end, log)
+    def settle(self, choose: Choose) -> None:
+        """Set the transaction versions of a turn alone."""
+        land_together(self.path, self.log, [choose], lambda turns: acknowledge(list(turns.values())))
 
-    def _turn(self, end: int, log: StoreLog) -> Turn | None:
+    def _turn(self, transaction: AppendTransaction, end: int, log: StoreLog) -> Turn | None:
         """Begin an attempt; None if nothing is left to land."""
-        selection = self._selection
-        transaction = self._log.begin_append()
+        selection = self.selection
         transaction.watch(selection.app_id)
         transaction.watch(selection.lock_id)
         snapshot = transaction.snapshot
-        found = self._standing(snapshot)
+        found = self.standing_in(snapshot, self.app_id)
         first = self._begin(found)
         if end < first or (end == first and not self.lands_again):
             return None
-        own = {selection.app_id, selection.lock_id}
-        others = any(name.startswith(selection.lock_id) and name not in own for name in snapshot.app_ids())
-        shared = self.lands_again or others or snapshot.drops_transactions()
+        own = {selection.app_id, selection.lock_id, self.queues_id}
+        others = any(self.is_of_store(name) and name not in own for name in snapshot.app_ids())
+        pulled_end = self._pulled_end(snapshot)
+        shared = self.lands_again or others or max(first, 0) < pulled_end or snapshot.drops_transactions()
         # Behind the end of a log that is not the one that was exported nothing has landed.
         landed = found.landed if log.reaching(found.landed).has(found.landed, found.note) else end
         versions = {selection.app_id: max(end, landed), selection.lock_id: snapshot.version + 1}
         begin = max(first, selection.starting_physical_offset)
-        return Turn(transaction, begin, end, shared, versions, log.mark(end))
+        return Turn(transaction, begin, end, shared, self.app_id, versions, log.mark(end), self.broker_id)
 
     def append(self, turn: Turn, frame: DataFrame, finish: Finish = lambda frame: frame) -> Appended:
         """Append rows by Spark, and commit them with the turn's transaction versions.
@@ -240,22 +358,18 @@ class ExactlyOnceTable:
             finish: builds the table's columns of the rows to append.
         """
         owed = self._without_landed(frame, turn) if turn.shared else frame
-        return turn.transaction.append(finish(owed), turn.versions, turn.note)
+        return turn.transaction.append(finish(owed), turn.versions, note_of([turn]))
 
     def layout(self, codec: str) -> Layout | None:
         """Return how tasks write Parquet files; None if the rows have to go through Spark."""
-        return self._log.layout(self._shape, codec)
+        return self.log.layout(self._shape, codec)
 
     def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:
         """Remove rows that the table has."""
-        held = self._log.offsets(turn.transaction.snapshot.version, self.offset)
+        held = self._held(turn.transaction.snapshot.version)
         if held is None:
             return frame
-        there = held.where(F.col(self.offset).between(turn.begin, turn.end - 1))
+        there = held.select(self.offset)
+        if not turn.spans:
+            there = there.where(F.col(self.offset).between(turn.begin, turn.end - 1))
         return frame.join(there, self.offset, "left_anti").select(*frame.columns)
-
-
-def _acknowledge(turn: Turn) -> Appended:
-    """Commit that the table holds what it is to hold."""
-    turn.transaction.append_files([], {}, turn.versions, turn.note)
-    return Appended(committed=True)

@@ -1,23 +1,32 @@
 """Raw table: the columns of ``rmq_commitlog`` unchanged, and the date of the store time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Protocol
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
 
-from rmq_formats.errors import OptionError
+from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.comments import commented
 from rmq_formats.lakehouse.files import may_write_apart
 from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn
+from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn, commit_files, land_together
 from rmq_formats.lakehouse.parquet import CODECS, Layout
-from rmq_formats.lakehouse.raw_files import DATE, ERROR, FilesJob, write_files
-from rmq_formats.lakehouse.records import Records
+from rmq_formats.lakehouse.raw_files import (
+    DATE,
+    ERROR,
+    FilesTask,
+    TaskFiles,
+    TaskRows,
+    write_files,
+    write_files_of_brokers,
+)
 from rmq_formats.lakehouse.selection import ExportSelection
-from rmq_formats.lakehouse.table_log import Appended, Shape, TableLog
+from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, Shape, TableLog
+from rmq_formats.spark.job import spark_cause
 from rmq_formats.spark.options import schemas
 
 _NEEDED: Final = ("physical_offset", "size", "store_timestamp", ERROR)
@@ -52,6 +61,40 @@ class Landed:
 Counted = tuple[Appended, Landed]
 
 
+class Owed(Protocol):
+    """What an export is to land: rows of a store's log, or of a broker's queues."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        ...
+
+    @property
+    def topics(self) -> int:
+        """Number of topics at most, for the size of files."""
+        ...
+
+    def choose(self, table: ExactlyOnceTable) -> Choose:
+        """Return what begins an attempt to land those rows that the table does not have."""
+        ...
+
+    def tasks(self, turn: Turn) -> tuple[Sequence[TaskRows], int]:
+        """Plan the turn's rows as tasks, and the bytes that these read; no topics are left out yet."""
+        ...
+
+    def frame_of(self, turn: Turn) -> DataFrame:
+        """Read the turn's rows as a DataFrame."""
+        ...
+
+    def frame_for(self, tables: Sequence[ExactlyOnceTable]) -> DataFrame:
+        """Read the rows that any of some tables is owed."""
+        ...
+
+    def is_of(self, turn: Turn) -> Column:
+        """Return the condition under which a row of ``frame_for`` is the turn's."""
+        ...
+
+
 class Export(Protocol):
     """Interface of an export, which lands a selection of a store's messages in tables of its own."""
 
@@ -80,7 +123,12 @@ class Export(Protocol):
         """Return the physical offset where the rows to land begin; -1 if nothing has landed. Raises StoreError."""
         ...
 
-    def land(self, records: Records) -> Landed:
+    @property
+    def exactly_once(self) -> Sequence[ExactlyOnceTable]:
+        """The tables, as ``once`` has them."""
+        ...
+
+    def land(self, records: Owed) -> Landed:
         """Land those of the records that have not landed yet."""
         ...
 
@@ -99,15 +147,18 @@ class RawExport:
     def __init__(
         self, path: str, log: TableLog, selection: ExportSelection, columns: Sequence[str] | None, shape: Shape
     ) -> None:
-        layout = [name for name in (*shape.partitions, *shape.clusters) if name != DATE]
-        wanted = None if columns is None else tuple(dict.fromkeys([*columns, *_NEEDED, "topic", *layout]))
+        told = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
+        layout = [name for name in (*shape.partitions, *shape.clusters) if name not in (DATE, *told)]
+        asked = [name for name in columns or () if name not in told]
+        wanted = None if columns is None else tuple(dict.fromkeys([*asked, *_NEEDED, "topic", *layout]))
         source = schemas.project(schemas.COMMITLOG, wanted)
         self.name = "raw"
         self.tables = {path: "store_timestamp"}
         self.selection = selection
         self._source = source
         kept = [field for field in source if field.name != ERROR]
-        self._schema = commented(StructType([*kept, StructField(DATE, DateType())]))
+        brokers = [StructField(name, StringType()) for name in told]
+        self._schema = commented(StructType([*kept, *brokers, StructField(DATE, DateType())]))
         for name in shape.partitions + shape.clusters:
             if name not in self._schema.fieldNames():
                 raise OptionError(f"unknown column {name!r}; there are {', '.join(self._schema.fieldNames())}")
@@ -116,7 +167,7 @@ class RawExport:
         )
         stats += tuple(name for name in shape.clusters if name not in stats)
         self._shape = replace(shape, stats=stats)
-        self._table = ExactlyOnceTable(path, log, selection, self._shape)
+        self.table = ExactlyOnceTable(path, log, selection, self._shape)
 
     def source_options(self) -> dict[str, str]:
         """Return the options that select the wanted columns."""
@@ -124,60 +175,63 @@ class RawExport:
 
     def check(self) -> None:
         """Refuse a table of another store, or of other columns. Raises StoreError."""
-        self._table.check(self._schema)
+        self.table.check(self._schema)
 
     def check_log(self, log: StoreLog) -> None:
         """See ``Export``."""
-        self._table.check_log(log)
+        self.table.check_log(log)
 
     def prepare(self) -> None:
         """Create the table."""
-        self._table.prepare(self._schema)
+        self.table.prepare(self._schema)
 
     def exported_end(self) -> int:
         """See ``Export``."""
-        return self._table.exported_end()
+        return self.table.exported_end()
 
-    def land(self, records: Records) -> Landed:
+    @property
+    def exactly_once(self) -> Sequence[ExactlyOnceTable]:
+        """See ``Export``."""
+        return [self.table]
+
+    def land(self, records: Owed) -> Landed:
         """See ``Export``."""
         counted = Landed()
 
-        def write(turn: Turn) -> Appended:
+        def write(turns: Mapping[int, Turn]) -> Appended:
             nonlocal counted
-            added, counted = self._files(records, turn) or self._rows(records, turn)
+            added, counted = self._files(records, turns[0]) or self._rows(records, turns[0])
             return added
 
-        added = self._table.land(write, records.end, records.log)
+        added = land_together(self.table.path, self.table.log, [records.choose(self.table)], write)
         return replace(counted, messages=added.rows, files=added.files) if added.committed else Landed()
 
-    def _files(self, records: Records, turn: Turn) -> Counted | None:
+    def _files(self, records: Owed, turn: Turn) -> Counted | None:
         """Let the tasks write Parquet files; None where the rows have to go through Spark."""
-        spark, layout = records.spark, None if turn.shared else self._layout(records.spark)
+        spark, layout = records.spark, None if turn.shared else self.layout(records.spark)
         if layout is None:
             return None
-        given, plan = records.plan(turn.begin)
-        if not may_write_apart(records.topics, plan.scanned_bytes, len(plan.tasks)):
+        tasks, scanned_bytes = self.tasks(records, turn, layout)
+        if not may_write_apart(records.topics, scanned_bytes, len(tasks)):
             return None
-        read = replace(given.read, columns=tuple(self._source.fieldNames()))
-        written = write_files(spark, FilesJob(given.path, read, self.selection.left_out, layout), plan.tasks)
-        files = [file for task in written for file in task.files]
-        added = Appended(sum(file.rows for file in files), len(files), committed=True)
-        told = {
-            "numFiles": added.files,
-            "numOutputRows": added.rows,
-            "numOutputBytes": sum(file.bytes for file in files),
-        }
-        turn.transaction.append_files([file.action for file in files], told, turn.versions, turn.note)
-        bytes_, damaged = sum(task.bytes for task in written), sum(task.damaged for task in written)
-        return added, Landed(bytes=bytes_, damaged=damaged)
+        written = write_files(spark, tasks)
+        added = _commit([turn], written)
+        return added, _counted(written)
 
-    def _layout(self, spark: SparkSession) -> Layout | None:
+    def tasks(self, records: Owed, turn: Turn, layout: Layout) -> tuple[list[FilesTask], int]:
+        """Plan the tasks that write the turn's rows as files, and the bytes that they scan."""
+        rows, scanned_bytes = records.tasks(turn)
+        columns, selection = tuple(self._source.fieldNames()), self.selection
+        tasks = [FilesTask(own, columns, selection.broker, selection.left_out, layout) for own in rows]
+        return tasks, scanned_bytes
+
+    def layout(self, spark: SparkSession) -> Layout | None:
         """Return where and how tasks write files; None where they cannot."""
         codec = CODECS.get(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")).lower())
         plain = all(self._schema[name].dataType in _PLAIN_PARTITIONS for name in self._shape.partitions)
-        return None if codec is None or not plain else self._table.layout(codec)
+        return None if codec is None or not plain else self.table.layout(codec)
 
-    def _rows(self, records: Records, turn: Turn) -> Counted:
+    def _rows(self, records: Owed, turn: Turn) -> Counted:
         """Append the rows by Spark."""
         seen = Observation()
 
@@ -187,5 +241,95 @@ class RawExport:
             dated = frame.withColumn(DATE, F.to_date("store_timestamp"))
             return dated.observe(seen, bytes_, damaged).where(sound).drop(ERROR)
 
-        added = self._table.append(turn, records.frame(turn.begin), finish)
+        added = self.table.append(turn, records.frame_of(turn), finish)
         return added, Landed(bytes=int(seen.get["bytes"] or 0), damaged=int(seen.get["damaged"]))
+
+
+def land_all(parts: Sequence[tuple[Export, Owed]]) -> list[Landed | RmqError]:
+    """Land the records of several brokers in their common tables; see ``land_raw``."""
+    raw = [(export, records) for export, records in parts if isinstance(export, RawExport)]
+    return land_raw(raw) if raw else [_attempt(export, records) for export, records in parts]
+
+
+def _attempt(export: Export, records: Owed) -> Landed | RmqError:
+    """Land the records of one of several brokers; what its tasks say does not stop the others."""
+    try:
+        return export.land(records)
+    except PySparkException as error:
+        return StoreError(spark_cause(error))
+
+
+def land_raw(parts: Sequence[tuple[RawExport, Owed]]) -> list[Landed | RmqError]:
+    """Land the records of several brokers in their common table: in one job and one commit, where tasks write files.
+
+    Args:
+        parts: the export of each broker, and what it is to land.
+
+    Returns:
+        For each broker what has landed, or why nothing has: its log cannot be read, and the others' rows have landed.
+
+    Raises:
+        StoreError: the table cannot be written, or does not hold what has landed in it.
+    """
+    found: dict[int, Landed | RmqError] = _land_files(parts) if parts else {}
+    for number, (export, records) in enumerate(parts):
+        if number not in found:
+            found[number] = _attempt(export, records)
+    return [found[number] for number in range(len(parts))]
+
+
+def _land_files(parts: Sequence[tuple[RawExport, Owed]]) -> dict[int, Landed | RmqError]:
+    """Land what tasks may write as files, in one job; those brokers are left out whose rows Spark has to write."""
+    first, records = parts[0]
+    spark, layout = records.spark, first.layout(records.spark)
+    found: dict[int, Landed | RmqError] = {}
+    if layout is None:
+        return found
+
+    def unshared(export: RawExport, own: Owed) -> Choose:
+        chosen = own.choose(export.table)
+
+        def choose(transaction: AppendTransaction) -> Turn | None:
+            turn = chosen(transaction)
+            return None if turn is None or turn.shared else turn
+
+        return choose
+
+    def write(turns: Mapping[int, Turn]) -> Appended:
+        counts: dict[int, Landed | RmqError] = {}
+        planned: dict[int, list[FilesTask]] = {}
+        for number, turn in turns.items():
+            export, own = parts[number]
+            try:
+                tasks, scanned_bytes = export.tasks(own, turn, layout)
+            except RmqError as error:
+                counts[number] = error
+                continue
+            if may_write_apart(own.topics, scanned_bytes, len(tasks)):
+                planned[number] = tasks
+        outcomes = dict(zip(planned, write_files_of_brokers(spark, list(planned.values())), strict=True))
+        done = {number: own for number, own in outcomes.items() if not isinstance(own, RmqError)}
+        for number, outcome in outcomes.items():
+            counts[number] = outcome if isinstance(outcome, RmqError) else _counted(outcome)
+        written = [task for tasks in done.values() for task in tasks]
+        added = _commit([turns[number] for number in done], written) if done else Appended()
+        found.update(counts)  # not of an attempt that has lost a race
+        return added
+
+    land_together(first.table.path, first.table.log, [unshared(*part) for part in parts], write)
+    return found
+
+
+def _commit(turns: Sequence[Turn], written: Sequence[TaskFiles]) -> Appended:
+    """Commit the files of tasks."""
+    files = [file for task in written for file in task.files]
+    added = Appended(sum(file.rows for file in files), len(files), committed=True)
+    told = {"numFiles": added.files, "numOutputRows": added.rows, "numOutputBytes": sum(file.bytes for file in files)}
+    commit_files(turns, [file.action for file in files], told)
+    return added
+
+
+def _counted(written: Sequence[TaskFiles]) -> Landed:
+    files = [file for task in written for file in task.files]
+    bytes_, damaged = sum(task.bytes for task in written), sum(task.damaged for task in written)
+    return Landed(sum(file.rows for file in files), bytes_, damaged, files=len(files))

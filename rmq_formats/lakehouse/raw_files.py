@@ -1,23 +1,26 @@
 """Lands raw rows without Spark's row format: each task scans a split of the log, writes Parquet files directly."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from rmq_formats.arrow.schema import schema_of
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import RmqError, StoreError
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_formats.lakehouse.places import Place
-from rmq_formats.lakehouse.selection import LeftOut
+from rmq_formats.lakehouse.selection import Broker, LeftOut
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import ReadOptions
 from rmq_formats.read.task import read_task
+from rmq_formats.spark.options.brokers import mixed
+from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 from rmq_formats.spark.runner import SparkRunner
 
 DATE = "date"
@@ -25,19 +28,48 @@ ERROR = "record_error"
 _LOOKS_AT_ONCE: Final = 16  # requests in flight, where files are objects
 
 
+class TaskRows(Protocol):
+    """Rows of one task, which reads them where it runs."""
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read the rows."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class FilesJob:
-    """Job description that all tasks get.
+class StoreRows:
+    """Rows of a split of a store's log.
 
     Attributes:
         store: root of the store.
-        read: which rows, and which columns of them.
-        left_out: topics that are not landed.
-        layout: of the files.
+        read: which rows.
+        task: the split.
     """
 
     store: str
     read: ReadOptions
+    task: Task
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See ``TaskRows``."""
+        yield from read_task(self.store, self.task, replace(self.read, columns=tuple(columns)))
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTask:
+    """Task that writes files.
+
+    Attributes:
+        rows: what it reads.
+        columns: of the rows, as their source has them.
+        broker: whose rows they are, where the table has those of several.
+        left_out: topics that are not landed.
+        layout: of the files.
+    """
+
+    rows: TaskRows
+    columns: tuple[str, ...]
+    broker: Broker | None
     left_out: LeftOut | None
     layout: Layout
 
@@ -57,17 +89,69 @@ class TaskFiles:
     damaged: int
 
 
-def write_files(spark: SparkSession, job: FilesJob, tasks: tuple[Task, ...]) -> list[TaskFiles]:
+def write_files(spark: SparkSession, tasks: Sequence[FilesTask]) -> list[TaskFiles]:
     """Run the tasks that write files; nobody sees these before the table's log names them.
 
     Raises:
         StoreError: a file that cannot be read or written, or was written where the driver does not see it.
     """
     runner = SparkRunner(spark)
-    runner.check_shared("--table", job.layout.table)
-    written = runner.map(partial(write_task, job), tasks)
-    check_seen([file for task in written for file in task.files], job.layout.place)
+    layouts = _layouts(tasks)
+    for table in layouts:
+        runner.check_shared("--table", table)
+    written = runner.map(write_task, tasks)
+    for layout in layouts.values():
+        check_seen([file for task in written for file in task.files], layout.place)
     return written
+
+
+def _layouts(tasks: Iterable[FilesTask]) -> dict[str, Layout]:
+    """Return the layout of the table that tasks write to, by its directory; none without tasks."""
+    return {task.layout.table: task.layout for task in tasks}
+
+
+def write_files_of_brokers(
+    spark: SparkSession, tasks: Sequence[Sequence[FilesTask]]
+) -> list[list[TaskFiles] | RmqError]:
+    """Run the tasks of several brokers as one job, in turns; one that fails spoils its own broker's rows alone.
+
+    Args:
+        spark: the session.
+        tasks: of each broker.
+
+    Returns:
+        For each broker what its tasks wrote, or the error of one of them; its files are deleted then.
+    """
+    numbered = [[(number, task) for task in own] for number, own in enumerate(tasks)]
+    turns = mixed(numbered)
+    runner = SparkRunner(spark)
+    layouts = _layouts(task for _, task in turns)
+    for table in layouts:
+        runner.check_shared("--table", table)
+    done: list[list[TaskFiles]] = [[] for _ in tasks]
+    failed: dict[int, RmqError] = {}
+    for number, written in runner.map(_attempt, turns):
+        if isinstance(written, TaskFiles):
+            done[number].append(written)
+        else:
+            failed.setdefault(number, written)
+    for layout in layouts.values():
+        check_seen([file for own in done for task in own for file in task.files], layout.place)
+        for file in (file for number in failed for task in done[number] for file in task.files):
+            with suppress(OSError):  # the files left belong to no version
+                layout.place.delete(file.path)
+    return [failed.get(number, own) for number, own in enumerate(done)]
+
+
+def _attempt(task: tuple[int, FilesTask]) -> tuple[int, TaskFiles | RmqError]:
+    """Run a task; what is wrong with its broker is a result, so that the others' tasks go on."""
+    number, own = task
+    try:
+        return number, write_task(own)
+    except RmqError as error:
+        return number, StoreError(str(error))
+    except OSError as error:
+        return number, StoreError(f"{error.filename or own.rows}: {error.strerror or error}")
 
 
 def check_seen(files: Sequence[WrittenFile], place: Place) -> None:
@@ -90,34 +174,39 @@ def _check_seen(place: Place, file: WrittenFile) -> None:
         raise StoreError(f"{file.path}: written by a task with {file.bytes} bytes, but the driver sees {size}")
 
 
-def write_task(job: FilesJob, task: Task) -> TaskFiles:
+def write_task(task: FilesTask) -> TaskFiles:
     """Write the rows of one task."""
-    schema = _file_schema(job)
-    files = PartitionedFiles(job.layout, schema)
+    schema = _file_schema(task)
+    files = PartitionedFiles(task.layout, schema)
     bytes_ = damaged = 0
     try:
-        for batch in read_task(job.store, task, job.read):
-            wanted = _wanted(batch, job.left_out)
+        for batch in task.rows.batches(task.columns):
+            wanted = _wanted(batch, task.left_out)
             sound = wanted.filter(pc.is_null(wanted.column(ERROR)))
             damaged += wanted.num_rows - sound.num_rows
             bytes_ += pc.sum(sound.column("size")).as_py() or 0
-            files.write(_dated(sound, schema))
+            files.write(_completed(sound, schema, task.broker))
         return TaskFiles(tuple(files.close()), bytes_, damaged)
     except BaseException:
         files.abort()
         raise
 
 
-def _file_schema(job: FilesJob) -> pa.Schema:
-    kept = [field for field in schema_of(job.read.columns) if field.name != ERROR]
-    return pa.schema([*kept, pa.field(DATE, pa.date32())])
+def _file_schema(task: FilesTask) -> pa.Schema:
+    kept = [field for field in schema_of(task.columns) if field.name != ERROR]
+    told = [] if task.broker is None else [pa.field(name, pa.string()) for name in (CLUSTER, BROKER_NAME)]
+    return pa.schema([*kept, *told, pa.field(DATE, pa.date32())])
 
 
 def _wanted(batch: pa.RecordBatch, left_out: LeftOut | None) -> pa.RecordBatch:
     return batch if left_out is None else batch.filter(left_out.keeps_arrow(batch.column("topic")))
 
 
-def _dated(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Add the day of the store time, and drop columns that a sound row has not."""
-    date = rows.column("store_timestamp").cast(pa.date32())
-    return pa.RecordBatch.from_arrays([*(rows.column(name) for name in schema.names[:-1]), date], schema=schema)
+def _completed(rows: pa.RecordBatch, schema: pa.Schema, broker: Broker | None) -> pa.RecordBatch:
+    """Add the broker and the day of the store time, and drop columns that a sound row has not."""
+    own = {DATE: rows.column("store_timestamp").cast(pa.date32())}
+    if broker is not None:
+        told = {CLUSTER: broker.cluster, BROKER_NAME: broker.name}
+        own |= {name: pa.repeat(pa.scalar(text, pa.string()), rows.num_rows) for name, text in told.items()}
+    arrays = [own[name] if name in own else rows.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -92,15 +92,20 @@ class ExportRun:
         for export in self._exports:
             export.check()
             export.check_log(log)
-            self._missing(log, self._begin(export, log), self._end(log))
-        self.progress.start = min(self._begin(export, log) for export in self._exports)
+            self._missing(log, self._begin(export, log), self.end(log))
+        self.progress.start = self.begin(log)
         self.progress.end = self.progress.start
+
+    def begin(self, log: StoreLog) -> int:
+        """Return the physical offset where the first of the exports stands."""
+        return min(self._begin(export, log) for export in self._exports)
 
     def _begin(self, export: Export, log: StoreLog) -> int:
         landed = export.exported_end()
         return landed if landed >= 0 else max(export.selection.starting_physical_offset, log.segments[0].start_offset)
 
-    def _end(self, log: StoreLog) -> int:
+    def end(self, log: StoreLog) -> int:
+        """Return the physical offset where the export ends, by the bounds."""
         asked = self._bounds.ending_physical_offset
         return log.end if asked is None else min(log.end, asked)
 
@@ -124,33 +129,52 @@ class ExportRun:
         Raises:
             StoreError: the log ends before; nothing is landed.
         """
-        progress, gone, done, landed = self.progress, 0, False, Landed()
+        gone, landed, done = 0, Landed(), False
         for export in self._exports:
-            self.still_alone()
-            export.check_log(log)
-            begin = self._begin(export, log)
-            if begin > end or (begin == end and export.selection.from_offset is None):
-                continue
-            if end > log.end:  # records written there later would be taken for landed
-                raise StoreError(
-                    f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
-                    "the log was cut off, or it is another store's; give another --checkpoint"
-                )
-            gone = max(gone, self._missing(log, begin, end))
-            force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
-            records = Records(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
-            added = export.land(records)
-            progress.landed[export.name] += added
-            landed += added
-            done = True
+            owed = self.owed(export, log, end)
+            if owed is not None:
+                records, lost = owed
+                gone, done = max(gone, lost), True
+                landed += self.count(export, export.land(records))
+        self.has_landed(end, gone, done=done)
+        return landed
+
+    def owed(self, export: Export, log: StoreLog, end: int) -> tuple[Records, int] | None:
+        """Return what an export is to land up to ``end``, and the bytes of it that are gone; None if it is nothing.
+
+        Raises:
+            StoreError: the log ends before, or is not the one that was exported.
+        """
+        self.still_alone()
+        export.check_log(log)
+        begin = self._begin(export, log)
+        if begin > end or (begin == end and export.selection.from_offset is None):
+            return None
+        if end > log.end:  # records written there later would be taken for landed
+            raise StoreError(
+                f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
+                "the log was cut off, or it is another store's; give another --checkpoint"
+            )
+        gone = self._missing(log, begin, end)
+        force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
+        records = Records(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
+        return records, gone
+
+    def count(self, export: Export, added: Landed) -> Landed:
+        """Count what an export has landed."""
+        self.progress.landed[export.name] += added
+        return added
+
+    def has_landed(self, end: int, gone: int, *, done: bool) -> None:
+        """Note that all exports stand at ``end``, with so many bytes gone, and whether anything was to be landed."""
+        progress = self.progress
         progress.missing_bytes += gone
         progress.batches += done
         progress.end = max(progress.end, end)
-        return landed
 
     def batch(self, log: StoreLog) -> None:
         """Land all records up to the log's end, as one batch."""
-        self.land(log, self._end(log))
+        self.land(log, self.end(log))
 
     def stream(self, checkpoint: ExportCheckpoint, interval: str | None, limits: dict[str, str]) -> None:
         """Land records as they come, until the query ends or a signal stops it.
@@ -168,7 +192,7 @@ class ExportRun:
         source = source.option("startingPhysicalOffset", self.progress.start)
         source = source.option("failOnDataLoss", str(self._bounds.fail_on_data_loss).lower())
         writer = source.load(self._store).writeStream.option("checkpointLocation", checkpoint.path)
-        with _stopping() as stopped:
+        with stopping() as stopped:
             landing = threading.Lock()
 
             def land(_frame: DataFrame, batch_id: int) -> None:
@@ -189,6 +213,23 @@ class ExportRun:
                     _log.warning("the stream's Python process was too slow to start, retrying: %s", error)
 
 
+def repeat(land: Callable[[], bool], interval_s: float | None) -> None:
+    """Land round after round.
+
+    Args:
+        land: lands a round; returns whether more is there already.
+        interval_s: between rounds that leave nothing, until a signal; None ends with the first of these.
+    """
+    if interval_s is None:
+        while land():
+            pass
+        return
+    with stopping() as stopped:
+        while not stopped.is_set():
+            if not land():
+                stopped.wait(interval_s)
+
+
 def _tell(batch_id: int, landed: Landed, behind_bytes: int) -> None:
     _log.info(
         "batch %d: %d rows, %d files, %d bytes; %d bytes of the log behind",
@@ -207,7 +248,7 @@ def _await(query: StreamingQuery, stopped: threading.Event, landing: threading.L
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     """Return an event that SIGINT and SIGTERM set, instead of ending the process."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -5,11 +5,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+
+from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,34 @@ class LeftOut:
         topic = F.col("topic")
         return topic.isNull() | ~(topic.isin(*self.names) | topic.startswith(self.prefix))
 
+    def has(self, topic: str) -> bool:
+        """Return whether a topic is left out."""
+        return topic in self.names or topic.startswith(self.prefix)
+
     def keeps_arrow(self, topics: pa.Array) -> pa.Array:
         """Return the same condition for an Arrow column of topics."""
         left_out = pc.or_(pc.is_in(topics, pa.array(self.names, pa.string())), pc.starts_with(topics, self.prefix))
         return pc.or_(pc.is_null(topics), pc.fill_null(pc.invert(left_out), True))
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Broker of one of several stores, or of a running cluster, that are exported into one table.
+
+    Attributes:
+        cluster: name of its cluster.
+        name: of the broker.
+        table_id: identifier of the clusters in the table.
+    """
+
+    cluster: str
+    name: str
+    table_id: str
+
+    @property
+    def id(self) -> str:
+        """Identifier of the broker in transaction identifiers: names may hold any character."""
+        return f"{quote(self.cluster, safe='')}/{quote(self.name, safe='')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +77,7 @@ class ExportSelection:
         queue_bounds: the source's options that bound queues, by name, each JSON by topic and queue.
         from_offset: physical offset from which on what is missing in the tables is landed again; None is where they
             stand.
+        broker: whose messages they are, where a table has those of several; None where it has those of one store.
     """
 
     store: str
@@ -61,6 +89,7 @@ class ExportSelection:
     starting_physical_offset: int = 0
     queue_bounds: tuple[tuple[str, str], ...] = ()
     from_offset: int | None = None
+    broker: Broker | None = None
 
     def of_topic(self, topic: str) -> "ExportSelection":
         """Narrow the selection to one topic."""
@@ -71,7 +100,7 @@ class ExportSelection:
     @property
     def lock_id(self) -> str:
         """Transaction identifier that all exports of the store into a table set, so that one commits at a time."""
-        return f"rmq-export:{self.store_id}"
+        return f"rmq-export:{self.store_id if self.broker is None else self.broker.id}"
 
     @property
     def app_id(self) -> str:
@@ -97,11 +126,11 @@ class ExportSelection:
 
     def batch(self, spark: SparkSession, start: int, end: int, more: Mapping[str, str]) -> DataFrame:
         """Read the records beginning in ``[start, end)`` as a DataFrame."""
-        return self.chosen(spark.read.format("rmq_commitlog").options(**self.read_options(start, end, more)).load())
-
-    def chosen(self, frame: DataFrame) -> DataFrame:
-        """Filter out the rows of topics that are left out."""
-        return frame if self.left_out is None else frame.where(self.left_out.keeps())
+        frame = spark.read.format("rmq_commitlog").options(**self.read_options(start, end, more)).load()
+        kept = frame if self.left_out is None else frame.where(self.left_out.keeps())
+        if self.broker is None:
+            return kept
+        return kept.withColumn(CLUSTER, F.lit(self.broker.cluster)).withColumn(BROKER_NAME, F.lit(self.broker.name))
 
 
 def identify(store: str, given: str | None) -> str:

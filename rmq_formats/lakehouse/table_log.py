@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 
 if TYPE_CHECKING:
-    from rmq_formats.lakehouse.once import ExactlyOnceTable  # which knows logs by this module
+    from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn  # which knows logs by this module
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +147,26 @@ class TableLog(Protocol):
         """Begin a transaction on the newest version; commit it, or drop it."""
         ...
 
-    def offsets(self, version: int, column: str) -> DataFrame | None:
-        """Read the column of a version's rows; None if there are no rows."""
+    def rows(self, version: int, columns: Sequence[str]) -> DataFrame | None:
+        """Read some columns of a version's rows; None if there are no rows."""
         ...
 
     def upsert(
         self,
         table: "ExactlyOnceTable",
-        rows: Callable[[int], DataFrame],
+        choose: "Choose",
+        rows: "Callable[[Turn], DataFrame]",
         key: Sequence[str],
-        end: int,
-        log: StoreLog,
+        order: Sequence[str],
     ) -> None:
-        """Merge the rows not landed yet of the records before ``end``, and set the transaction version, in one commit.
+        """Merge the rows not landed yet, and set the transaction version, in one commit.
 
         Args:
             table: this one, with its selection.
-            rows: gives the rows from a physical offset on, with the table's columns or some of them.
+            choose: gives the turn of a transaction; see ``land_together``.
+            rows: gives the rows of a turn, with the table's columns or some of them.
             key: names of columns, none of which is null in a row; a row gives way only to a later one with its key.
-            end: physical offset, exclusive.
-            log: the log, of which the commit notes a mark.
+            order: names of columns by which of two messages one is the later.
 
         Raises:
             StoreError: each attempt lost a commit conflict.

@@ -1,8 +1,8 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -14,17 +14,17 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
 from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable
-from rmq_formats.lakehouse.raw import Landed
-from rmq_formats.lakehouse.records import Records
+from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
+from rmq_formats.lakehouse.raw import Landed, Owed
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
-from rmq_formats.lakehouse.table_log import OpenTable, Shape
+from rmq_formats.lakehouse.table_log import Appended, OpenTable, Shape
 from rmq_formats.spark.options import schemas
 from spark_udfs.bodies import avro_body, json_body, protobuf_body
 
 METADATA = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 _OFFSET = "physical_offset"
+_METADATA = schemas.with_brokers(schemas.COMMITLOG)
 _DEAD = StructType(
     [
         *(schemas.COMMITLOG[name] for name in (*METADATA[:5], "body")),
@@ -130,15 +130,20 @@ class TypedExport:
         self.selection = selection.of_topic(topic.topic)
         self._spark, self._topic = spark, topic
         self._body = body_of(spark, topic)
-        self._names = {name: topic.metadata_prefix + name for name in METADATA}
+        broker = () if selection.broker is None else (schemas.CLUSTER, schemas.BROKER_NAME)
+        self._metadata = (*METADATA, *broker)
+        self._names = {name: topic.metadata_prefix + name for name in self._metadata}
         self._schema = self._columns()
         properties = (("rmq.topic", topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
         comment = topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
         more = tuple(topic.properties.items())
         shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
         self.tables = {topic.table: self._names["store_timestamp"]}
-        self._log = open_table(topic.table)
-        self._table = ExactlyOnceTable(topic.table, self._log, self.selection, shape, self._names[_OFFSET])
+        brokers = topic.metadata_prefix + schemas.CLUSTER, topic.metadata_prefix + schemas.BROKER_NAME
+        self._table = ExactlyOnceTable(
+            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers
+        )
+        self._dead_columns = StructType([*_DEAD, *(_METADATA[name] for name in broker)])
         self._dead = None
         if dead_letters is not None:
             told = "messages whose body does not decode, with the reason"
@@ -159,7 +164,7 @@ class TypedExport:
         for name in topic.key:
             if name not in body.fieldNames() or isinstance(body[name].dataType, StructType | ArrayType | MapType):
                 raise OptionError(f"topic {topic.topic!r}: key {name!r} is not a primitive column of the schema")
-        metadata = [StructField(self._names[name], schemas.COMMITLOG[name].dataType) for name in METADATA]
+        metadata = [StructField(self._names[name], _METADATA[name].dataType) for name in self._metadata]
         own = (StructField(field.name, field.dataType, metadata=_comment(field)) for field in body)
         columns = StructType([*commented(StructType(metadata), topic.metadata_prefix), *own])
         for name in topic.cluster_by:
@@ -175,7 +180,7 @@ class TypedExport:
         """Refuse tables of another store or topic, or that the spec does not fit. Raises StoreError."""
         self._table.check(self._schema)
         if self._dead is not None:
-            self._dead.check(_DEAD)
+            self._dead.check(self._dead_columns)
 
     def check_log(self, log: StoreLog) -> None:
         """See ``Export``."""
@@ -187,45 +192,59 @@ class TypedExport:
         """Create the tables, and add new columns of the schema."""
         self._table.prepare(self._schema)
         if self._dead is not None:
-            self._dead.prepare(commented(_DEAD))
+            self._dead.prepare(commented(self._dead_columns))
 
     def exported_end(self) -> int:
         """See ``Export``: the smaller offset of both tables."""
-        landed = self._table.exported_end()
-        return landed if self._dead is None else min(landed, self._dead.exported_end())
+        return min(table.exported_end() for table in self.exactly_once)
 
-    def land(self, records: Records) -> Landed:
+    @property
+    def exactly_once(self) -> Sequence[ExactlyOnceTable]:
+        """See ``Export``."""
+        return [self._table] if self._dead is None else [self._table, self._dead]
+
+    def land(self, records: Owed) -> Landed:
         """See ``Export``. Bodies are decoded once, for both tables."""
-        begin = max(self.exported_end(), self.selection.starting_physical_offset)
-        landed, end, log = self._table.exported_end(), records.end, records.log
-        decoded = self._decoded(records.frame(begin)).persist()
+        table, choose = self._table, records.choose(self._table)
+        turn = choose(table.log.begin_append())  # which is dropped: it tells what will be counted
+        decoded = self._decoded(records.frame_for(self.exactly_once)).persist()
         try:
-            owed = decoded.where(F.col(_OFFSET) >= landed)
+            owed = decoded.where(F.lit(False) if turn is None else records.is_of(turn))
             sound = F.col("reason").isNull()
             damaged = F.count_if("damaged")
             undecoded = F.count_if(~sound & ~F.col("damaged"))
             counted = owed.agg(F.count_if(sound), F.sum(F.when(sound, F.col("size"))), damaged, undecoded).first()
             assert counted is not None  # an aggregate without groups always has one row
-            files = self._land_dead(decoded, end, log)
+            files = self._land_dead(decoded, records)
+
+            def rows(turn: Turn) -> DataFrame:
+                return self._typed(decoded, records.is_of(turn))
+
             if self._topic.key:
-                rows = partial(self._typed, decoded)
-                self._log.upsert(self._table, rows, self._topic.key, end, log)
+                names = ("store_timestamp", *self._metadata[len(METADATA) :], _OFFSET)
+                order = [self._names[name] for name in (names if self.selection.broker else (_OFFSET,))]
+                table.log.upsert(table, choose, rows, self._topic.key, order)
                 messages = counted[0]
             else:
-                table = self._table
-                added = table.land(lambda turn: table.append(turn, self._typed(decoded, turn.begin)), end, log)
+                added = land_together(
+                    table.path, table.log, [choose], lambda turns: table.append(turns[0], rows(turns[0]))
+                )
                 files += added.files
                 messages = added.rows
         finally:
             decoded.unpersist()
         return Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
 
-    def _land_dead(self, decoded: DataFrame, end: int, log: StoreLog) -> int:
+    def _land_dead(self, decoded: DataFrame, records: Owed) -> int:
         table = self._dead
         if table is None:
             return 0
-        dead = decoded.where(F.col("reason").isNotNull()).select(*_DEAD.fieldNames())
-        return table.land(lambda turn: table.append(turn, dead.where(F.col(_OFFSET) >= turn.begin)), end, log).files
+        dead = decoded.where(F.col("reason").isNotNull()).select(*self._dead_columns.fieldNames())
+
+        def write(turns: Mapping[int, Turn]) -> Appended:
+            return table.append(turns[0], dead.where(records.is_of(turns[0])))
+
+        return land_together(table.path, table.log, [records.choose(table)], write).files
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
@@ -235,7 +254,7 @@ class TypedExport:
             no_key = f"its key {name} is null"
             reason = F.when(reason.isNull() & F.col("decoded.value")[name].isNull(), F.lit(no_key)).otherwise(reason)
         return attempted.select(
-            *METADATA,
+            *self._metadata,
             "size",
             F.col("decoded.value").alias("value"),
             reason.alias("reason"),
@@ -243,8 +262,8 @@ class TypedExport:
             F.col("record_error").isNotNull().alias("damaged"),
         )
 
-    def _typed(self, decoded: DataFrame, first: int) -> DataFrame:
-        """Select the table's columns of decoded rows, from a physical offset on."""
-        metadata = [F.col(name).alias(self._names[name]) for name in METADATA]
-        sound = decoded.where(F.col("reason").isNull() & (F.col(_OFFSET) >= first))
+    def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
+        """Select the table's columns of decoded rows that a condition holds of."""
+        metadata = [F.col(name).alias(self._names[name]) for name in self._metadata]
+        sound = decoded.where(F.col("reason").isNull() & owed)
         return sound.select(*metadata, *(F.col("value")[field.name].alias(field.name) for field in self._body.columns))

@@ -58,12 +58,12 @@ def job_parser(name: str, description: str) -> JobParser:
     return parser
 
 
-def add_stores(parser: JobParser) -> None:
+def add_stores(parser: JobParser, *, required: bool = True) -> None:
     """Add the argument ``--store`` of a job that takes several; ``is_several`` says whether it was given some."""
     parser.add_argument(
         "--store",
         type=path_for_all,
-        required=True,
+        required=required,
         action="append",
         help="the store's root directory, or a URI; several: given again, a pattern, or a TOML file that names them",
     )

@@ -34,6 +34,9 @@ ONCE = ("--mode", "available-now")
         (["--table", "t", "--typed", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--table", "t", "--retention", "0"], "--retention 0"),
         (["--table", "t", "--vacuum", "1"], "--vacuum 1: at least 168 hours"),
+        (["--table", "t", "--cluster", "c"], "--cluster is for several stores"),
+        (["--table", "t", "--max-messages-per-trigger", "5"], "are for --namesrv"),
+        (["--table", "t", "--namesrv", "127.0.0.1:1"], "one of --store and --namesrv is needed"),
     ],
 )
 def test_arguments_are_refused_before_a_session_is_started(tmp_path: Path, arguments: list[str], said: str) -> None:

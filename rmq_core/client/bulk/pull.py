@@ -16,7 +16,7 @@ from rmq_core.client.pull.queue_offsets import QueueOffsets
 from rmq_core.client.pull.request import PullStatus
 from rmq_core.client.pull.subscription import ALL, subscription
 from rmq_core.remoting.access.acl import Credentials
-from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicList, decode_body
+from rmq_core.remoting.bodies import ClusterInfo, MessageQueue, SubscriptionData, TopicList, decode_body
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.fields import read_fields
@@ -93,6 +93,12 @@ class BulkReader:
         """List all topics that the name servers know; raises BrokerError, TransportError."""
         answer = await self._cluster.ask_name_servers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         return sorted(decode_body(answer.body, TopicList).topic_list)
+
+    async def clusters(self) -> dict[str, str]:
+        """Find the cluster of each broker that the name servers know; raises BrokerError, TransportError."""
+        answer = await self._cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        found = decode_body(answer.body, ClusterInfo).cluster_addr_table
+        return {broker: cluster for cluster, brokers in found.items() for broker in brokers}
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """List the readable queues of a topic.

@@ -1,5 +1,7 @@
 """Upserts rows into a Delta table with one row a key: the last message of a key, by physical offset.
 
+Where the table has those of several brokers, it is the last by store time, then by broker and physical offset.
+
 A merge is idempotent, also after a later one: only a later message replaces a row. So what
 two exports both land is landed once, in whatever order they commit.
 """
@@ -13,8 +15,7 @@ from pyspark.sql import functions as F
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.place import DeltaPlace
-from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ATTEMPTS, ExactlyOnceTable
+from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, note_of
 
 _WRITE = "spark.databricks.delta.write"
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
@@ -23,37 +24,37 @@ _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 def upsert(
     spark: SparkSession,
     table: ExactlyOnceTable,
-    rows: Callable[[int], DataFrame],
+    choose: Choose,
+    rows: Callable[[Turn], DataFrame],
     key: Sequence[str],
-    end: int,
-    log: StoreLog,
+    order: Sequence[str],
 ) -> None:
-    """Merge the rows not landed yet of the records before ``end``, and set the transaction version, in one commit.
+    """Merge the rows not landed yet, and set the transaction version, in one commit.
 
     Args:
         spark: the session.
         table: table to merge into.
-        rows: gives the rows from a physical offset on, with the table's columns.
+        choose: gives the turn of a transaction; see ``land_together``.
+        rows: gives the rows of a turn, with the table's columns.
         key: names of columns, none of which is null in a row.
-        end: physical offset, exclusive.
-        log: the log, of which the commit notes a mark.
+        order: names of columns by which of two messages one is the later.
 
     Raises:
         StoreError: each attempt lost a commit conflict.
     """
     for _ in range(ATTEMPTS):
-        begin = table.exported_end()
-        if end <= begin:
+        turn = choose(table.log.begin_append())  # which is dropped: the merge has a transaction of its own
+        if turn is None or not turn.owes:
             break
-        settings = {f"{_WRITE}.txnAppId": table.app_id, f"{_WRITE}.txnVersion": str(end)}
-        note = log.mark(end)
+        settings = {f"{_WRITE}.txnAppId": turn.app_id, f"{_WRITE}.txnVersion": str(turn.versions[turn.app_id])}
+        note = note_of([turn])
         if note is not None:
             settings[_NOTE] = note
         if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
             settings.clear()
         try:
             with _set(spark, settings):
-                _merge(spark, table, rows(begin), key)
+                _merge(spark, table, rows(turn), key, order)
             table.force()
         except CONFLICTS:
             continue
@@ -61,21 +62,25 @@ def upsert(
     else:
         raise StoreError(f"{table.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
     if table.lands_again:
-        table.settle(end, log)
+        table.settle(choose)
 
 
-def _merge(spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: Sequence[str]) -> None:
-    offset = table.offset
+def _merge(
+    spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: Sequence[str], order: Sequence[str]
+) -> None:
     every = F.struct(*(F.col(f"`{name}`") for name in frame.columns))
-    last = frame.groupBy(*(F.col(f"`{name}`") for name in key)).agg(F.max_by(every, offset).alias("row"))
+    last = frame.groupBy(*(F.col(f"`{name}`") for name in key)).agg(
+        F.max_by(every, F.struct(*(F.col(f"`{name}`") for name in order))).alias("row")
+    )
     same = " AND ".join(f"there.`{name}` = here.`{name}`" for name in key)
+    place = ", ".join(f"{{0}}.`{name}`" for name in order)
     merge = (
         DeltaPlace(spark, table.path)
         .open()
         .alias("there")
         .merge(last.select("row.*").alias("here"), same)
         .withSchemaEvolution()
-        .whenMatchedUpdateAll(f"here.`{offset}` > there.`{offset}`")
+        .whenMatchedUpdateAll(f"struct({place.format('here')}) > struct({place.format('there')})")
         .whenNotMatchedInsertAll()
     )
     merge.execute()

@@ -21,8 +21,7 @@ from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.files import DeltaFiles
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.evolution import missing, quoted, text
-from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable
+from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
@@ -159,11 +158,10 @@ class DeltaTableLog:
             path = str(self._log().dataPath().toString()).rstrip("/")
         return Layout(path, DeltaFiles(), shape.partitions, shape.stats, codec, connect=connect)
 
-    def offsets(self, version: int, column: str) -> DataFrame:
-        """Read the column of a version's rows."""
-        return (
-            self._spark.read.format("delta").option("versionAsOf", version).load(self._place.directory()).select(column)
-        )
+    def rows(self, version: int, columns: Sequence[str]) -> DataFrame:
+        """Read some columns of a version's rows."""
+        held = self._spark.read.format("delta").option("versionAsOf", version).load(self._place.directory())
+        return held.select(*columns)
 
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
@@ -176,10 +174,15 @@ class DeltaTableLog:
         return log.dataPath().getFileSystem(log.newDeltaHadoopConf())
 
     def upsert(
-        self, table: ExactlyOnceTable, rows: Callable[[int], DataFrame], key: Sequence[str], end: int, log: StoreLog
+        self,
+        table: ExactlyOnceTable,
+        choose: Choose,
+        rows: Callable[[Turn], DataFrame],
+        key: Sequence[str],
+        order: Sequence[str],
     ) -> None:
         """See ``TableLog``."""
-        keyed.upsert(self._spark, table, rows, key, end, log)
+        keyed.upsert(self._spark, table, choose, rows, key, order)
 
     def begin_append(self) -> "DeltaAppend":
         """Begin a transaction on the newest version; commit it, or drop it."""

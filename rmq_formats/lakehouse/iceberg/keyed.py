@@ -51,7 +51,7 @@ class Merged:
 
 
 def merge(
-    spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, key: Sequence[str], offset: str
+    spark: SparkSession, table: Table, layout: Layout, frame: DataFrame, key: Sequence[str], order: Sequence[str]
 ) -> Merged:
     """Write the files of a table in which the last message of each key is its row.
 
@@ -61,10 +61,10 @@ def merge(
         layout: of its files.
         frame: the new rows, with the table's columns or some of them; else rows keep theirs.
         key: names of columns, none of which is null in a row.
-        offset: the column of physical offsets: a row gives way only to a larger one.
+        order: names of columns by which of two messages one is the later; a row gives way only to a later one.
     """
-    every = F.struct(*map(_column, frame.columns))
-    newest = frame.groupBy(*map(_column, key)).agg(F.max_by(every, _column(offset)).alias(_HERE))
+    every, place = F.struct(*map(_column, frame.columns)), F.struct(*map(_column, order))
+    newest = frame.groupBy(*map(_column, key)).agg(F.max_by(every, place).alias(_HERE))
     with _persisted(newest.select(f"{_HERE}.*")) as last:
         candidates = _candidates(table, last, key)
         if candidates is None:
@@ -72,9 +72,9 @@ def merge(
         if not candidates:
             return Merged(tuple(write_frame(last, layout)))
         keys = list(map(_column, key))
-        held = rows_of(spark, table, candidates, [*key, offset], with_file=True)
-        met = held.join(last.select(*keys, _column(offset).alias(_HERE)), list(key))
-        with _persisted(met.select(*keys, FILE, (_column(offset) < F.col(_HERE)).alias("older"))) as found:
+        held = rows_of(spark, table, candidates, [*key, *order], with_file=True)
+        met = held.join(last.select(*keys, place.alias(_HERE)), list(key))
+        with _persisted(met.select(*keys, FILE, (place < F.col(_HERE)).alias("older"))) as found:
             names = {row[0] for row in found.where("older").select(FILE).distinct().collect()}
             fresh = last.join(found.where("NOT older").select(*keys), list(key), "left_anti").select(
                 *map(_column, last.columns)

@@ -28,8 +28,7 @@ from rmq_formats.lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, d
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.lakehouse.iceberg.keyed import merge
 from rmq_formats.lakehouse.iceberg.rows import rows_of
-from rmq_formats.lakehouse.log import StoreLog
-from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn
+from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn, land_together, note_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
@@ -99,8 +98,8 @@ class IcebergTableLog:
         """See ``TableLog``."""
         return IcebergAppend(self._place, self._table())
 
-    def offsets(self, version: int, column: str) -> DataFrame | None:
-        """Read the column of a version's rows; None if there are no rows.
+    def rows(self, version: int, columns: Sequence[str]) -> DataFrame | None:
+        """Read some columns of a version's rows; None if there are no rows.
 
         Rows that another program has deleted by delete files are among them.
         """
@@ -109,18 +108,24 @@ class IcebergTableLog:
         if of_version is None:
             return None
         tasks = [FileScanTask(task.file) for task in table.scan(snapshot_id=of_version.snapshot_id).plan_files()]
-        return rows_of(self._spark, table, tasks, [column]) if tasks else None
+        return rows_of(self._spark, table, tasks, columns) if tasks else None
 
     def upsert(
-        self, table: ExactlyOnceTable, rows: Callable[[int], DataFrame], key: Sequence[str], end: int, log: StoreLog
+        self,
+        table: ExactlyOnceTable,
+        choose: Choose,
+        rows: Callable[[Turn], DataFrame],
+        key: Sequence[str],
+        order: Sequence[str],
     ) -> None:
         """See ``TableLog``."""
 
-        def write(turn: Turn) -> Appended:
+        def write(turns: Mapping[int, Turn]) -> Appended:
+            (turn,) = turns.values()
             assert isinstance(turn.transaction, IcebergAppend)  # of this log
-            return turn.transaction.merge(self._spark, rows(turn.begin), key, table.offset, turn.versions, turn.note)
+            return turn.transaction.merge(self._spark, rows(turn), key, order, turn.versions, note_of([turn]))
 
-        table.land(write, end, log)
+        land_together(table.path, self, [choose], write)
 
     def force(self) -> None:
         """Force what was written, to the disk."""
@@ -223,14 +228,14 @@ class IcebergAppend:
         spark: SparkSession,
         frame: DataFrame,
         key: Sequence[str],
-        offset: str,
+        order: Sequence[str],
         versions: Mapping[str, int],
         note: str | None,
     ) -> Appended:
         """Let tasks write what ``merge`` of ``keyed`` says, and commit it. Raises as ``append_files``."""
         layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
         with self._place.told():
-            merged = merge(spark, self._table, layout, frame, key, offset)
+            merged = merge(spark, self._table, layout, frame, key, order)
         self._commit([file.action for file in merged.added], merged.removed, versions, note)
         return Appended(sum(file.rows for file in merged.added), len(merged.added), committed=True)
 

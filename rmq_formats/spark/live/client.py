@@ -77,6 +77,10 @@ class ClusterLink:
         """List all topics of the cluster, sorted."""
         return self._run(self._reader.topics())
 
+    def clusters(self) -> dict[str, str]:
+        """Find the cluster of each broker, by name."""
+        return self._run(self._reader.clusters())
+
     def queues(self, topic: str) -> list[ClusterQueue]:
         """List the readable queues of a topic; ClusterError if there is no such topic."""
         with translated(self._namesrv):

@@ -33,11 +33,12 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         log = stack.enter_context((directory / "java.log").open("wb"))
         stack.enter_context(java(log, "namesrv", str(port)))
         stack.enter_context(java(log, "broker", str(directory / "store"), str(conf)))
-        run(_until_there(address))
+        run(until_there(address))
         yield address
 
 
-async def _until_there(address: str) -> None:
+async def until_there(address: str) -> None:
+    """Wait for the broker at the name server."""
     async with asyncio.timeout(180), Admin(address) as admin:
         while True:
             try:

@@ -1,0 +1,267 @@
+"""Runs exports of a running cluster: each round takes the queues' ends of now, lands up to there, and commits."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import ClusterError, RmqError, StoreError
+from rmq_formats.lakehouse.cluster.places import first_at, physical_offset_of
+from rmq_formats.lakehouse.cluster.queues import QueueProgress, QueueRecords, key_of, progress
+from rmq_formats.lakehouse.raw import Export, Landed, land_all
+from rmq_formats.lakehouse.selection import Broker, ExportSelection, LeftOut
+from rmq_formats.spark.live import plan
+from rmq_formats.spark.live.client import ClusterLink, resolved
+from rmq_formats.spark.live.options import ClusterQueue, read_options
+
+_log = logging.getLogger("rmq_formats.lakehouse")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """What is exported of a cluster.
+
+    Attributes:
+        namesrv: its name servers.
+        topics: those of all exports together; None is all but those that are left out.
+        left_out: RocketMQ's own topics; None if they are asked for.
+        options: of the source ``rmq``, beyond what the exports select.
+        table_id: identifier of the clusters in the table; None is made of their names.
+        max_messages: of a round; None is no limit.
+        follows: whether rounds take what has come since the first one.
+    """
+
+    namesrv: str
+    topics: tuple[str, ...] | None
+    left_out: LeftOut | None
+    options: Mapping[str, str] = field(repr=False)
+    table_id: str | None = None
+    max_messages: int | None = None
+    follows: bool = False
+
+
+@dataclass(slots=True)
+class BrokerExport:
+    """The export of one broker of the cluster, and what has come of it.
+
+    Attributes:
+        broker: the broker.
+        exports: into the common tables, in the same order for all brokers.
+        landed: counts, by export.
+        missing: offset ranges that the broker had deleted before they were exported: queue, from, up to where.
+        error: what has ended it.
+    """
+
+    broker: Broker
+    exports: Sequence[Export]
+    landed: dict[str, Landed] = field(default_factory=dict)
+    missing: set[tuple[ClusterQueue, int, int]] = field(default_factory=set)
+    error: str | None = None
+
+    @property
+    def total(self) -> Landed:
+        """Counts of all exports together."""
+        return sum(self.landed.values(), Landed())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the broker's part of the JSON report."""
+        total = self.total
+        names: dict[str, Any] = {"cluster": self.broker.cluster, "broker_name": self.broker.name}
+        told = {} if self.error is None else {"error": self.error}
+        counts = {name: getattr(total, name) for name in ("messages", "bytes", "damaged", "undecoded")}
+        return names | told | counts | {"missing_messages": sum(end - begin for _, begin, end in self.missing)}
+
+
+class ClusterRun:
+    """Exports of the brokers of a cluster that run together.
+
+    Args:
+        spark: the session.
+        choice: what is exported.
+        make: gives the exports of a broker.
+    """
+
+    def __init__(self, spark: SparkSession, choice: ClusterChoice, make: Callable[[Broker], Sequence[Export]]) -> None:
+        self._spark, self._choice, self._make = spark, choice, make
+        self._access = resolved(read_options({**choice.options, "subscribe": "-"})).access  # files are read once
+        self._fails = choice.options.get("failOnDataLoss") != "false"
+        self.still_alone: Callable[[], None] = lambda: None  # raises if another exporter has taken over
+        self.brokers: dict[str, BrokerExport] = {}
+        self.rounds = 0
+        self._frozen: dict[int, plan.Offsets] = {}  # ends of the first round, by the number of the export
+
+    @property
+    def parts(self) -> list[BrokerExport]:
+        """The brokers, by name."""
+        return [self.brokers[name] for name in sorted(self.brokers)]
+
+    @property
+    def total(self) -> Landed:
+        """Counts of all brokers together."""
+        return sum((part.total for part in self.parts), Landed())
+
+    def prepare(self) -> None:
+        """Find the brokers, refuse tables that do not fit, and create them.
+
+        Raises:
+            ClusterError: the cluster does not answer, or lacks a topic.
+            StoreError: a table of others, or one that was restored.
+        """
+        with self._link() as link:
+            topics = self._topics(link, self._choice)
+            self._find_brokers(link, {queue.broker for topic in topics for queue in link.queues(topic)})
+        for part in self.parts:
+            for export in part.exports:
+                export.check()
+                for table in export.exactly_once:
+                    progress(table)
+        for export in self.parts[0].exports:
+            export.prepare()
+
+    def land(self) -> bool:
+        """Land what the queues have now, at most ``max_messages`` for each table; returns whether more is left.
+
+        Raises:
+            ClusterError: the cluster does not answer, messages are gone, or a queue was made anew.
+            StoreError: a table cannot be written, or nothing could be landed of any broker.
+        """
+        for part in self.parts:
+            part.error = None
+        added, is_more = Landed(), False
+        for number in range(len(self.parts[0].exports)):
+            self.still_alone()
+            with self._link() as link:
+                records, leaves = self._plan(link, number)
+            parts = [self.brokers[name] for name in records]
+            outcomes = land_all([(part.exports[number], records[part.broker.name]) for part in parts])
+            for part, landed in zip(parts, outcomes, strict=True):
+                if isinstance(landed, RmqError):
+                    part.error = str(landed)
+                else:
+                    name = part.exports[number].name
+                    part.landed[name] = part.landed.get(name, Landed()) + landed
+                    added += landed
+            is_more |= leaves
+        self.rounds += bool(added.files)
+        if self._choice.follows and added.files:
+            _log.info("batch %d: %d rows, %d files, %d bytes", self.rounds, added.messages, added.files, added.bytes)
+        failed = [part for part in self.parts if part.error is not None]
+        if failed and len(failed) == len(self.parts):
+            raise StoreError(f"no export could be done: broker {failed[0].broker.name} not: {failed[0].error}")
+        return is_more and not failed
+
+    def _link(self) -> ClusterLink:
+        return ClusterLink(self._choice.namesrv, None, self._access)
+
+    def _topics(self, link: ClusterLink, chosen: ClusterChoice | ExportSelection) -> tuple[str, ...]:
+        """List the topics of an export, or of all."""
+        if chosen.topics is not None:
+            return chosen.topics
+        found = tuple(name for name in link.topics() if chosen.left_out is None or not chosen.left_out.has(name))
+        if not found:
+            raise ClusterError(f"cluster of the name server {self._choice.namesrv}: has no topics to export")
+        return found
+
+    def _find_brokers(self, link: ClusterLink, names: Iterable[str]) -> None:
+        """Make the exports of brokers that are not known yet."""
+        new = sorted(set(names) - self.brokers.keys())
+        if not new:
+            return
+        clusters = link.clusters()
+        unknown = [name for name in new if name not in clusters]
+        if unknown:
+            raise ClusterError(f"broker {unknown[0]}: the name server {self._choice.namesrv} does not tell its cluster")
+        table_id = self._choice.table_id or ",".join(sorted({clusters[name] for name in names}))
+        for name in new:
+            broker = Broker(clusters[name], name, table_id)
+            self.brokers[name] = BrokerExport(broker, self._make(broker))
+
+    def _plan(self, link: ClusterLink, number: int) -> tuple[dict[str, QueueRecords], bool]:
+        """Plan a round of one export: of each broker what is to land; and whether the limit leaves something."""
+        export = self.parts[0].exports[number]
+        topics = self._topics(link, export.selection)
+        read = {**self._choice.options, **export.source_options()}
+        options = read_options({**read, "subscribe": ",".join(topics), **dict(export.selection.queue_bounds)})
+        queues = plan.chosen_queues(link, options)
+        self._find_brokers(link, {queue.broker for queue in queues})
+        bounds = link.bounds(queues)
+        ends = plan.ending_offsets(link, options, queues, bounds)
+        if not self._choice.follows:
+            frozen = self._frozen.setdefault(number, ends)
+            ends = {queue: min(end, frozen.get(queue, 0)) for queue, end in ends.items()}
+        starts = plan.starting_offsets(link, options, queues, bounds)
+        known: dict[str, dict[str, QueueProgress]] = {}
+        begins: dict[str, plan.Offsets] = {}
+        for part in self.parts:
+            own = [queue for queue in queues if queue.broker == part.broker.name]
+            tables = part.exports[number].exactly_once
+            known[part.broker.name] = {table.path: progress(table) for table in tables}
+            for path, found in known[part.broker.name].items():
+                from_here = self._begins(link, part, own, bounds, found)
+                begins.setdefault(path, {}).update({queue: max(at, starts[queue]) for queue, at in from_here.items()})
+        firsts = {queue: min(own[queue] for own in begins.values()) for queue in queues}
+        owed = {queue: max(first, ends[queue]) for queue, first in firsts.items()}
+        last = owed if self._choice.max_messages is None else plan.limited(firsts, owed, self._choice.max_messages)
+        tops = dict.fromkeys(known, 0)
+        for queue, end in last.items():
+            if firsts[queue] < end:
+                tops[queue.broker] = max(tops[queue.broker], physical_offset_of(link, queue, end - 1) + 1)
+        return {
+            name: QueueRecords(
+                self._spark, self.brokers[name].broker, replace(options, access=self._access), read,
+                {path: _of_broker(own, name) for path, own in begins.items()}, _of_broker(last, name),
+                found, tops[name], len(topics),
+            )
+            for name, found in known.items()
+        }, last != owed  # fmt: skip
+
+    def _begins(
+        self,
+        link: ClusterLink,
+        part: BrokerExport,
+        queues: Sequence[ClusterQueue],
+        bounds: Mapping[ClusterQueue, tuple[int, int]],
+        known: QueueProgress,
+    ) -> plan.Offsets:
+        """Find where each queue of a broker begins: where it was noted, else where the store's export ended.
+
+        Raises:
+            ClusterError: messages in between are gone, or a queue was made anew.
+        """
+        noted = {queue: known.offsets.get(key_of(queue), 0) for queue in queues}
+        for queue, at in noted.items():
+            if at > bounds[queue][1]:
+                raise ClusterError(
+                    f"{queue.topic} {queue.name}: has {bounds[queue][1]} messages, but {at} have landed: the topic was "
+                    "made anew, or the broker has lost messages; give another table"
+                )
+        lows = {queue: max(at, bounds[queue][0]) for queue, at in noted.items()}
+        begins = lows
+        if known.physical_offset > known.heeded:
+            begins = first_at(
+                link, {queue: (low, bounds[queue][1]) for queue, low in lows.items()}, known.physical_offset
+            )
+        has_landed = any(begins[queue] > low for queue, low in lows.items())  # so nothing behind that was deleted
+        for queue, at in noted.items():
+            low, is_known = bounds[queue][0], key_of(queue) in known.offsets or known.physical_offset > 0
+            if at < low and not has_landed and is_known:
+                self._lost(part, queue, at, low)
+        return begins
+
+    def _lost(self, part: BrokerExport, queue: ClusterQueue, begin: int, end: int) -> None:
+        text = f"{plan.gone(queue, begin, end)}: deleted before the export"
+        if self._fails:
+            raise ClusterError(f"{text}; --fail-on-data-loss false skips them")
+        _log.warning("%s", text)
+        part.missing.add((queue, begin, end))
+
+
+def _of_broker(offsets: plan.Offsets, broker: str) -> plan.Offsets:
+    return {queue: offset for queue, offset in offsets.items() if queue.broker == broker}
+
+
+def check_choice(choice: ClusterChoice, selection: ExportSelection) -> None:
+    """Refuse options that cannot be used, before a session is started. Raises OptionError."""
+    resolved(read_options({**choice.options, "subscribe": "-", **dict(selection.queue_bounds)}))

@@ -1,0 +1,65 @@
+"""Arguments of ``jobs/export_delta.py``."""
+
+from typing import Final
+
+from rmq_formats.lakehouse.formats import FORMATS
+from rmq_formats.spark.job import JobParser, add_stores, job_parser, option_name
+
+DEFAULT_PARTITIONS: Final = "topic,date"
+QUEUE_STARTS: Final = {
+    "starting_offsets": "startingOffsets",
+    "starting_offsets_by_timestamp": "startingOffsetsByTimestamp",
+}
+QUEUE_ENDS: Final = {"ending_offsets": "endingOffsets", "ending_offsets_by_timestamp": "endingOffsetsByTimestamp"}
+QUEUE_BOUNDS: Final = QUEUE_STARTS | QUEUE_ENDS
+
+
+def export_parser() -> JobParser:
+    """Define the job's arguments, but for the access to a cluster."""
+    job = job_parser("export_delta", "Export a RocketMQ store's messages to Delta tables, each exactly once.")
+    add_stores(job, required=False)
+    job.add_argument("--namesrv", metavar="HOST:PORT", help="name servers of a running cluster, instead of --store")
+    job.add_argument("--cluster", metavar="NAME", help="cluster of those of several stores that do not tell theirs")
+    job.add_argument("--table", help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")
+    job.add_argument("--format", choices=FORMATS, default="delta", help="of the tables; default: delta")
+    job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
+                     help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
+    job.add_argument("--table-comment", metavar="TEXT", help="comment of the raw table, when it is created")
+    job.add_argument("--table-property", metavar="KEY=VALUE", action="append", default=[],
+                     help="property of the raw table, when it is created; may come often")  # fmt: skip
+    job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
+    job.add_argument("--dlq-table", help="path of the dead-letter table, for bodies that do not decode")
+    job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
+    what = job.add_argument_group("messages to export")
+    what.add_argument("--topics", help="comma list; default: all but system topics")
+    what.add_argument("--system-topics", action="store_true", help="export system topics, too")
+    what.add_argument("--starting-physical-offset", type=int, default=0, help="bytes, inclusive; default: 0")
+    what.add_argument("--ending-physical-offset", type=int, help="bytes, exclusive; default: the log's end")
+    what.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
+    what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
+    for name in QUEUE_BOUNDS:
+        what.add_argument(option_name(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
+    what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
+    what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
+                      help="false: skip segments that were deleted before they were exported")  # fmt: skip
+    what.add_argument("--from-offset", type=int, metavar="BYTES",
+                      help="physical offset from which what is missing lands; default: where tables stand")  # fmt: skip
+    how = job.add_argument_group("execution")
+    how.add_argument("--mode", choices=["batch", "available-now", "stream"], default="batch", help="default: batch")
+    how.add_argument(
+        "--checkpoint",
+        help="checkpoint directory of a stream; --mode batch needs none; default: inside of --table",
+    )
+    how.add_argument("--trigger-interval", default="10 seconds", help="for --mode stream; default: 10 seconds")
+    how.add_argument("--max-bytes-per-trigger", help="log bytes in a micro batch, such as 512m; default: no limit")
+    how.add_argument("--max-messages-per-trigger", metavar="N", help="of a --namesrv's micro batch; default: no limit")
+    how.add_argument(
+        "--partition-by", help=f"comma list of columns; default: {DEFAULT_PARTITIONS}; date is that of the store time"
+    )
+    how.add_argument("--cluster-by", help="comma list of columns for liquid clustering, instead of --partition-by")
+    after = job.add_argument_group("maintenance after the export")
+    after.add_argument("--optimize", action="store_true", help="compact small files to 128 MiB, and cluster")
+    after.add_argument("--retention", metavar="DAYS", type=int, help="delete messages stored more than DAYS ago")
+    after.add_argument("--vacuum", metavar="HOURS", type=int, help="delete files unused by versions of the last HOURS")
+    job.set_defaults(typed_topics=None)
+    return job

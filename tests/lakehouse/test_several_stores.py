@@ -1,0 +1,114 @@
+"""Several stores in one table: each message of each broker once, a report by broker, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from jobs import export_delta
+from rmq_formats.errors import OptionError, StoreError
+from tests.lakehouse.exported_stores import Exporter, plain, write
+
+pytestmark = pytest.mark.spark
+
+STORES = {"a": "crash", "b": "exotic_crc"}
+NAMED = ("--cluster", "Shop")
+
+
+def export(spark: SparkSession, work: Path, *arguments: str) -> tuple[dict[str, Any], int]:
+    """Export ``broker-*/store`` into ``table``."""
+    stores = ["--store", str(work / "broker-*" / "store"), *NAMED]
+    given = export_delta.parser().parse_args([*stores, "--table", str(work / "table"), *arguments])
+    export_delta.check(given)
+    return export_delta.main(given, spark)
+
+
+def places(spark: SparkSession, work: Path) -> list[tuple[str, str, int]]:
+    """Cluster, broker and physical offset of each row."""
+    rows = spark.read.format("delta").load(str(work / "table"))
+    return sorted((row.cluster, row.broker_name, row.physical_offset) for row in rows.collect())
+
+
+def versions(spark: SparkSession, work: Path) -> int:
+    """How often the table was committed."""
+    return DeltaTable.forPath(spark, str(work / "table")).history().count()
+
+
+def test_java_s_stores_land_and_missing_ones_later_in_one_commit(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    wanted = []
+    for letter, name in STORES.items():
+        shutil.copytree(golden(name) / "store", tmp_path / f"broker-{letter}" / "store")
+        shutil.rmtree(tmp_path / f"broker-{letter}" / "store" / "config", ignore_errors=True)
+        lines = (golden(name) / "expected" / "messages.jsonl").read_text().splitlines()
+        wanted += [("Shop", f"broker-{letter}", json.loads(line)["physical_offset"]) for line in lines]
+    for letter in "cd":
+        (tmp_path / f"broker-{letter}").mkdir()
+    report, code = export(spark, tmp_path, "--system-topics")
+    assert code == 1
+    assert places(spark, tmp_path) == sorted(wanted)
+    assert [broker["messages"] for broker in report["brokers"]] == [
+        sum(broker == f"broker-{letter}" for _, broker, _ in wanted) for letter in "abcd"
+    ]
+    assert "broker-c" in report["brokers"][2]["error"]
+    before = versions(spark, tmp_path)
+    placed = write(tmp_path / "broker-c" / "store", plain(5))
+    write(tmp_path / "broker-d" / "store", plain(5))
+    report, _ = export(spark, tmp_path, "--system-topics")
+    assert (report["messages"], report["failed"], versions(spark, tmp_path)) == (10, 0, before + 1)
+    wanted += [("Shop", f"broker-{letter}", offset) for letter in "cd" for offset in placed]
+    assert places(spark, tmp_path) == sorted(wanted)
+
+
+def test_two_stores_of_one_broker_and_the_table_of_one_store_are_refused(exporter: Exporter) -> None:
+    work = exporter.work
+    for letter in "ab":
+        write(work / f"broker-{letter}" / "store", plain(3))
+    file = work / "cluster.toml"
+    roots = "".join(f'[[brokers]]\nname = "same"\nroot = "broker-{letter}/store"\n' for letter in "ab")
+    file.write_text(roots)
+    given = export_delta.parser().parse_args(["--store", str(file), *NAMED, "--table", str(exporter.table)])
+    with pytest.raises(OptionError, match="both of broker same"):
+        export_delta.check(given)
+    with pytest.raises(OptionError, match="does not tell its cluster; give --cluster"):
+        export_delta.check(
+            export_delta.parser().parse_args(["--store", str(work / "broker-*" / "store"), "--table", "t"])
+        )
+    assert not exporter.table.exists()
+    write(exporter.store, plain(3))
+    exporter.run()
+    with pytest.raises(StoreError, match="is the table of one store"):
+        export(exporter.spark, work)
+
+
+def test_typed_tables_have_the_last_message_of_all_brokers_and_dead_letters_tell_theirs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def orders(letter: str, numbers: range) -> list[tuple[str, bytes]]:
+        return [("Orders", json.dumps({"id": n, "n": f"{letter}{n}"}).encode()) for n in numbers]
+
+    write(tmp_path / "broker-a" / "store", orders("a", range(3)), 1_700_000_005_000)
+    write(tmp_path / "broker-b" / "store", [*orders("b", range(1, 4)), ("Orders", b"bad")], 1_700_000_000_000)
+    topic = {"topic": "Orders", "format": "json", "schema": "id INT, n STRING", "key": ["id"], "table": "orders"}
+    (tmp_path / "spec.json").write_text(json.dumps({"topics": [topic]}))
+    typed = "--typed", str(tmp_path / "spec.json"), "--dlq-table", str(tmp_path / "dead")
+    report, code = export(spark, tmp_path, *typed)
+    assert (report["exports"], report["undecoded"], code) == ({"raw": 7, "Orders": 6}, 1, 0)
+    assert latest(spark, tmp_path) == ["a0", "a1", "a2", "b3"]
+    later = orders("b", range(3)) + orders("B", range(1, 2))
+    write(tmp_path / "broker-b" / "store", [*orders("b", range(1, 4)), ("Orders", b"bad"), *later], 1_700_000_000_000)
+    assert export(spark, tmp_path, *typed)[0]["exports"] == {"raw": 4, "Orders": 4}
+    assert latest(spark, tmp_path) == ["a0", "a1", "a2", "b3"]  # stored before those of broker-a
+    (dead,) = spark.read.format("delta").load(str(tmp_path / "dead")).collect()
+    assert (dead.cluster, dead.broker_name, bytes(dead.body)) == ("Shop", "broker-b", b"bad")
+
+
+def latest(spark: SparkSession, work: Path) -> list[str]:
+    """The values of the table of orders, by key."""
+    return [row.n for row in spark.read.format("delta").load(str(work / "orders")).orderBy("id").collect()]
