@@ -16,6 +16,7 @@ from benchmarks import (
     filters,
     ha,
     lakehouse,
+    live_export,
     offline,
     remoting,
     replay,
@@ -54,6 +55,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "timers": lambda: timers.figures(work),
         "write": lambda: write.figures(work, messages),
         "replay": lambda: replay.figures(work),
+        "live_export": lambda: live_export.figures(work),
         "strangers": lambda: strangers.figures(work),
     }
 

@@ -1,8 +1,8 @@
 """Land a store's messages in Delta tables, each once: ``spark-submit jobs/export_delta.py --store DIR --table PATH``.
 
-``docs/lakehouse.md`` explains the guarantees. The end of an export is a transaction version in each table, a
-physical offset. A run begins there, in any mode: one that follows another adds only new messages, and one after a
-kill adds what is missing.
+So it does with those of several stores, and with ``--namesrv`` those of a running cluster. ``docs/lakehouse.md``
+explains the guarantees. The end of an export is a transaction version in each table, a physical offset. A run begins
+there, in any mode: one that follows another adds only new messages, and one after a kill adds what is missing.
 """
 
 import argparse
