@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.lakehouse.delta.table import DeltaTableLog
+from rmq_formats.lakehouse.table_name import placed
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, parsed, run_job
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
@@ -41,7 +42,7 @@ _SINK_OPTIONS = {
 def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("import_delta", "Write a RocketMQ store from the messages of a Delta table.")
-    job.add_argument("--table", required=True, help="path of the Delta table, as export_delta.py writes it")
+    job.add_argument("--table", type=placed, required=True, help="path of a Delta table, as export_delta.py writes it")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
     job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
     job.add_argument("--topics", help="comma list; default: all of the table")

@@ -6,7 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.table_name import in_catalog
+from rmq_formats.lakehouse.table_name import placed
 
 
 class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,10 +76,8 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
         raise OptionError(f"{path}: topic {topic.topic!r}: message is required for format protobuf, and only there")
     if topic.format == "protobuf" and topic.schema is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
-    stays = "://" in topic.table or in_catalog(topic.table)
-    table = topic.table if stays else str(beside / topic.table)
     file = None if topic.schema_file is None else str(beside / topic.schema_file)
-    return msgspec.structs.replace(topic, table=table, schema_file=file)
+    return msgspec.structs.replace(topic, table=placed(topic.table, beside), schema_file=file)
 
 
 def read_spec_file(path: str) -> bytes:

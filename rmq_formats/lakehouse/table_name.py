@@ -1,8 +1,10 @@
 """Names of tables: a path, or ``catalog.schema.table``."""
 
 import re
+from pathlib import Path
 from typing import Final
 
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _IN_CATALOG: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 
 
@@ -12,3 +14,17 @@ def in_catalog(table: str) -> tuple[str, str, str] | None:
         return None
     catalog, schema, name = table.split(".")
     return catalog, schema, name
+
+
+def placed(table: str, beside: Path | None = None) -> str:
+    """Return the absolute path of a relative one; a URI and a name in a catalog stay as they are.
+
+    Delta takes a relative path in SQL for a name in a schema, and executors run in directories of their own.
+
+    Args:
+        table: a path, or ``catalog.schema.table``.
+        beside: where a relative path begins; None is the working directory.
+    """
+    if not table or _URI.match(table) or in_catalog(table):
+        return table
+    return str((beside or Path.cwd()) / table)

@@ -110,6 +110,16 @@ def test_all_messages_land_once_and_a_second_run_adds_nothing(
     )
 
 
+def test_a_relative_table_is_in_the_working_directory(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = Path("lake", "messages")
+    report, code = export(spark, golden("mixed") / "store", table)
+    assert (code, report["table"]) == (0, str(tmp_path / table))
+    assert len(offsets(spark, tmp_path / table)) == report["messages"] == len(records(golden("mixed"))) > 0
+
+
 def test_chosen_topics_land_and_the_rest_can_follow(
     spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.spec import load_spec
+from rmq_formats.lakehouse.table_name import placed
 
 TOPIC = 'topic = "Orders"\nformat = "json"\nschema = "id STRING"\ntable = "orders"\n'
 
@@ -61,3 +62,11 @@ def test_a_spec_that_is_not_utf8_is_named(tmp_path: Path, name: str) -> None:
 def test_a_spec_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"nowhere\.toml: cannot be read"):
         load_spec(str(tmp_path / "nowhere.toml"))
+
+
+def test_relative_paths_are_made_absolute_uris_and_names_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [placed(path) for path in ("t", "./a.b.c", "/t")] == [str(tmp_path / "t"), str(tmp_path / "a.b.c"), "/t"]
+    assert [placed("../t", Path("/lake/specs")), placed("t", Path("/lake"))] == ["/lake/specs/../t", "/lake/t"]
+    for other in ("s3a://lake/t", "file:/lake/t", "spark_catalog.sales.t", ""):
+        assert placed(other) == other

@@ -3,6 +3,7 @@
 from typing import Final
 
 from rmq_formats.lakehouse.formats import FORMATS
+from rmq_formats.lakehouse.table_name import placed
 from rmq_formats.spark.job import JobParser, add_stores, job_parser, option_name
 
 DEFAULT_PARTITIONS: Final = "topic,date"
@@ -20,7 +21,8 @@ def export_parser() -> JobParser:
     add_stores(job, required=False)
     job.add_argument("--namesrv", metavar="HOST:PORT", help="name servers of a running cluster, instead of --store")
     job.add_argument("--cluster", metavar="NAME", help="cluster of those of several stores that do not tell theirs")
-    job.add_argument("--table", help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")
+    job.add_argument("--table", type=placed,
+                     help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")  # fmt: skip
     job.add_argument("--format", choices=FORMATS, default="delta", help="of the tables; default: delta")
     job.add_argument("--catalog-option", metavar="KEY=VALUE", action="append", default=[],
                      help="of a catalog that --table names for --format iceberg, such as uri=http://…")  # fmt: skip
@@ -28,7 +30,7 @@ def export_parser() -> JobParser:
     job.add_argument("--table-property", metavar="KEY=VALUE", action="append", default=[],
                      help="property of the raw table, when it is created; may come often")  # fmt: skip
     job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
-    job.add_argument("--dlq-table", help="path of the dead-letter table, for bodies that do not decode")
+    job.add_argument("--dlq-table", type=placed, help="path of the dead-letter table, for bodies that do not decode")
     job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
     what = job.add_argument_group("messages to export")
     what.add_argument("--topics", help="comma list; default: all but system topics")
