@@ -14,7 +14,7 @@ from rmq_core.cli import packaged
 from rmq_formats.errors import OptionError
 
 JOBS: Final = {
-    "export": ("export_delta", "Export a store's messages to Delta tables, each exactly once (Spark)."),
+    "export": ("export_delta", "Export messages to Delta or Iceberg, each once (Spark)."),
     "import": ("import_delta", "Write a store from the messages of a Delta table (Spark)."),
     "replay": ("replay", "Send messages of a store again, to a cluster or a store (Spark)."),
 }
