@@ -61,8 +61,8 @@ compiled-tests: install
 test-one: install ## the tests of one folder, file or name: make test-one K=tests/store, K=test_power
 	$(PYTEST) $(if $(wildcard $(K)),"$(K)",-k "$(or $(K),$(error K names a folder, a file or a part of a test's name))")
 
-test-matrix: install ## the tests of sources and jobs on each Spark, one after the other: make test-matrix SPARK="4.0 4.3"
-	$(BIN)/python -m tools.matrix $(SPARK)
+test-matrix: install ## the tests of sources and jobs on each Spark, one after the other: make test-matrix SPARK="4.0 4.3" PYTHON=python3.13
+	$(BIN)/python -m tools.matrix $(SPARK) $(if $(filter-out file,$(origin PYTHON)),--python $(PYTHON))
 
 torture: install ## kills, losses of power, damage and flips at random, RMQ_TORTURE=50 times as many as in the tests (new ones: make lab)
 	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --timeout 0 -m torture
