@@ -12,7 +12,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Sends, commits and consumes messages with message trace; prints SENT and the id of each. */
+/** Sends, commits and consumes messages with message trace; prints SENT and the id of each, and ends when its input does. */
 public class Traced {
     public static void main(String[] arguments) throws Exception {
         String namesrv = arguments[0], topic = arguments[1];
@@ -51,11 +51,12 @@ public class Traced {
         });
         consumer.start();
         consumed.await();
-        consumer.shutdown();
-        transactions.shutdown();
-        producer.shutdown();
         for (SendResult sent : new SendResult[] {first, second, third}) {
             System.out.println("SENT " + sent.getMsgId());
         }
+        System.in.read(); // a shutdown gives traces that wait half a second, and drops the rest
+        consumer.shutdown();
+        transactions.shutdown();
+        producer.shutdown();
     }
 }

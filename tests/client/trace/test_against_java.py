@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rmq_formats.codecs.trace import TRACE_TOPIC, MessageType, TraceRecord, Trac
 from tests.broker_processes import Standalone
 from tests.client.trace.test_clients import traces_of
 from tests.interop import peer
+from tests.interop.test_namesrv_against_java import wait_for
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("trace")]
 SOURCE = Path(__file__).parent / "Traced.java"
@@ -43,11 +45,14 @@ def test_mqadmin_shows_what_our_clients_trace(running: Standalone) -> None:
 def test_what_the_original_traces_is_read_and_written_the_same(running: Standalone) -> None:
     peer.build()
     jars = Path(os.environ.get("PEER_HOME") or Path.home() / ".cache" / "rocketmq-peer") / "lib/*"
-    done = subprocess.run(
-        ["java", peer.QUICK_START, "-cp", str(jars), str(SOURCE), running.namesrv, "FromJava"],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    ids = [line.removeprefix("SENT ") for line in done.stdout.splitlines() if line.startswith("SENT ")]
+    command = ["java", peer.QUICK_START, "-cp", str(jars), str(SOURCE), running.namesrv, "FromJava"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as java:
+        assert java.stdout is not None
+        told = (line for line in java.stdout if line.startswith("SENT "))
+        ids = [line.removeprefix("SENT ").strip() for line in islice(told, 3)]
+        for msg_id, count in zip(ids, (3, 3, 4), strict=True):  # the last one's transaction ends, too
+            wait_for(lambda: len(run(traces_of(running.namesrv, msg_id))) >= count)  # noqa: B023 # called at once
+        java.communicate(timeout=60)
 
     async def trace_messages_of(key: str) -> list[ReceivedMessage]:
         async with Admin(running.namesrv) as admin:
