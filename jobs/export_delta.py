@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from rmq_core.cli.access import add_access, take_settings
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
-from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.cluster.run import ClusterChoice, ClusterRun, check_choice
 from rmq_formats.lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS, export_parser
+from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.command.reports import report_of_cluster, report_of_store, report_of_stores
 from rmq_formats.lakehouse.command.several import StoreExports, StoresRun, brokers_of, look_at_all
 from rmq_formats.lakehouse.delta.log_store import alone

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.log import StoreLog, look
 from rmq_formats.lakehouse.raw import Export, Landed
 from rmq_formats.lakehouse.records import Records

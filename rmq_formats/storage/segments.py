@@ -1,12 +1,10 @@
 """Opens and lists files of local disks and object stores: the only module that does.
 
-A path is local, or any URI that ``pyarrow.fs`` opens (``s3://``, ``hdfs://``, ``gs://``). Local files are
-read with ``pread``, not mapped: a file that shrinks under a map kills the process, while a short read is
-reported as an error.
-
-A URI may have a query, ``s3://bucket/store?endpoint_override=host:9000&scheme=http``. Names are joined to it
-as to any path, so that every task can open the path it gets: ``…/store?scheme=http/commitlog/000…``. A query
-ends with the first ``/`` that is not of a ``://``.
+A path is local, or any URI that ``pyarrow.fs`` opens (``s3://``, ``hdfs://``, ``gs://``). Local files are read with
+``pread``, not mapped: a file that shrinks under a map kills the process, while a short read is reported as an error.
+A URI may have a query, ``s3://bucket/store?endpoint_override=host:9000&scheme=http``. Names are joined to it as to any
+path, so that every task can open the path it gets: ``…/store?scheme=http/commitlog/000…``. A query ends with the
+first ``/`` that is not of a ``://``.
 """
 
 import errno

@@ -7,7 +7,7 @@ import pytest
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError
-from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from tests.lakehouse.exported_stores import Exporter, plain, write
 
 ONCE = ("--mode", "available-now")

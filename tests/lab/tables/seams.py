@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rmq_formats.lakehouse import raw, run
-from rmq_formats.lakehouse.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.delta import keyed
 from rmq_formats.lakehouse.delta.table import DeltaAppend, DeltaTableLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable
