@@ -145,9 +145,9 @@ def write_keys(batches: Iterable[pa.RecordBatch], write: DerivedWrite) -> list[s
     """
     pieces = []
     for rows in _pieces(map(key_table, batches)):
-        path = write.job.pieces / f"{uuid.uuid4().hex}.npy"
+        path = write.job.pieces / f"{uuid.uuid4().hex}.keys"
         with told_as_store_errors(path):
-            np.save(path, rows)
+            rows.tofile(path)  # not np.save: see ``write_longs``
         pieces.append(str(path))
     return pieces
 
@@ -232,7 +232,7 @@ def _existing_units(root: str) -> Iterator[tuple[Table, tuple[str, int]]]:
 
 
 def _make_index(write: DerivedWrite, pieces: Sequence[str], area: LocalArea) -> int:
-    keys = [np.load(piece) for piece in pieces]
+    keys = [np.fromfile(piece, dtype=np.int64).reshape(-1, kernel.KEY_COLUMNS) for piece in pieces]
     rows: Table = np.concatenate([np.zeros((0, kernel.KEY_COLUMNS), dtype=np.int64), *keys])
     offsets = rows[:, kernel.KEY_PHYSICAL_OFFSET]
     if (offsets[1:] < offsets[:-1]).any():

@@ -305,8 +305,8 @@ class Losing(ProcessRunner):
     [
         ("keys-*.arrow", None, SpillError),
         ("keys-*.arrow", b"cut", SpillError),
-        ("keys.npz", None, FileNotFoundError),
-        ("facts.npz", None, FileNotFoundError),
+        ("keys.msgpack", None, FileNotFoundError),
+        ("facts.msgpack", None, FileNotFoundError),
     ],
 )
 def test_a_fault_of_the_work_directory_is_none_of_the_index(

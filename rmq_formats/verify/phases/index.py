@@ -14,7 +14,7 @@ from rmq_formats.errors import SpillError, StoreError
 from rmq_formats.storage.segments import OpenRange, open_storage, opened, read_range
 from rmq_formats.tasks import spill
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.tasks.workspace import WorkArea, read_arrays, write_arrays
+from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import Longs
 from rmq_formats.verify.findings import Finding, FindingList, Kind
@@ -58,7 +58,7 @@ def write_key_table(work: WorkArea, checks: Sequence[SplitCheck]) -> None:
     """Write for the tasks which splits have which keys."""
     counts = np.array([check.key_count for check in checks], dtype=np.int64)
     begins = np.array([check.split.file_offset + check.split.start for check in checks], dtype=np.int64)
-    write_arrays(work, "keys.npz", counts=counts, begins=begins)
+    write_longs(work, "keys.msgpack", counts=counts, begins=begins)
 
 
 class SpilledKeys:
@@ -66,7 +66,7 @@ class SpilledKeys:
 
     def __init__(self, work: WorkArea) -> None:
         self._work = work
-        arrays = read_arrays(work, "keys.npz")
+        arrays = read_longs(work, "keys.msgpack")
         self._begins = arrays["begins"]
         self._starts = np.concatenate([[0], np.cumsum(arrays["counts"])]).astype(np.int64)
         self._held: OrderedDict[int, tuple[Hashes, Longs, Longs]] = OrderedDict()

@@ -20,7 +20,7 @@ from rmq_formats.storage.store_variants import StoreVariants, Variant
 from rmq_formats.tasks import spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
-from rmq_formats.tasks.workspace import WorkArea, read_arrays, write_arrays
+from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
@@ -107,12 +107,12 @@ def _queues_of(storage: Storage, path: str, topic: str, findings: FindingList) -
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
     """Write what is known of the log, for the tasks of the second wave."""
     bounds = np.array([facts.start, facts.end, facts.largest_record_bytes], dtype=np.int64)
-    write_arrays(work, "facts.npz", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)
+    write_longs(work, "facts.msgpack", bounds=bounds, begins=facts.lost_begins, ends=facts.lost_ends)
 
 
 def read_facts(work: WorkArea) -> LogFacts:
     """Read what ``write_facts`` wrote."""
-    arrays = read_arrays(work, "facts.npz")
+    arrays = read_longs(work, "facts.msgpack")
     start, end, largest = arrays["bounds"].tolist()
     return LogFacts(start, end, arrays["begins"], arrays["ends"], largest)
 

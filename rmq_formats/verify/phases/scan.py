@@ -16,7 +16,7 @@ from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_formats.tasks import spill
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.tasks.workspace import WorkArea, read_arrays, write_arrays
+from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.log import LogCheck
@@ -149,13 +149,13 @@ def check_split(
 def write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
     """Write the damaged stretches of a split as int64[n, 2]: begin and end."""
     rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
-    write_arrays(work, f"spill/damages-{number:06d}.npz", rows=rows.reshape(-1, 2))
+    write_longs(work, f"spill/damages-{number:06d}.msgpack", rows=rows.reshape(-1))
 
 
 def read_damages(work: WorkArea, split_count: int) -> Iterator[NDArray[np.int64]]:
     """Read the damaged stretches of all splits, in log order."""
     for number in range(split_count):
-        yield read_arrays(work, f"spill/damages-{number:06d}.npz")["rows"]
+        yield read_longs(work, f"spill/damages-{number:06d}.msgpack")["rows"].reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)
