@@ -8,6 +8,7 @@ there, in any mode: one that follows another adds only new messages, and one aft
 import argparse
 import re
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -299,10 +300,15 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
             checkpoint.claim(identify(store, given.store_id))
             interval = None if given.mode == "available-now" else given.trigger_interval
             run.stream(checkpoint, interval, _limits(given))
-        for export in todo:
-            maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+        _maintain(given, spark, todo)
     torn = log.torn if given.ending_physical_offset is None or given.ending_physical_offset > log.end else 0
     return report_of_store(given, run, torn, time.perf_counter() - begin)
+
+
+def _maintain(given: argparse.Namespace, spark: SparkSession, todo: Sequence[Export]) -> None:
+    """Do the maintenance of the exports' tables that is asked for."""
+    for export in todo:
+        maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
 
 
 def _places(given: argparse.Namespace, spark: SparkSession, todo: list[Export]) -> list[str]:
@@ -336,8 +342,7 @@ def main_several(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[s
         run.prepare()
         limit = None if given.mode == "batch" else parsed(given, "max_bytes_per_trigger", values.size)
         repeat(partial(run.follow if given.mode == "stream" else run.land, limit), _interval_s(given))
-        for export in parts[0].exports:
-            maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+        _maintain(given, spark, parts[0].exports)
     return report_of_stores(given, run, time.perf_counter() - begin)
 
 
@@ -353,8 +358,7 @@ def main_cluster(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[s
     todo = list(run.parts[0].exports)
     with alone(spark, _places(given, spark, todo)) as run.still_alone:
         repeat(run.land, _interval_s(given))
-        for export in todo:
-            maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+        _maintain(given, spark, todo)
     return report_of_cluster(given, run, time.perf_counter() - begin)
 
 

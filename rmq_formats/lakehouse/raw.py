@@ -54,6 +54,10 @@ class Landed:
     undecoded: int = 0
     files: int = 0
 
+    def to_dict(self) -> dict[str, int]:
+        """Convert to the members of a JSON report that a broker's part has as well as the whole."""
+        return {name: getattr(self, name) for name in ("messages", "bytes", "damaged", "undecoded")}
+
     def __add__(self, other: "Landed") -> "Landed":
         return Landed(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
@@ -214,7 +218,7 @@ class RawExport:
         tasks, scanned_bytes = self.tasks(records, turn, layout)
         if not may_write_apart(records.topics, scanned_bytes, len(tasks)):
             return None
-        written = write_files(spark, tasks)
+        written = write_files(spark, tasks, layout)
         added = _commit([turn], written)
         return added, _counted(written)
 
@@ -307,7 +311,7 @@ def _land_files(parts: Sequence[tuple[RawExport, Owed]]) -> dict[int, Landed | R
                 continue
             if may_write_apart(own.topics, scanned_bytes, len(tasks)):
                 planned[number] = tasks
-        outcomes = dict(zip(planned, write_files_of_brokers(spark, list(planned.values())), strict=True))
+        outcomes = dict(zip(planned, write_files_of_brokers(spark, list(planned.values()), layout), strict=True))
         done = {number: own for number, own in outcomes.items() if not isinstance(own, RmqError)}
         for number, outcome in outcomes.items():
             counts[number] = outcome if isinstance(outcome, RmqError) else _counted(outcome)

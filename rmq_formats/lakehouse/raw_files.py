@@ -1,6 +1,6 @@
 """Lands raw rows without Spark's row format: each task scans a split of the log, writes Parquet files directly."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -89,35 +89,28 @@ class TaskFiles:
     damaged: int
 
 
-def write_files(spark: SparkSession, tasks: Sequence[FilesTask]) -> list[TaskFiles]:
-    """Run the tasks that write files; nobody sees these before the table's log names them.
+def write_files(spark: SparkSession, tasks: Sequence[FilesTask], layout: Layout) -> list[TaskFiles]:
+    """Run the tasks that write files of this layout; nobody sees these before the table's log names them.
 
     Raises:
         StoreError: a file that cannot be read or written, or was written where the driver does not see it.
     """
     runner = SparkRunner(spark)
-    layouts = _layouts(tasks)
-    for table in layouts:
-        runner.check_shared("--table", table)
+    runner.check_shared("--table", layout.table)
     written = runner.map(write_task, tasks)
-    for layout in layouts.values():
-        check_seen([file for task in written for file in task.files], layout.place)
+    check_seen([file for task in written for file in task.files], layout.place)
     return written
 
 
-def _layouts(tasks: Iterable[FilesTask]) -> dict[str, Layout]:
-    """Return the layout of the table that tasks write to, by its directory; none without tasks."""
-    return {task.layout.table: task.layout for task in tasks}
-
-
 def write_files_of_brokers(
-    spark: SparkSession, tasks: Sequence[Sequence[FilesTask]]
+    spark: SparkSession, tasks: Sequence[Sequence[FilesTask]], layout: Layout
 ) -> list[list[TaskFiles] | RmqError]:
     """Run the tasks of several brokers as one job, in turns; one that fails spoils its own broker's rows alone.
 
     Args:
         spark: the session.
         tasks: of each broker.
+        layout: of the files of all.
 
     Returns:
         For each broker what its tasks wrote, or the error of one of them; its files are deleted then.
@@ -125,9 +118,7 @@ def write_files_of_brokers(
     numbered = [[(number, task) for task in own] for number, own in enumerate(tasks)]
     turns = mixed(numbered)
     runner = SparkRunner(spark)
-    layouts = _layouts(task for _, task in turns)
-    for table in layouts:
-        runner.check_shared("--table", table)
+    runner.check_shared("--table", layout.table)
     done: list[list[TaskFiles]] = [[] for _ in tasks]
     failed: dict[int, RmqError] = {}
     for number, written in runner.map(_attempt, turns):
@@ -135,11 +126,10 @@ def write_files_of_brokers(
             done[number].append(written)
         else:
             failed.setdefault(number, written)
-    for layout in layouts.values():
-        check_seen([file for own in done for task in own for file in task.files], layout.place)
-        for file in (file for number in failed for task in done[number] for file in task.files):
-            with suppress(OSError):  # the files left belong to no version
-                layout.place.delete(file.path)
+    check_seen([file for own in done for task in own for file in task.files], layout.place)
+    for file in (file for number in failed for task in done[number] for file in task.files):
+        with suppress(OSError):  # the files left belong to no version
+            layout.place.delete(file.path)
     return [failed.get(number, own) for number, own in enumerate(done)]
 
 

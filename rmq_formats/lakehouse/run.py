@@ -64,6 +64,11 @@ class ExportProgress:
         """Counts of all exports together."""
         return sum(self.landed.values(), Landed())
 
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where it began and where it stands, as members of a JSON report."""
+        return {"starting_physical_offset": self.start, "ending_physical_offset": self.end}
+
 
 class ExportRun:
     """Exports of one store that run together.

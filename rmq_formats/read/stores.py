@@ -88,6 +88,12 @@ def find_stores(given: Sequence[str]) -> tuple[BrokerStore, ...]:
     return stores
 
 
+def none_done(job: str, stores: Sequence[BrokerStore], reason: str) -> StoreError:
+    """Build the error of a job that could be done for none of some stores, with the reason of the first of them."""
+    more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
+    return StoreError(f"no {job} could be done: the store of broker {stores[0].broker} not: {reason}{more}")
+
+
 def plan_stores(
     stores: Sequence[BrokerStore], plan: Callable[[BrokerStore], _Found]
 ) -> list[_Found | StoreNotFoundError]:

@@ -7,8 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from rmq_formats.errors import StoreError
-from rmq_formats.read.stores import BrokerStore, find_stores
+from rmq_formats.read.stores import BrokerStore, find_stores, none_done
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.together import Steps, run_together
 from rmq_formats.verify.job import refuse_inside_store, verify_steps
@@ -109,9 +108,8 @@ def run_on_stores(
     outcomes = run_together(steps, runner)
     report = BrokersReport(job, given, stores, outcomes, round(time.perf_counter() - begin, 3))
     if not report.reports:
-        store, reason = report.failed[0]
-        more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
-        raise StoreError(f"no {job} could be done: the store of broker {store.broker} not: {reason}{more}")
+        _, reason = report.failed[0]
+        raise none_done(job, stores, reason)
     return report
 
 

@@ -46,7 +46,6 @@ class TableFiles:
         """
         self.directory = config_dir(root)
         self.disk = disk
-        self.monotonic_s = threads.monotonic_s
         self._threads = threads
         self._pool: Executor | None = None
         self._under_way: set[asyncio.Future[str]] = set()

@@ -8,7 +8,6 @@ import msgspec
 from msgspec import structs
 
 _ENTRIES: Final = 200  # of a piece: a fraction of a millisecond for groups, which have the longest
-_encode = msgspec.json.Encoder().encode
 
 
 def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:
@@ -24,7 +23,7 @@ def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:
         value = getattr(body, field.name)
         if value is msgspec.UNSET:
             continue
-        yield b"%b\n %b: " % (before, _encode(field.encode_name))
+        yield b"%b\n %b: " % (before, msgspec.json.encode(field.encode_name))
         before = b","
         if isinstance(value, Mapping) and len(value) > _ENTRIES:
             yield from _entries(value)
@@ -43,4 +42,4 @@ def _entries(table: Mapping[Any, Any]) -> Iterator[bytes]:
 
 
 def _indented(value: object) -> bytes:
-    return msgspec.json.format(_encode(value), indent=1)
+    return msgspec.json.format(msgspec.json.encode(value), indent=1)

@@ -67,11 +67,14 @@ class BrokerExport:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the broker's part of the JSON report."""
-        total = self.total
         names: dict[str, Any] = {"cluster": self.broker.cluster, "broker_name": self.broker.name}
         told = {} if self.error is None else {"error": self.error}
-        counts = {name: getattr(total, name) for name in ("messages", "bytes", "damaged", "undecoded")}
-        return names | told | counts | {"missing_messages": sum(end - begin for _, begin, end in self.missing)}
+        return (
+            names
+            | told
+            | self.total.to_dict()
+            | {"missing_messages": sum(end - begin for _, begin, end in self.missing)}
+        )
 
 
 class ClusterRun:

@@ -1,6 +1,7 @@
 """Reports of ``jobs/export_delta.py``, with their exit codes."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmq_formats.lakehouse.cluster.run import ClusterRun
@@ -9,91 +10,74 @@ from rmq_formats.lakehouse.raw import Landed
 from rmq_formats.lakehouse.run import ExportRun
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS
 
+Report = tuple[dict[str, Any], int]
 
-def report_of_cluster(given: argparse.Namespace, run: ClusterRun, seconds: float) -> tuple[dict[str, Any], int]:
+
+def report_of_cluster(given: argparse.Namespace, run: ClusterRun, seconds: float) -> Report:
     """Report on the export of a running cluster."""
-    total = run.total
+    parts = [part.landed for part in run.parts]
+    named = {"namesrv": given.namesrv} | _how(given)
+    exports = {one.name: sum(part.get(one.name, Landed()).messages for part in parts) for one in run.parts[0].exports}
     brokers = [part.to_dict() for part in run.parts]
-    report = {
-        "job": f"export_{given.format}",
-        "namesrv": given.namesrv,
-        "table": given.table,
-        "mode": given.mode,
-        "messages": total.messages,
-        "bytes": total.bytes,
-        "damaged": total.damaged,
-        "undecoded": total.undecoded,
-        "missing_messages": sum(broker["missing_messages"] for broker in brokers),
-        "files": total.files,
-        "exports": {
-            export.name: sum(part.landed.get(export.name, Landed()).messages for part in run.parts)
-            for export in run.parts[0].exports
-        },
-        "batches": run.rounds,
-        "failed": sum("error" in broker for broker in brokers),
-        "brokers": brokers,
-        "seconds": round(seconds, 3),
-        "bytes_per_second": round(total.bytes / seconds),
-    }
-    lost = total.undecoded if given.dlq_table is None else 0
-    findings = lost or any(report[name] for name in ("damaged", "missing_messages", "failed"))
-    return report, EXIT_FINDINGS if findings else EXIT_CLEAN
+    gone = _sums(brokers, "missing_messages")
+    return _report(given, named, run.total, gone, exports, run.rounds, seconds, _of_brokers(brokers))
 
 
-def report_of_stores(given: argparse.Namespace, run: StoresRun, seconds: float) -> tuple[dict[str, Any], int]:
+def report_of_stores(given: argparse.Namespace, run: StoresRun, seconds: float) -> Report:
     """Report on the export of several stores, by broker."""
-    parts = run.parts
-    total = sum((part.run.progress.total for part in parts), Landed())
-    brokers = [part.to_dict() for part in parts]
-    report = {
-        "job": f"export_{given.format}",
-        "store": ", ".join(given.store),
-        "table": given.table,
-        "mode": given.mode,
-        "messages": total.messages,
-        "bytes": total.bytes,
-        "damaged": total.damaged,
-        "undecoded": total.undecoded,
-        "missing_bytes": sum(broker["missing_bytes"] for broker in brokers),
-        "torn_bytes": sum(broker["torn_bytes"] for broker in brokers),
-        "files": total.files,
-        "exports": {
-            export.name: sum(part.run.progress.landed[export.name].messages for part in parts)
-            for export in parts[0].exports
-        },
-        "batches": run.rounds,
-        "failed": sum("error" in broker for broker in brokers),
-        "brokers": brokers,
-        "seconds": round(seconds, 3),
-        "bytes_per_second": round(total.bytes / seconds),
-    }
-    lost = total.undecoded if given.dlq_table is None else 0
-    findings = lost or any(report[name] for name in ("damaged", "torn_bytes", "missing_bytes", "failed"))
-    return report, EXIT_FINDINGS if findings else EXIT_CLEAN
+    progress = [part.run.progress for part in run.parts]
+    named = {"store": ", ".join(given.store)} | _how(given)
+    total = sum((one.total for one in progress), Landed())
+    exports = {one.name: sum(own.landed[one.name].messages for own in progress) for one in run.parts[0].exports}
+    brokers = [part.to_dict() for part in run.parts]
+    gone = _sums(brokers, "missing_bytes", "torn_bytes")
+    return _report(given, named, total, gone, exports, run.rounds, seconds, _of_brokers(brokers))
 
 
-def report_of_store(given: argparse.Namespace, run: ExportRun, torn: int, seconds: float) -> tuple[dict[str, Any], int]:
+def report_of_store(given: argparse.Namespace, run: ExportRun, torn: int, seconds: float) -> Report:
     """Report on the export of one store, whose log has so many torn bytes."""
-    progress, total = run.progress, run.progress.total
+    progress = run.progress
+    named = {"store": given.store[0]} | _how(given) | progress.offsets
+    exports = {name: landed.messages for name, landed in progress.landed.items()}
+    gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": torn}
+    return _report(given, named, progress.total, gone, exports, progress.batches, seconds, {})
+
+
+def _how(given: argparse.Namespace) -> dict[str, Any]:
+    return {"table": given.table, "mode": given.mode}
+
+
+def _sums(brokers: Sequence[Mapping[str, Any]], *names: str) -> dict[str, int]:
+    return {name: sum(broker[name] for broker in brokers) for name in names}
+
+
+def _of_brokers(brokers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"failed": sum("error" in broker for broker in brokers), "brokers": brokers}
+
+
+def _report(
+    given: argparse.Namespace,
+    named: Mapping[str, Any],
+    total: Landed,
+    gone: Mapping[str, int],
+    exports: Mapping[str, int],
+    batches: int,
+    seconds: float,
+    by_broker: Mapping[str, Any],
+) -> Report:
+    """Build the report: what was exported, its counts, and those of what was not there, which are findings."""
     report = {
         "job": f"export_{given.format}",
-        "store": given.store[0],
-        "table": given.table,
-        "mode": given.mode,
-        "starting_physical_offset": progress.start,
-        "ending_physical_offset": progress.end,
-        "messages": total.messages,
-        "bytes": total.bytes,
-        "damaged": total.damaged,
-        "undecoded": total.undecoded,
-        "missing_bytes": progress.missing_bytes,
-        "torn_bytes": torn,
+        **named,
+        **total.to_dict(),
+        **gone,
         "files": total.files,
-        "exports": {name: landed.messages for name, landed in progress.landed.items()},
-        "batches": progress.batches,
+        "exports": exports,
+        "batches": batches,
+        **by_broker,
         "seconds": round(seconds, 3),
         "bytes_per_second": round(total.bytes / seconds),
     }
     lost = total.undecoded if given.dlq_table is None else 0
-    findings = total.damaged or lost or torn or progress.missing_bytes
+    findings = total.damaged or lost or any(gone.values()) or by_broker.get("failed")
     return report, EXIT_FINDINGS if findings else EXIT_CLEAN

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_formats.errors import OptionError, RmqError, StoreError
+from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.lakehouse.log import StoreLog, look
 from rmq_formats.lakehouse.raw import Export, Landed, land_all
 from rmq_formats.lakehouse.records import Records
 from rmq_formats.lakehouse.run import ExportRun
 from rmq_formats.lakehouse.selection import Broker
-from rmq_formats.read.stores import BrokerStore
+from rmq_formats.read.stores import BrokerStore, none_done
 from rmq_formats.tasks.together import in_threads
 
 
@@ -37,29 +37,17 @@ class StoreExports:
     def to_dict(self) -> dict[str, Any]:
         """Convert to the broker's part of the JSON report."""
         names = {"cluster": self.broker.cluster, "broker_name": self.broker.name, "store": self.store.path}
-        progress, total = self.run.progress, self.run.progress.total
+        progress = self.run.progress
         told = {} if self.error is None else {"error": self.error}
-        return (
-            names
-            | told
-            | {
-                "starting_physical_offset": progress.start,
-                "ending_physical_offset": progress.end,
-                "messages": total.messages,
-                "bytes": total.bytes,
-                "damaged": total.damaged,
-                "undecoded": total.undecoded,
-                "missing_bytes": progress.missing_bytes,
-                "torn_bytes": 0 if self.log is None else self.log.torn,
-            }
-        )
+        gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": 0 if self.log is None else self.log.torn}
+        return names | told | progress.offsets | progress.total.to_dict() | gone
 
 
 def brokers_of(stores: Sequence[BrokerStore], cluster: str | None, table_id: str | None) -> list[Broker]:
     """Name the brokers of stores that are exported into one table.
 
     Args:
-        stores: the stores.
+        stores: the stores, as ``find_stores`` gives them.
         cluster: name of the cluster of those that do not tell theirs; None is the one that all others tell.
         table_id: identifier of the clusters in the table; None is made of their names.
 
@@ -71,10 +59,7 @@ def brokers_of(stores: Sequence[BrokerStore], cluster: str | None, table_id: str
     for store in stores:
         if not store.cluster and own is None:
             raise OptionError(f"{store}: does not tell its cluster; give --cluster NAME, or name it in a TOML file")
-    names = [(store.cluster or str(own), str(store.broker)) for store in stores]
-    for name in names:
-        if names.count(name) > 1:
-            raise OptionError(f"two stores are of broker {name[1]} of cluster {name[0]}; name them in a TOML file")
+    names = [(store.cluster or str(own), str(store.broker)) for store in stores]  # no two the same: see ``find_stores``
     known = table_id or ",".join(sorted({name for name, _ in names}))
     return [Broker(name, broker, known) for name, broker in names]
 
@@ -192,5 +177,4 @@ class StoresRun:
 
 def _refuse_if_all_failed(stores: Sequence[BrokerStore], errors: Sequence[str | None]) -> None:
     if all(error is not None for error in errors):
-        more = f"; nor that of the other {len(stores) - 1}" if len(stores) > 1 else ""
-        raise StoreError(f"no export could be done: the store of broker {stores[0].broker} not: {errors[0]}{more}")
+        raise none_done("export", stores, str(errors[0]))
