@@ -12,7 +12,7 @@ from rmq_formats.codecs.record_frame import frame_shape
 from rmq_formats.errors import FormatError, StoreNotFoundError
 from rmq_formats.kernels.scan import POSITION, SIZE
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.scan.splits import Split
+from rmq_formats.scan.splits import Split, usual_split_bytes
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
 
 # How far a broker's clock may have gone back between two records, for store times to bound the scan.
@@ -47,7 +47,7 @@ def range_splits(
         segments: of the log.
         ranges: physical offsets, ascending and disjoint, each end exclusive: records that begin there.
         log_end: the log's frozen end.
-        split_bytes: aimed size of a split.
+        split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
     """
     pieces = []
@@ -57,7 +57,7 @@ def range_splits(
             if piece_begin < piece_end:
                 pieces.append((segment, piece_begin - segment.start_offset, piece_end - segment.start_offset))
     total = sum(end - begin for _, begin, end in pieces)
-    split_bytes = max(1, min(split_bytes, -(-total // max(1, min_splits))))
+    split_bytes = usual_split_bytes(total, split_bytes, min_splits)
     splits: list[Split] = []
     for segment, begin, end in pieces:
         data_end = min(segment.size_bytes, log_end - segment.start_offset)

@@ -1,6 +1,7 @@
 """Rebuild of ConsumeQueue and Index of a whole store: plan, two waves of tasks, publish, report."""
 
 import functools
+import hashlib
 import json
 import time
 from collections import Counter
@@ -30,6 +31,7 @@ from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.segment_ends import find_ends, known_ends
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave, run_alone
@@ -107,8 +109,9 @@ def rebuild_steps(
         still_alone = stack.enter_context(area.lock(root))
         area.finish_publishing()
         stack.enter_context(_removed_if_refused(area))
-        splits = plan_splits(storage, segments, min_splits=parallelism)
-        _prepare(area, [storage.version(segment.path) for segment in segments], splits, options)
+        ends = known_ends((yield from find_ends(storage, segments)))
+        splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
+        _prepare(area, segments, splits, options)
         clock.mark("plan")
         scans = yield from _scan(splits, options, area, on_progress)
         _refuse_marked(scans, root, options)
@@ -258,14 +261,18 @@ def _boot() -> str:
     return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
 
-def _prepare(area: WorkArea, versions: list[int], splits: Sequence[Split], options: RebuildOptions) -> None:
+def _prepare(area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split], options: RebuildOptions) -> None:
     """Create the work directory, or keep the one that a killed run of the same rebuild left."""
     given = asdict(options)
     given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
-    own = [asdict(split) for split in splits]
+    log = hashlib.sha256()
+    for segment in segments:
+        log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
+    for split in splits:
+        log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
     boot = _boot() if isinstance(area, LocalArea) else ""  # objects survive a power loss
     notes = [field.name for field in fields(ScanResult)]  # notes of another version of rmq cannot be read
-    plan = json.dumps({"splits": own, "options": given, "versions": versions, "boot": boot, "notes": notes})
+    plan = json.dumps({"log": log.hexdigest(), "options": given, "boot": boot, "notes": notes})
     if area.exists("plan.json") and area.read_text("plan.json") == plan:
         return
     area.clear(_directories(options))

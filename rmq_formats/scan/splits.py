@@ -11,6 +11,7 @@ from rmq_formats.storage.range_reader import RangeReader
 from rmq_formats.storage.segments import Segment, Storage, opened
 
 DEFAULT_SPLIT_BYTES: Final = 256 << 20  # bounds a task's memory: the tiniest records give 2.8 M units
+MAX_SPLITS: Final = 1 << 20  # that a driver plans: a petabyte in splits of a GiB
 _SETTLE_S: Final = 0.2  # seconds: a living broker has written more of its record by then
 _TAIL_BYTES: Final = 16 << 20
 
@@ -61,7 +62,11 @@ def split_frames(
 
 
 def plan_splits(
-    storage: Storage, segments: list[Segment], split_bytes: int = DEFAULT_SPLIT_BYTES, min_splits: int = 1
+    storage: Storage,
+    segments: list[Segment],
+    split_bytes: int = DEFAULT_SPLIT_BYTES,
+    min_splits: int = 1,
+    ends: list[int] | None = None,
 ) -> list[Split]:
     """Plan the splits of all segments in log order; zeros at the end of a file are left out.
 
@@ -71,11 +76,15 @@ def plan_splits(
     Args:
         storage: where the segments are.
         segments: in log order.
-        split_bytes: aimed size of a split.
+        split_bytes: aimed size of a split; that of a log of many files is larger, see ``MAX_SPLITS``.
         min_splits: make splits smaller until there are about this many.
+        ends: of the files' data, where they are known.
+
+    Raises:
+        StoreError: a file that cannot be read.
     """
-    ends = _frozen_ends(storage, segments)
-    split_bytes = max(1, min(split_bytes, -(-sum(ends) // max(1, min_splits))))
+    ends = _frozen_ends(storage, segments, _data_ends(storage, segments) if ends is None else ends)
+    split_bytes = usual_split_bytes(sum(ends), split_bytes, min_splits)
     splits: list[Split] = []
     for segment, end in zip(segments, ends, strict=True):
         for start in range(0, max(end, 1), split_bytes):
@@ -86,18 +95,32 @@ def plan_splits(
     return splits
 
 
+def usual_split_bytes(log_bytes: int, split_bytes: int, min_splits: int) -> int:
+    """Return the size that splits of a log aim at.
+
+    Args:
+        log_bytes: to be cut.
+        split_bytes: at most, but for a log of which there would be more than ``MAX_SPLITS``.
+        min_splits: make splits smaller until there are about this many.
+    """
+    split_bytes = max(1, min(split_bytes, -(-log_bytes // max(1, min_splits))))
+    while log_bytes > split_bytes * MAX_SPLITS:
+        split_bytes *= 2
+    return split_bytes
+
+
+def data_end_of(storage: Storage, segment: Segment) -> int:
+    """Find the end of a file's data: one past the last byte that is not zero. Raises StoreError."""
+    with opened(storage, segment.path) as file:
+        return min(file.data_end(), segment.size_bytes)
+
+
 def _data_ends(storage: Storage, segments: list[Segment]) -> list[int]:
-    """Find the end of each file's data: one past the last byte that is not zero."""
-    ends = []
-    for segment in segments:
-        with opened(storage, segment.path) as file:
-            ends.append(min(file.data_end(), segment.size_bytes))
-    return ends
+    return [data_end_of(storage, segment) for segment in segments]
 
 
-def _frozen_ends(storage: Storage, segments: list[Segment]) -> list[int]:
-    """Find the end of each file's data; if the log grows, as it was at one moment."""
-    ends = _data_ends(storage, segments)
+def _frozen_ends(storage: Storage, segments: list[Segment], ends: list[int]) -> list[int]:
+    """Return the end of each file's data; if the log grows, as it was at one moment."""
     if not storage.is_local or not segments:  # an object never grows
         return ends
     written_end = _written_end(segments, ends)

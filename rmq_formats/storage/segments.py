@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
@@ -31,16 +31,26 @@ from rmq_formats.storage.range_reader import RangeReader
 WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
 PUBLISHING: Final = "publish.json"  # there: names what is being published, as long as it is
 _TAIL_BLOCK_BYTES: Final = 4 << 20
+_LAST_BLOCK_BYTES: Final = 64 << 10  # where the data of a full file ends, as a rule
 _QUERY: Final = re.compile(r"/*(\?(?:[^/]|(?<=:)//)*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One directory entry. ``size_bytes`` is 0 for a directory."""
+    """One directory entry.
+
+    Attributes:
+        name: of the file or directory.
+        is_directory: whether it is one.
+        size_bytes: 0 for a directory.
+        version: a number that differs once the file has been changed or replaced: the time of its last change in ns
+            (of a local file's inode, which, unlike that of its content, no copy tool sets back); 0 where none is known.
+    """
 
     name: str
     is_directory: bool
     size_bytes: int
+    version: int = field(default=0, compare=False)
 
 
 class OpenRange(RangeReader, Protocol):
@@ -77,10 +87,6 @@ class Storage(Protocol):
         """Return whether a file or directory exists."""
         ...
 
-    def version(self, path: str) -> int:
-        """Return a number that differs once the file has been changed or replaced; 0 where none is known."""
-        ...
-
     def open(self, path: str) -> OpenRange:
         """Open a file for reading. Raises StoreNotFoundError."""
         ...
@@ -93,14 +99,14 @@ class Storage(Protocol):
 
 def _data_end(reader: RangeReader, begin: int, end: int) -> int:
     """Find one past the last byte in ``[begin, end)`` that is not zero, searched from the back; else return begin."""
-    block = np.empty(_TAIL_BLOCK_BYTES, dtype=np.uint8)
+    block_bytes = _LAST_BLOCK_BYTES
     while end > begin:
-        at = max(begin, end - _TAIL_BLOCK_BYTES)
-        got = reader.read_into(at, block[: end - at].data)
-        used = int(used_bytes(block, got))
+        at = max(begin, end - block_bytes)
+        block = np.empty(end - at, dtype=np.uint8)
+        used = int(used_bytes(block, reader.read_into(at, block.data)))
         if used:
             return at + used
-        end = at
+        end, block_bytes = at, _TAIL_BLOCK_BYTES
     return begin
 
 
@@ -159,7 +165,10 @@ class _LocalFile:
 def _entry(item: os.DirEntry[str]) -> Entry | None:
     """Describe a directory entry; None for a link to nowhere, and for what was deleted since it was listed."""
     try:
-        return Entry(item.name, True, 0) if item.is_dir() else Entry(item.name, False, item.stat().st_size)
+        if item.is_dir():
+            return Entry(item.name, True, 0)
+        status = item.stat()
+        return Entry(item.name, False, status.st_size, status.st_ctime_ns)
     except OSError as error:
         if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}:
             return None
@@ -193,13 +202,6 @@ class LocalStorage(Storage):
     def exists(self, path: str) -> bool:
         """Return whether a file or directory exists."""
         return Path(path).exists()
-
-    def version(self, path: str) -> int:
-        """Return the time of the file's last change in ns; unlike that of its content, no copy tool sets it back."""
-        try:
-            return Path(path).stat().st_ctime_ns
-        except FileNotFoundError:
-            return 0
 
     def open(self, path: str) -> OpenRange:
         """Open a file for reading."""
@@ -294,16 +296,13 @@ class ArrowStorage(Storage):
             return []
         except OSError as error:
             raise StoreError(f"{path}: cannot be listed ({error})") from error
-        found = [Entry(info.base_name, info.type == pafs.FileType.Directory, info.size or 0) for info in infos]
+        directory = pafs.FileType.Directory
+        found = [Entry(info.base_name, info.type == directory, info.size or 0, info.mtime_ns or 0) for info in infos]
         return sorted(found, key=lambda entry: entry.name)
 
     def exists(self, path: str) -> bool:
         """Return whether a file or directory exists."""
         return bool(self._info(path).type != pafs.FileType.NotFound)
-
-    def version(self, path: str) -> int:
-        """Return the time of the object's last change in ns."""
-        return int(self._info(path).mtime_ns or 0)
 
     def open(self, path: str) -> OpenRange:
         """Open a file for reading."""
@@ -345,11 +344,12 @@ def read_range(file: OpenRange, offset: int, size_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a sequence of files, each named by the offset of its first byte."""
+    """One file of a sequence of files, each named by the offset of its first byte; ``version`` is that of ``Entry``."""
 
     path: str
     start_offset: int
     size_bytes: int
+    version: int = field(default=0, compare=False)
 
     @property
     def end_offset(self) -> int:
@@ -363,7 +363,7 @@ def list_segments(storage: Storage, directory: str) -> list[Segment]:
     for entry in storage.entries(directory):
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
         if start_offset is not None and not entry.is_directory:
-            found.append(Segment(f"{directory}/{entry.name}", start_offset, entry.size_bytes))
+            found.append(Segment(f"{directory}/{entry.name}", start_offset, entry.size_bytes, entry.version))
     return found
 
 

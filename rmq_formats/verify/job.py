@@ -21,6 +21,7 @@ from rmq_formats.storage.segments import Segment, Storage, check_store, open_sto
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.segment_ends import find_ends
 from rmq_formats.tasks.spill import queue_partition
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave, run_alone
@@ -193,7 +194,7 @@ class _Verification:
 
     def run(self) -> Steps[VerifyReport]:
         """Verify."""
-        plan = self._plan()
+        plan = yield from self._plan()
         self._mark("plan")
         checks = yield from self._scan(plan)
         self._tell_not_checked(checks)
@@ -225,15 +226,15 @@ class _Verification:
 
     # --- plan -----------------------------------------------------------------------------
 
-    def _plan(self) -> _Plan:
+    def _plan(self) -> Steps[_Plan]:
         files = [entry.name for entry in self.storage.entries(self.root) if not entry.is_directory]
         details = dict.fromkeys(files, "there is a file where a directory should be")
         details |= dict.fromkeys(self.storage.links_to_nowhere(self.root), LINK_TO_NOWHERE)
         for name, detail in sorted(details.items()):
             if name in _DIRECTORIES:
                 self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.root}/{name}"))
-        segments, unreadable = find_segments(self.storage, self.root, self.findings)
-        every = sorted([*segments, *unreadable], key=lambda segment: segment.start_offset)
+        every = sorted(find_segments(self.storage, self.root, self.findings), key=lambda segment: segment.start_offset)
+        segments, ends, unreadable = yield from self._readable(every)
         sizes = resolve_sizes(self.storage, self.root, every, self.options, self.findings)
         for finding in segment_findings(every, sizes.commitlog_file_bytes):
             in_making = finding.kind in _IN_MAKING and finding.path == every[-1].path  # a broker allocates a next file
@@ -241,13 +242,30 @@ class _Verification:
         if self.options.delay_levels_ms is None:
             told = told_delay_levels(self.storage, self.root, segments, sizes.delay_levels_ms)
             sizes = with_delay_levels(sizes, told, self.findings)
-        splits = plan_splits(self.storage, segments, min_splits=self.parallelism)
+        splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
         queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)
         count = min(MAX_PARTITIONS, max(partition_count(splits), -(-len(queues) // QUEUES_PER_PARTITION)))
         parts: list[list[tuple[str, int]]] = [[] for _ in range(count)]
         for queue in sorted(queues):
             parts[queue_partition(*queue, count)].append(queue)
         return _Plan(segments, unreadable, splits, sizes, parts)
+
+    def _readable(self, every: list[Segment]) -> Steps[tuple[list[Segment], list[int], list[Segment]]]:
+        """Look at the log's files: those that can be read, where their data ends, and those that cannot."""
+        segments, ends, unreadable = [], [], []
+        for segment, end in zip(every, (yield from find_ends(self.storage, every)), strict=True):
+            if isinstance(end, StoreError):
+                unreadable.append(segment)
+                self.findings.add(
+                    Finding(
+                        finding_kinds.SEGMENT_UNREADABLE, str(end), segment.path, segment.start_offset,
+                        segment.size_bytes,
+                    )
+                )  # fmt: skip
+            else:
+                segments.append(segment)
+                ends.append(end)
+        return segments, ends, unreadable
 
     def _tell_not_checked(self, checks: Sequence[SplitCheck]) -> None:
         """Say of each layout that nothing here verifies why it is not checked."""
@@ -282,7 +300,7 @@ class _Verification:
     def _facts(self, plan: _Plan, checks: Sequence[SplitCheck]) -> LogFacts:
         """Collect the facts of the log that derived files are compared with, beside units and keys."""
         every = sorted([*plan.segments, *plan.unreadable], key=lambda segment: segment.start_offset)
-        lost = list(job_scan.read_damages(self.work, len(plan.splits)))
+        lost = list(job_scan.read_damages(self.work, checks))
         lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
         end = job_scan.log_end(checks)
         gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(every)]
@@ -350,7 +368,7 @@ class _Verification:
         if not self.excused.counts:
             return False
         findings = FindingList()
-        segments, _ = find_segments(self.storage, self.root, findings)
+        segments = find_segments(self.storage, self.root, findings)
         ends = {split.path: split.data_end for split in plan.splits}
         last = max((split.file_offset for split in plan.splits if split.data_end), default=-1)
         for segment in segments:

@@ -64,10 +64,10 @@ def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: Findin
         return []
 
 
-def find_segments(storage: Storage, root: str, findings: FindingList) -> tuple[list[Segment], list[Segment]]:
-    """List the CommitLog files that can be read, and those that cannot; what else is there becomes a finding."""
+def find_segments(storage: Storage, root: str, findings: FindingList) -> list[Segment]:
+    """List the CommitLog files; what else is there becomes a finding."""
     directory = paths.commitlog_dir(root)
-    segments, unreadable = [], []
+    segments = []
     for entry in entries_or_finding(storage, directory, finding_kinds.SEGMENT_UNREADABLE, findings):
         path = f"{directory}/{entry.name}"
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
@@ -80,18 +80,8 @@ def find_segments(storage: Storage, root: str, findings: FindingList) -> tuple[l
                 Finding(finding_kinds.SEGMENT_FOREIGN, "no name of a CommitLog file", path, size=entry.size_bytes)
             )
         else:
-            segment = Segment(path, start_offset, entry.size_bytes)
-            try:
-                storage.open(path).close()
-                segments.append(segment)
-            except StoreError as error:
-                unreadable.append(segment)
-                findings.add(
-                    Finding(
-                        finding_kinds.SEGMENT_UNREADABLE, str(error), path, segment.start_offset, segment.size_bytes
-                    )
-                )
-    return segments, unreadable
+            segments.append(Segment(path, start_offset, entry.size_bytes, entry.version))
+    return segments
 
 
 def segment_findings(segments: Sequence[Segment], file_bytes: int) -> Iterator[Finding]:

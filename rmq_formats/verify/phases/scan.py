@@ -119,7 +119,8 @@ def check_split(
     damages = [] if check is None else list(check.damages)
     if failed:
         damages.append(Damage(end, split.file_offset + split.limit - end, DamageCode.TRUNCATED))
-    write_damages(work, split.number, damages)
+    if damages:
+        _write_damages(work, split.number, damages)
     times = None if check is None else check.times
     return SplitCheck(
         split=split,
@@ -146,16 +147,17 @@ def check_split(
     )
 
 
-def write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
+def _write_damages(work: WorkArea, number: int, damages: Sequence[Damage]) -> None:
     """Write the damaged stretches of a split as int64[n, 2]: begin and end."""
     rows = np.array([(item.physical_offset, item.physical_offset + item.size) for item in damages], dtype=np.int64)
     write_longs(work, f"spill/damages-{number:06d}.msgpack", rows=rows.reshape(-1))
 
 
-def read_damages(work: WorkArea, split_count: int) -> Iterator[NDArray[np.int64]]:
-    """Read the damaged stretches of all splits, in log order."""
-    for number in range(split_count):
-        yield read_longs(work, f"spill/damages-{number:06d}.msgpack")["rows"].reshape(-1, 2)
+def read_damages(work: WorkArea, checks: Sequence[SplitCheck]) -> Iterator[NDArray[np.int64]]:
+    """Read the damaged stretches of the splits that have any, in log order."""
+    for check in checks:
+        if check.damage_count:
+            yield read_longs(work, f"spill/damages-{check.split.number:06d}.msgpack")["rows"].reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""Where the data of each CommitLog file ends: a look at each of them, in tasks where there are many.
+
+A store of a million objects would take a driver that looks at one after the other ten hours.
+"""
+
+import functools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rmq_formats.errors import StoreError
+from rmq_formats.scan.splits import data_end_of
+from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.tasks.together import Steps, Wave
+
+SEGMENTS_PER_TASK: Final = 4096
+REQUESTS_AT_ONCE: Final = 128  # of a task: object stores answer in tens of milliseconds, whatever else they do
+
+End = int | StoreError
+
+
+def find_ends(storage: Storage, segments: Sequence[Segment]) -> Steps[list[End]]:
+    """Find the ends in steps that yield their tasks.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log.
+
+    Returns:
+        For each segment one past its last byte that is not zero, in the file; or why it cannot be read.
+    """
+    task = functools.partial(_ends, storage=storage)
+    if storage.is_local or len(segments) <= REQUESTS_AT_ONCE:
+        return task(segments)
+    slices = [segments[at : at + SEGMENTS_PER_TASK] for at in range(0, len(segments), SEGMENTS_PER_TASK)]
+    found: list[list[End]] = yield Wave(task, slices)
+    return [end for part in found for end in part]
+
+
+def known_ends(ends: Sequence[End]) -> list[int]:
+    """Return the ends of a log whose files can all be read. Raises the StoreError of the first that cannot."""
+    for end in ends:
+        if isinstance(end, StoreError):
+            raise end
+    return [end for end in ends if not isinstance(end, StoreError)]
+
+
+def _ends(segments: Sequence[Segment], storage: Storage) -> list[End]:
+    """Task: look at some segments, at many at once where they are objects."""
+    look = functools.partial(_end, storage)
+    if storage.is_local:
+        return [look(segment) for segment in segments]
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        return list(pool.map(look, segments))
+
+
+def _end(storage: Storage, segment: Segment) -> End:
+    try:
+        return data_end_of(storage, segment)
+    except StoreError as error:
+        return error
