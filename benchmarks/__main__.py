@@ -20,6 +20,7 @@ from benchmarks import (
     offline,
     remoting,
     replay,
+    scale,
     strangers,
     timers,
     transactions,
@@ -57,6 +58,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "replay": lambda: replay.figures(work),
         "live_export": lambda: live_export.figures(work),
         "strangers": lambda: strangers.figures(work),
+        "scale": scale.figures,
     }
 
 

@@ -292,7 +292,8 @@ class _Verification:
             lambda split, begin: checks[split.number] if checks[split.number].failed else task(split, begin=begin),
         )
         for check in checks:
-            self.findings.merge(check.findings)
+            if check.findings is not None:
+                self.findings.merge(check.findings)
         for finding in job_scan.log_findings(checks):
             self.findings.add(finding)
         return checks

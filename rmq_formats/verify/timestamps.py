@@ -20,6 +20,16 @@ class Moment(NamedTuple):
     timestamp_ms: int
 
 
+def pack_moments(moments: Sequence[Moment]) -> bytes:
+    """Pack moments into 16 bytes each, of which a driver can hold some million."""
+    return np.array(moments, dtype="<i8").tobytes()
+
+
+def unpack_moments(packed: bytes) -> list[Moment]:
+    """Unpack what ``pack_moments`` packed."""
+    return [Moment(*row) for row in np.frombuffer(packed, dtype="<i8").reshape(-1, 2).tolist()]
+
+
 class TimeCheck:
     """Check of the store timestamps in a run of records.
 

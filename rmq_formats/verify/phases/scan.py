@@ -20,7 +20,7 @@ from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.log import LogCheck
-from rmq_formats.verify.timestamps import Moment, seam_findings
+from rmq_formats.verify.timestamps import Moment, pack_moments, seam_findings, unpack_moments
 
 MAX_MARKS: Final = 200  # damaged stretches of a split that the map shows
 
@@ -44,13 +44,13 @@ class SplitCheck:
         marks: (physical offset, size) of the first damaged stretches.
         open_damage: the damaged stretch that its segment ends with.
         open_finding: the finding for that one, if more of the log follows.
-        head: store timestamps of the first records.
+        head: store timestamps of the first records, by ``pack_moments``.
         tail: those of the last records.
         latest_ms: the latest store timestamp; -1 if there is none.
         failed: the split could not be read to its end.
         light_topics: whose messages were put into light queues (LMQ) too.
         batch_topics: that have inner batches, and so a BatchConsumeQueue.
-        findings: what is wrong.
+        findings: what is wrong; None if nothing is. A driver holds a million results at once.
     """
 
     split: Split
@@ -67,13 +67,13 @@ class SplitCheck:
     marks: tuple[tuple[int, int], ...]
     open_damage: Damage | None
     open_finding: Finding | None
-    head: tuple[Moment, ...]
-    tail: tuple[Moment, ...]
+    head: bytes
+    tail: bytes
     latest_ms: int
     failed: bool
     light_topics: tuple[str, ...]
     batch_topics: tuple[str, ...]
-    findings: FindingList
+    findings: FindingList | None
 
 
 def check_split(
@@ -137,13 +137,13 @@ def check_split(
         marks=tuple((damage.physical_offset, damage.size) for damage in damages[:MAX_MARKS]),
         open_damage=None if check is None or failed else check.open_damage,
         open_finding=open_finding,
-        head=() if times is None else tuple(times.head),
-        tail=() if times is None else tuple(times.tail),
+        head=b"" if times is None else pack_moments(times.head),
+        tail=b"" if times is None else pack_moments(times.tail),
         latest_ms=-1 if times is None else times.latest_ms,
         failed=failed,
         light_topics=dispatcher.marked_topics(dispatch_kernel.MARK_LIGHT),
         batch_topics=dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
-        findings=findings,
+        findings=findings if findings.counts else None,
     )
 
 
@@ -209,8 +209,9 @@ def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     tail: Sequence[Moment] = ()
     for check in with_data:
         if check.head:
-            yield from (replace(finding, path=check.split.path) for finding in seam_findings(tail, check.head))
-            tail = check.tail
+            found = seam_findings(tail, unpack_moments(check.head))
+            yield from (replace(finding, path=check.split.path) for finding in found)
+            tail = unpack_moments(check.tail)
     yield from (replace(finding, path=with_data[-1].split.path) for finding in seam_findings(tail, ()) if with_data)
     files = [list(own) for _, own in groupby(with_data, key=lambda check: check.split.path)]
     for own in files:
