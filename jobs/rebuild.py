@@ -40,6 +40,7 @@ def parser() -> JobParser:
     job.add_argument("--index-slots", type=int, default=INDEX_SLOTS, help="maxHashSlotNum")
     job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES, help="maxIndexNum")
     job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
+    job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="index TAGS, as since 5.4")
     job.add_argument("--topics-json", metavar="FILE", help="default: config/topics.json in the store")
     job.add_argument("--only-live-topics", action="store_true", help="no queues for topics not in topics.json")
     return job
@@ -52,7 +53,7 @@ def options(given: argparse.Namespace, store: str) -> RebuildOptions:
         live_topics_of = given.topics_json or f"{store}/config/topics.json"
     return options_from_arguments(
         given.what, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes, given.index_slots,
-        given.index_entries, delay_levels_ms(given.delay_levels), store, live_topics_of,
+        given.index_entries, delay_levels_ms(given.delay_levels), store, live_topics_of, given.index_tags,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.job import (
     EXIT_CLEAN,
@@ -54,6 +55,7 @@ def parser() -> JobParser:
     ):
         job.add_argument(option, type=int, help=f"{setting}{_AS_IN_STORE}")
     job.add_argument("--delay-levels", help="messageDelayLevel; default: by the store's queues")
+    job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="as since 5.4")
     return job
 
 
@@ -62,7 +64,7 @@ def options(given: argparse.Namespace) -> VerifyOptions:
     return VerifyOptions(
         given.commitlog_file_bytes, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes,
         given.index_slots, given.index_entries,
-        None if given.delay_levels is None else delay_levels_ms(given.delay_levels),
+        None if given.delay_levels is None else delay_levels_ms(given.delay_levels), parse_index_tags(given.index_tags),
     )  # fmt: skip
 
 

@@ -6,13 +6,15 @@ import signal
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 from hypothesis import settings
+
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,11 +50,13 @@ class GoldenSettings:
     delay_levels: str
     append_crc_property: bool = False
     ext_file_bytes: int | None = None
+    tags_from: int = NO_TAGS
 
 
 _BROKER = GoldenSettings(1048576, 2000, 500, 2000, MIXED_DELAY_LEVELS)
 GOLDEN_SETTINGS = {
     "mixed": _BROKER,
+    "mixed_551": replace(_BROKER, tags_from=ALL_TAGS),
     "crash": _BROKER,
     "exotic": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS),
     "exotic_crc": GoldenSettings(65536, 400, 50, 200, DEFAULT_DELAY_LEVELS, True, 65536),

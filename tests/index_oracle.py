@@ -7,7 +7,16 @@ compared with, and the place to read the rules.
 from collections.abc import Iterable
 from struct import Struct
 
-from rmq_formats.codecs.index import MAX_INT, MAX_LONG, IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.codecs.hashing import index_tags_key
+from rmq_formats.codecs.index import (
+    MAX_INT,
+    MAX_LONG,
+    NO_TAGS,
+    IndexEntry,
+    IndexHeader,
+    entry_position,
+    slot_position,
+)
 from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_MASK,
     FLAG_TRANSACTION_ROLLBACK,
@@ -69,8 +78,10 @@ def find_key(
     return found
 
 
-def index_keys(message: StoredMessage) -> list[str]:
-    """Return the keys under which dispatch indexes a message, in order: its UNIQ_KEY, then the parts of KEYS.
+def index_keys(message: StoredMessage, tags_from: int = NO_TAGS) -> list[str]:
+    """Return the keys under which dispatch indexes a message, in order: its UNIQ_KEY, the parts of KEYS, its TAGS.
+
+    The TAGS only of messages at or behind the physical offset ``tags_from``: brokers before 5.4 do not index them.
 
     None for the rollback of a transaction. A key may come twice, and is then indexed twice.
 
@@ -79,7 +90,8 @@ def index_keys(message: StoredMessage) -> list[str]:
     if message.sys_flag & FLAG_TRANSACTION_MASK == FLAG_TRANSACTION_ROLLBACK:
         return []
     uniq_key = message.uniq_key
-    return ([] if uniq_key is None else [uniq_key]) + message.keys
+    tags = [index_tags_key(message.tags)] if message.tags and message.physical_offset >= tags_from else []
+    return ([] if uniq_key is None else [uniq_key]) + message.keys + tags
 
 
 class _IndexFileBuilder:

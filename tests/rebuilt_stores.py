@@ -45,7 +45,7 @@ def golden_options(settings: GoldenSettings) -> RebuildOptions:
         True, True,
         StoreSizes(
             1 << 30, settings.consumequeue_file_bytes, settings.ext_file_bytes or 0, settings.index_slots,
-            settings.index_entries, delay_levels_ms(settings.delay_levels),
+            settings.index_entries, delay_levels_ms(settings.delay_levels), settings.tags_from,
         ),
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ def by_codecs(store: Path, options: RebuildOptions = SMALL) -> Built:
                 message.physical_offset, message.size, dispatch_tags_code(message, options.sizes.delay_levels_ms)
             )
             queues.setdefault((message.topic, message.queue_id), []).append((message.queue_offset, unit))
-        hashes = [index_key_hash(message.topic, key) for key in index_keys(message)]
+        hashes = [index_key_hash(message.topic, key) for key in index_keys(message, options.sizes.tags_from)]
         for key_hash in hashes or ([None] if options.live_topics is None else []):
             entries.append((key_hash, message.physical_offset, message.store_timestamp_ms))
     files = {

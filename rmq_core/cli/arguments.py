@@ -34,6 +34,10 @@ AnyPath = Annotated[
 ConsumeQueueExtFileBytes = Annotated[
     int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueueExt, 0 is none; {_AS_IN_STORE}.")
 ]
+IndexTags = Annotated[
+    str | None,
+    typer.Option(metavar="auto|yes|no", help="Whether TAGS are indexed, as since 5.4; auto asks the store."),
+]
 # Sizes that no file of a store holds; inferred from its files where not given.
 _SIZES: Final[dict[str, Any]] = {
     "commitlog_file_bytes": Annotated[
@@ -48,6 +52,7 @@ _SIZES: Final[dict[str, Any]] = {
     "delay_levels": Annotated[
         str | None, typer.Option(metavar="LEVELS", help="messageDelayLevel; default: as the store's queues have it.")
     ],
+    "index_tags": IndexTags,
 }
 
 Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")]
@@ -75,11 +80,15 @@ def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
 
     def run(**given: Any) -> int:
         from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415 # --help does not need it
+        from rmq_formats.codecs.index import AUTO, parse_index_tags  # noqa: PLC0415
         from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415
 
         sizes = {name: given.pop(name) for name in _SIZES}
-        levels = sizes.pop("delay_levels")
-        options = VerifyOptions(**sizes, delay_levels_ms=None if levels is None else delay_levels_ms(levels))
+        levels, index_tags = sizes.pop("delay_levels"), sizes.pop("index_tags")
+        options = VerifyOptions(
+            **sizes, delay_levels_ms=None if levels is None else delay_levels_ms(levels),
+            tags_from=parse_index_tags(index_tags or AUTO),
+        )  # fmt: skip
         return command(sizes=options, **given)
 
     parameters: list[Parameter] = []

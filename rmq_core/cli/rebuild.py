@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, Report, StorePaths, Workers, several
+from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, IndexTags, Report, StorePaths, Workers, several
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def rebuild(
     index_slots: Annotated[int, typer.Option(metavar="N", help="maxHashSlotNum.")] = INDEX_SLOTS,
     index_entries: Annotated[int, typer.Option(metavar="N", help="maxIndexNum.")] = INDEX_ENTRIES,
     delay_levels: Annotated[str, typer.Option(metavar="LEVELS", help="messageDelayLevel.")] = DEFAULT_DELAY_LEVELS,
+    index_tags: IndexTags = "auto",
     topics_json: Annotated[
         str | None, typer.Option(metavar="FILE", help="The broker's config/topics.json; default: the store's own.")
     ] = None,
@@ -45,7 +46,7 @@ def rebuild(
         live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
         return options_from_arguments(
             what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-            delay_levels_ms(delay_levels), store, live_topics_of,
+            delay_levels_ms(delay_levels), store, live_topics_of, index_tags or "auto",
         )  # fmt: skip
 
     given = several(stores)

@@ -108,7 +108,7 @@ def show(report: RebuildReport) -> None:
             ("written to", printable(report.out)),
             ("read", f"{output.counted(report.messages, 'message')} in {bytes_text(report.bytes)}"),
             ("ConsumeQueue", f"{report.units:,} units"),
-            ("Index", f"{report.index_entries:,} entries"),
+            ("Index", f"{report.index_entries:,} entries; of TAGS: {printable(report.index_tags)}"),
             ("written", written),
             ("seconds", f"{report.seconds:.2f} ({seconds}), {rate:,.0f} MB/s"),
             ("findings", findings),

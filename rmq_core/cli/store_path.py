@@ -16,7 +16,7 @@ from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import (
     CHECKPOINT_FILE_BYTES,
-    CHECKPOINT_USED_BYTES,
+    CHECKPOINT_SIXTH_END,
     EXT_UNIT_MIN_BYTES,
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
@@ -204,7 +204,7 @@ def _content_kind(head: bytes, size_bytes: int) -> PathKind | None:
     ext_bytes, bit_map_bytes = unpack_from(">h", head)[0], unpack_from(">h", head, EXT_UNIT_MIN_BYTES - 2)[0]
     if EXT_UNIT_MIN_BYTES <= ext_bytes == EXT_UNIT_MIN_BYTES + bit_map_bytes:
         return PathKind.CONSUMEQUEUE_EXT
-    if size_bytes == CHECKPOINT_FILE_BYTES and not any(head[CHECKPOINT_USED_BYTES:]) and any(head):
+    if size_bytes == CHECKPOINT_FILE_BYTES and not any(head[CHECKPOINT_SIXTH_END:]) and any(head):
         return PathKind.CHECKPOINT
     return None
 

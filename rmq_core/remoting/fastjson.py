@@ -1,7 +1,7 @@
 """JSON as Java's fastjson reads and writes it, from the network: standard first, as that is by far the fastest.
 
 Files are read by ``config_json`` alone, which tells where a fault is, and is a hundred times slower than the parsers
-of standard JSON. Here it is left with what has objects as keys.
+of standard JSON. Here it is left with what has other objects as keys than queues, or those in another form.
 """
 
 import json
@@ -16,6 +16,10 @@ from rmq_formats.errors import DecodeError
 # Of a request: 0.1 s of work. What Java sends has no bare key but for the queues of static topics, 30 bytes for each.
 MAX_DIALECT_BYTES: Final = 256 << 10
 _MAX_OBJECT_KEYS_BYTES: Final = 32 << 10  # likewise; no request has a map with objects as keys
+# A queue as a key, as Java writes it, in standard JSON but for its place; no string holds a quote that is not escaped.
+_QUEUE_KEY: Final = re.compile(
+    r"""(?<=[{,])(\{"brokerName":"(?:[^"\\]|\\.)*+","queueId":-?[0-9]++,"topic":"(?:[^"\\]|\\.)*+"\})(?=:)"""
+)
 _STRING: Final = re.compile(r'("(?:[^"\\]++|\\.)*+"?)', re.DOTALL)
 _BEFORE_KEY: Final = re.compile(r"(?<![0-9.eE+-])(?=-?[0-9]++\s*+:)")
 _AFTER_KEY: Final = re.compile(r"(?<=[0-9])(?=\s*+:)")
@@ -44,7 +48,8 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     except UnicodeDecodeError as error:
         raise DecodeError("JSON that is not UTF-8", physical_offset=error.start) from error
     try:
-        return json.loads(_with_quoted_keys(text), strict=False, parse_constant=_refuse)
+        standard = _QUEUE_KEY.sub(lambda key: json.dumps(key[1], ensure_ascii=False), text)
+        return json.loads(_with_quoted_keys(standard), strict=False, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         if is_request and len(data) > _MAX_OBJECT_KEYS_BYTES:
             raise DecodeError(f"bad JSON: {error}") from error

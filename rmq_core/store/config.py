@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.index import AUTO, INDEX_TAGS
 from rmq_formats.codecs.layout import (
     BLANK_BYTES,
     COMMITLOG_FILE_BYTES,
@@ -50,6 +51,8 @@ class StoreConfig:
         index_enabled: index keys.
         index_slots: slots of an IndexFile.
         index_entries: entries of an IndexFile, the unused number 0 included.
+        index_tags: whether TAGS are indexed, too, as the original does from 5.4 on: ``yes``, ``no``, or ``auto``, as
+            the end of the store's Index has it, and not in a new store. Ours: the original has no such setting.
         flush_disk_type: ASYNC answers at once; SYNC waits for a flush, which many appends share.
         flush_interval_ms: ASYNC: how often the log is forced to the disk.
         flush_consumequeue_interval_ms: how often busy ConsumeQueues are flushed, and checkpoint and watermark written.
@@ -88,6 +91,7 @@ class StoreConfig:
     index_enabled: bool = field(default=True, metadata=_named("messageIndexEnable"))
     index_slots: int = field(default=INDEX_SLOTS, metadata=_named("maxHashSlotNum"))
     index_entries: int = field(default=INDEX_ENTRIES, metadata=_named("maxIndexNum"))
+    index_tags: str = field(default=AUTO, metadata=_named("indexTags"))
     flush_disk_type: FlushDiskType = field(default=FlushDiskType.ASYNC, metadata=_named("flushDiskType"))
     flush_interval_ms: int = field(default=500, metadata=_named("flushIntervalCommitLog"))
     flush_consumequeue_interval_ms: int = field(default=1000, metadata=_named("flushIntervalConsumeQueue"))
@@ -158,6 +162,8 @@ class StoreConfig:
         except OptionError as error:
             raise OptionError(f"messageDelayLevel: {error}") from None
         delete_hours(self.delete_when)
+        if self.index_tags not in INDEX_TAGS:
+            raise OptionError(f"indexTags is one of {', '.join(INDEX_TAGS)}, not {self.index_tags!r}")
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> "StoreConfig":

@@ -25,6 +25,7 @@ from rmq_core.store.files.lock import hold_lock
 from rmq_core.store.files.threads import Threads
 from rmq_core.store.files.watermark import Marks
 from rmq_core.store.index.index import Index
+from rmq_core.store.index.tags import tags_from
 from rmq_core.store.maintenance.background import Background
 from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport
 from rmq_core.store.maintenance.deletions import TopicDeletions
@@ -67,7 +68,9 @@ class MessageStore:
         self._queues = queues = ConsumeQueueTable(config, disk, self._dropped)
         index = Index(config, disk) if config.index_enabled else None
         levels_ms = delay_levels_ms(config.delay_levels)
-        self._dispatch = Dispatch(log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave))
+        self._dispatch = Dispatch(
+            log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), tags_from=tags_from(config)
+        )
         self._reader = StoreReader(config, log, queues, index)
         self.appender = Appender(config, log, queues, store_host.to_bytes(), self._roll)
         self._bulk = BulkAppender(self.appender, config, log, self._roll)

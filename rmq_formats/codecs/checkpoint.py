@@ -4,18 +4,18 @@ from dataclasses import astuple, dataclass
 from struct import Struct
 from typing import Final
 
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, pack_fields
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_SIXTH_END, CHECKPOINT_USED_BYTES, pack_fields
 from rmq_formats.errors import TruncatedError
 
-_FIELDS = Struct(">5q")
-assert _FIELDS.size == CHECKPOINT_USED_BYTES
+_FIELDS = Struct(">6q")
+assert _FIELDS.size == CHECKPOINT_SIXTH_END
 
 SAFETY_MS: Final = 3000  # recovery begins this much earlier than the checkpoint says
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The five numbers of the checkpoint file; a missing file counts as zeros.
+    """The numbers of the checkpoint file; a missing file counts as zeros.
 
     Attributes:
         physic_msg_timestamp_ms: store timestamp of the last message whose record is flushed.
@@ -23,6 +23,8 @@ class Checkpoint:
         index_msg_timestamp_ms: of the last message in the last full IndexFile.
         master_flushed_offset: physical offset, in bytes; 0 without a controller.
         confirm_physical_offset: physical offset, in bytes, up to which the log is confirmed.
+        logics_physical_offset: of the last message whose ConsumeQueue unit is flushed, as brokers from 5.5 on say it;
+            0 of others, and of a young store. One that writes the other numbers only leaves it behind.
     """
 
     physic_msg_timestamp_ms: int = 0
@@ -30,6 +32,7 @@ class Checkpoint:
     index_msg_timestamp_ms: int = 0
     master_flushed_offset: int = 0
     confirm_physical_offset: int = 0
+    logics_physical_offset: int = 0
 
     def encode(self) -> bytes:
         """Encode the 4096 bytes of the file.
@@ -44,13 +47,13 @@ class Checkpoint:
         """Decode a checkpoint.
 
         Raises:
-            TruncatedError: fewer than the 40 bytes in use.
+            TruncatedError: fewer than the 40 bytes that all brokers use.
 
         Source: ``StoreCheckpoint``.
         """
         if len(buffer) < CHECKPOINT_USED_BYTES:
             raise TruncatedError("the bytes end within a checkpoint", actual=len(buffer))
-        return cls(*_FIELDS.unpack_from(buffer))
+        return cls(*_FIELDS.unpack(bytes(buffer[: _FIELDS.size]).ljust(_FIELDS.size, b"\0")))
 
     @property
     def min_timestamp_ms(self) -> int:

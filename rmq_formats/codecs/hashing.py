@@ -31,6 +31,14 @@ def tags_code(tags: str | None) -> int:
     return java_string_hash(tags) if tags else 0
 
 
+def index_tags_key(tags: str) -> str:
+    """Return the key under which brokers from 5.4 on index a message's TAGS, all of them as one text.
+
+    Source: ``IndexService#buildIndex``.
+    """
+    return f"T#{tags}"
+
+
 def index_key_hash(topic: str, key: str) -> int:
     """Compute the hash under which an IndexFile keeps a key of a topic, 0 to 2^31 - 1.
 

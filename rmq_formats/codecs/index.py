@@ -19,7 +19,7 @@ from rmq_formats.codecs.layout import (
     INDEX_SLOT_BYTES,
     pack_fields,
 )
-from rmq_formats.errors import TruncatedError
+from rmq_formats.errors import OptionError, TruncatedError
 
 _HEADER = Struct(">qqqqii")
 _SLOT = Struct(">i")
@@ -39,6 +39,21 @@ assert _ENTRY.size == ENTRY_DTYPE.itemsize == INDEX_ENTRY_BYTES
 
 MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
+ALL_TAGS: Final = 0  # physical offset from which TAGS are indexed, as brokers since 5.4 do
+NO_TAGS: Final = MAX_LONG  # … as brokers before 5.4 do
+AUTO: Final = "auto"
+INDEX_TAGS: Final[dict[str, int | None]] = {AUTO: None, "yes": ALL_TAGS, "no": NO_TAGS}
+
+
+def parse_index_tags(text: str) -> int | None:
+    """Parse an option ``--index-tags``: the physical offset from which TAGS are indexed; None for ``auto``.
+
+    Raises:
+        OptionError: none of ``auto``, ``yes`` and ``no``.
+    """
+    if text not in INDEX_TAGS:
+        raise OptionError(f"--index-tags {text}: give {', '.join(INDEX_TAGS)}")
+    return INDEX_TAGS[text]
 
 
 class IndexBound(NamedTuple):

@@ -89,7 +89,8 @@ INDEX_ENTRIES: Final = 20_000_000
 
 # --- checkpoint -------------------------------------------------------------------------
 CHECKPOINT_FILE_BYTES: Final = 4096
-CHECKPOINT_USED_BYTES: Final = 40
+CHECKPOINT_USED_BYTES: Final = 40  # by all brokers …
+CHECKPOINT_SIXTH_END: Final = 48  # … and by those from 5.5 on
 
 assert INDEX_COUNT_AT + 4 == INDEX_HEADER_BYTES
 assert CONSUMEQUEUE_FILE_BYTES == 6_000_000

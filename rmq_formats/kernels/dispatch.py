@@ -171,7 +171,7 @@ def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
 
 
 @njit(
-    "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64[:, ::1], int32[::1], uint8[::1],"
+    "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64, int64[:, ::1], int32[::1], uint8[::1],"
     " int64[::1], int64[:, ::1], int64[:, ::1], int64[::1])",
     **COMPILED,
 )
@@ -181,6 +181,7 @@ def dispatch_frames(
     frames: Any,
     start: int,
     delay_levels_ms: Any,
+    tags_from: int,
     queues: Any,
     slots: Any,
     pool: Any,
@@ -197,6 +198,7 @@ def dispatch_frames(
         frames: int64[n, FRAME_COLUMNS]; rows whose CODE is not 0 give nothing.
         start: first row to take.
         delay_levels_ms: int64[levels], for tags codes of SCHEDULE_TOPIC_XXXX.
+        tags_from: physical offset of the first record whose TAGS are a key, too.
         queues: see ``find_queue``, as are the next three.
         slots: of the queue table.
         pool: of the queue table.
@@ -225,8 +227,8 @@ def dispatch_frames(
         topic_hash = java_hash(data, topic_at, topic_at + topic_bytes, np.uint32(0))
         properties_at = frames[row, PROPERTIES_AT]
         find_properties(data, properties_at, properties_at + frames[row, PROPERTIES_BYTES], found)
-        # Upper bound of the keys of this record: each part of KEYS takes at least a byte and a space.
-        if key_count + 2 + found[KEYS, 1] // 2 > len(keys):
+        # Upper bound of the keys of this record: each part of KEYS takes at least a byte and a space; UNIQ_KEY, TAGS.
+        if key_count + 3 + found[KEYS, 1] // 2 > len(keys):
             return KEYS_FULL
         if unit_count == len(units):
             return UNITS_FULL
@@ -283,5 +285,13 @@ def dispatch_frames(
                 keys[key_count, KEY_QUEUE] = queue
                 key_count += 1
             at = part_end + 1
+        if found[TAGS, 1] > 0 and physical_offset + position >= tags_from:
+            prefix = (prefix * np.uint32(31) + np.uint32(84)) * np.uint32(31) + np.uint32(35)  # topic + '#T#' + TAGS
+            hashed = java_hash(data, found[TAGS, 0], found[TAGS, 0] + found[TAGS, 1], prefix)
+            keys[key_count, KEY_HASH] = index_hash(hashed)
+            keys[key_count, KEY_PHYSICAL_OFFSET] = physical_offset + position
+            keys[key_count, KEY_STORE_TIMESTAMP] = timestamp
+            keys[key_count, KEY_QUEUE] = queue
+            key_count += 1
     result[NEXT_FRAME], result[UNIT_COUNT], result[KEY_COUNT] = len(frames), unit_count, key_count
     return DONE

@@ -48,6 +48,7 @@ from rmq_formats.kernels.live_dispatch_tables import (
     RUN_LAST_OFFSET,
     RUN_PLACED,
     RUN_POSITION,
+    RUN_TAGS_FROM,
     RUN_TIMESTAMP,
     RUN_UNITS,
     RUN_WALK_STATUS,
@@ -169,8 +170,9 @@ def dispatch_log(
         numbers[RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
     result[:] = 0
     lacking = dispatch_frames(
-        data, file_offset, frames[:count], 0, delay_levels_ms, queues, slots, pool, used, units, keys, result
-    )
+        data, file_offset, frames[:count], 0, delay_levels_ms, numbers[RUN_TAGS_FROM], queues, slots, pool, used, units,
+        keys, result,
+    )  # fmt: skip
     if lacking != DONE:
         return lacking
     unit_count, key_count = result[UNIT_COUNT], result[KEY_COUNT]

@@ -26,4 +26,5 @@ RUN_WRITTEN: Final = 11  # out: units written
 RUN_INDEXED: Final = 12  # out: 1 if the keys are in
 RUN_TIMESTAMP: Final = 13  # out: store timestamp of the last unit's message
 RUN_LAST_OFFSET: Final = 14  # out: physical offset of the last record; -1 if there was none
-RUN_NUMBERS: Final = 15
+RUN_TAGS_FROM: Final = 15  # in: physical offset of the first record whose TAGS are a key
+RUN_NUMBERS: Final = 16

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.index import AUTO, parse_index_tags
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import (
     OptionError,
@@ -20,6 +21,7 @@ from rmq_formats.errors import (
     StoreSizeError,
     told_as_store_errors,
 )
+from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.tasks import IndexTask, RebuildOptions, ScanResult, WriteResult
@@ -122,7 +124,7 @@ def rebuild_steps(
         still_alone()
         area.publish(_directories(options))
         clock.mark("publish")
-    return _report(store, area.target, found, scans, written, clock)
+    return _report(store, area.target, found, scans, written, options, clock)
 
 
 @contextmanager
@@ -184,6 +186,7 @@ def options_from_arguments(
     delay_levels_ms: tuple[int, ...],
     store: str,
     live_topics_of: str | None,
+    index_tags: str = AUTO,
 ) -> RebuildOptions:
     """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
 
@@ -197,9 +200,10 @@ def options_from_arguments(
         delay_levels_ms: delay of each level.
         store: the store, to look for ConsumeQueueExt.
         live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+        index_tags: ``yes`` indexes TAGS, as brokers from 5.4 on do, ``no`` does not; ``auto`` asks the store.
 
     Raises:
-        OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read.
+        OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read.
         StoreLayoutError: there is no ``topics.json``, and the store has its topics in RocksDB.
     """
     if what not in {"all", "consumequeue", "index"}:
@@ -215,11 +219,14 @@ def options_from_arguments(
             raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
     if consumequeue_ext_file_bytes is None:
         consumequeue_ext_file_bytes = _existing_ext_file_bytes(*open_storage(store))
+    tags_from, told = parse_index_tags(index_tags), index_tags
+    if tags_from is None:
+        tags_from, told = find_index_tags(*open_storage(store))
     sizes = StoreSizes(
         consumequeue_file_bytes=consumequeue_file_bytes, consumequeue_ext_file_bytes=consumequeue_ext_file_bytes,
-        index_slots=index_slots, index_entries=index_entries, delay_levels_ms=delay_levels_ms,
+        index_slots=index_slots, index_entries=index_entries, delay_levels_ms=delay_levels_ms, tags_from=tags_from,
     )  # fmt: skip
-    return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics)
+    return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics, told)
 
 
 def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
@@ -371,6 +378,7 @@ def _report(
     found: list[Finding],
     scans: Sequence[ScanResult],
     written: Sequence[WriteResult],
+    options: RebuildOptions,
     clock: _Clock,
 ) -> RebuildReport:
     counts = Counter(finding.kind.code for finding in found)
@@ -387,6 +395,7 @@ def _report(
         bytes=sum(scan.record_bytes for scan in scans),
         units=sum(result.unit_count for result in written),
         index_entries=sum(result.entry_count for result in written),
+        index_tags=options.index_tags,
         queues=sum(result.queue_count for result in written),
         files=sum(result.file_count for result in written),
         seconds=clock.seconds(),

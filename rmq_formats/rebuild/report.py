@@ -18,6 +18,7 @@ class RebuildReport:
         bytes: of these records.
         units: ConsumeQueue units written.
         index_entries: Index entries written.
+        index_tags: whether TAGS are among them, and why.
         queues: queues written.
         files: files written.
         seconds: from the first look at the store to the publication.
@@ -32,6 +33,7 @@ class RebuildReport:
     bytes: int
     units: int
     index_entries: int
+    index_tags: str
     queues: int
     files: int
     seconds: float

@@ -43,12 +43,14 @@ class RebuildOptions:
         index: rebuild the Index.
         sizes: of the broker's files; that of the CommitLog's is not looked at.
         live_topics: rebuild only these; None is all.
+        index_tags: in words, whether TAGS are indexed and why.
     """
 
     consumequeue: bool
     index: bool
     sizes: StoreSizes
     live_topics: frozenset[str] | None = None
+    index_tags: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def scan_split(
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
         return ScanResult.from_json(area.read_text(done))
-    dispatcher = Dispatcher(options.sizes.delay_levels_ms, split.size_bytes)
+    dispatcher = Dispatcher(options.sizes.delay_levels_ms, split.size_bytes, tags_from=options.sizes.tags_from)
     damages: list[Damage] = []
     first, end = -1, -1
     storage, path = open_storage(split.path)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.scan.segment import FrameBatch
 
@@ -59,16 +60,18 @@ class QueueTable:
 class Dispatcher(QueueTable):
     """Dispatches frames to units and keys, and numbers the queues that occur."""
 
-    def __init__(self, delay_levels_ms: Sequence[int], log_bytes: int = 0) -> None:
+    def __init__(self, delay_levels_ms: Sequence[int], log_bytes: int = 0, *, tags_from: int = NO_TAGS) -> None:
         """Create a dispatcher with empty tables.
 
         Args:
             delay_levels_ms: ``messageDelayLevel``.
             log_bytes: expected bytes of the log, if known: tables that have their final size from the start are
                 not copied when they grow, and what they do not use costs nothing.
+            tags_from: physical offset of the first record whose TAGS are a key of the Index.
         """
         super().__init__()
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
+        self._tags_from = tags_from
         rows = min(max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES), _MOST_FIRST_ROWS)
         self._units = np.empty((rows, kernel.UNIT_COLUMNS), dtype=np.int64)
         self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
@@ -97,7 +100,7 @@ class Dispatcher(QueueTable):
         while True:
             status = kernel.dispatch_frames(
                 batch.data, batch.physical_offset, batch.frames, int(result[kernel.NEXT_FRAME]), self._delay_levels_ms,
-                self._queues, self._slots, self._pool, self._used, self._units, self._keys, result,
+                self._tags_from, self._queues, self._slots, self._pool, self._used, self._units, self._keys, result,
             )  # fmt: skip
             if status == kernel.DONE:
                 break

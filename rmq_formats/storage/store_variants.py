@@ -275,11 +275,6 @@ def no_index_rebuild(found: StoreVariants) -> str | None:
     """Why the Index cannot be made out of the CommitLog."""
     if Variant.DLEDGER in found:
         return no_log_read(found.places[Variant.DLEDGER])
-    if Variant.FROM_5_4 in found:
-        return (
-            f"{found.places[Variant.FROM_5_4]}: a store of a broker 5.4 or later, whose Index has an entry for each "
-            "message's TAGS, which a rebuild would leave out; rmq rebuild --what consumequeue rebuilds the queues alone"
-        )
     return None
 
 

@@ -1,8 +1,9 @@
-"""The sizes of a store's files, and its delay levels, as a broker is configured with them."""
+"""The sizes of a store's files, its delay levels, and what its Index has, as a broker is configured with them."""
 
 from dataclasses import dataclass
 
 from rmq_formats.codecs import consumequeue
+from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.codecs.layout import (
     COMMITLOG_FILE_BYTES,
     CONSUMEQUEUE_FILE_BYTES,
@@ -29,6 +30,8 @@ class StoreSizes:
         index_slots: ``maxHashSlotNum``.
         index_entries: ``maxIndexNum``; a file has one entry less.
         delay_levels_ms: ``messageDelayLevel``.
+        tags_from: physical offset of the first message whose TAGS are indexed; ALL_TAGS or NO_TAGS, but in a store
+            that was upgraded to 5.4 or later.
     """
 
     commitlog_file_bytes: int = COMMITLOG_FILE_BYTES
@@ -37,6 +40,7 @@ class StoreSizes:
     index_slots: int = INDEX_SLOTS
     index_entries: int = INDEX_ENTRIES
     delay_levels_ms: tuple[int, ...] = consumequeue.delay_levels_ms(DEFAULT_DELAY_LEVELS)
+    tags_from: int = NO_TAGS
 
     @property
     def index_file_bytes(self) -> int:

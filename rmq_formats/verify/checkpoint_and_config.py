@@ -7,7 +7,7 @@ from typing import Final
 
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.config_json import loads
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, SCHEDULE_TOPIC
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_SIXTH_END, CHECKPOINT_USED_BYTES, SCHEDULE_TOPIC
 from rmq_formats.errors import DecodeError
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
@@ -47,7 +47,7 @@ class Claim:
 
 
 def checkpoint_findings(
-    data: bytes | None, size_bytes: int, path: str, latest_ms: int, log_end: int
+    data: bytes | None, size_bytes: int, path: str, latest_ms: int, log_end: int, *, has_sixth: bool
 ) -> Iterator[Finding]:
     """Check a checkpoint.
 
@@ -57,6 +57,7 @@ def checkpoint_findings(
         path: of the file.
         latest_ms: the latest store timestamp in the log; -1 in an empty log.
         log_end: one past the log's last byte, the filler of its last file included.
+        has_sixth: whether the store is one of a broker that may have written the sixth number, of 5.5 or later.
     """
     if data is None:
         yield Finding(finding_kinds.CHECKPOINT_MISSING, "there is no checkpoint", path)
@@ -76,6 +77,7 @@ def checkpoint_findings(
         # A slave may lag behind what its master has flushed.
         ("masterFlushedOffset", checkpoint.master_flushed_offset, checkpoint.master_flushed_offset),
         ("confirmPhyOffset", checkpoint.confirm_physical_offset, log_end),
+        ("logicsPhysicalOffset", checkpoint.logics_physical_offset * has_sixth, log_end),
     ):
         if value < 0:
             yield Finding(finding_kinds.CHECKPOINT_UNREADABLE, f"{name} is negative", path, actual=str(value))
@@ -85,7 +87,7 @@ def checkpoint_findings(
                 finding_kinds.CHECKPOINT_LATER, f"{name} is beyond {what}", path, expected=f"at most {max(limit, 0)}",
                 actual=str(value),
             )  # fmt: skip
-    if any(data[CHECKPOINT_USED_BYTES:]):
+    if any(data[CHECKPOINT_SIXTH_END if has_sixth else CHECKPOINT_USED_BYTES :]):
         yield Finding(finding_kinds.CHECKPOINT_TRAILING, "bytes after the checkpoint's numbers", path)
 
 

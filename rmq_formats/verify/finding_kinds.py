@@ -180,10 +180,9 @@ TOPIC_DELETED: Final = Kind(
     "messages of a topic that config/topics.json does not know and that has no queue: it was deleted",
 )  # fmt: skip
 NOT_CHECKED: Final = Kind("consumequeue.not_checked", _INFO, "queues of this kind are not verified")
-INDEX_NOT_CHECKED: Final = Kind("index.not_checked", _INFO, "an Index of this kind is not verified")
 CONFIG_NOT_CHECKED: Final = Kind("config.not_checked", _INFO, "config of this kind is not verified")
 OTHER_NOT_CHECKED: Final = Kind("store.not_checked", _INFO, "files of this kind are not verified")
-PASSED_OVER: Final = (NOT_CHECKED, INDEX_NOT_CHECKED, CONFIG_NOT_CHECKED, OTHER_NOT_CHECKED)
+PASSED_OVER: Final = (NOT_CHECKED, CONFIG_NOT_CHECKED, OTHER_NOT_CHECKED)
 EXT_ADDRESS: Final = Kind(
     "consumequeue_ext.address",
     _ERROR,

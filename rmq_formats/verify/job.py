@@ -62,7 +62,6 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
 NOT_CHECKED: Final = (
     (Variant.ROCKSDB_QUEUES, finding_kinds.NOT_CHECKED, "the ConsumeQueue is in RocksDB"),
     (Variant.ROCKSDB_CONFIG, finding_kinds.CONFIG_NOT_CHECKED, "topics and consumer offsets are in RocksDB"),
-    (Variant.FROM_5_4, finding_kinds.INDEX_NOT_CHECKED, "brokers from 5.4 on index the TAGS of messages, too"),
     (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage"),
     (Variant.COMPACTION, finding_kinds.OTHER_NOT_CHECKED, "it is of compacted topics"),
     (Variant.CONTROLLER, finding_kinds.OTHER_NOT_CHECKED, "it is of the controller mode"),
@@ -328,7 +327,7 @@ class _Verification:
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.storage, self.root, self.variants, self.findings, self.excused)
         job_queues.write_queue_notes(self.work, plan.queues, small_files.check(plan.queues, checks))
-        index_tasks = [] if Variant.FROM_5_4 in self.variants else self._index_tasks()
+        index_tasks = self._index_tasks()
         partitions = range(0 if Variant.ROCKSDB_QUEUES in self.variants else len(plan.queues))
         waiting: list[int | IndexFileTask] = [*index_tasks, *partitions]  # largest first
         task = functools.partial(
@@ -341,9 +340,8 @@ class _Verification:
             self.excused.merge(result.excused)
         indexes = [result for result in results if isinstance(result, IndexResult)]
         last_offset = max((check.last_physical_offset for check in checks), default=-1)
-        if Variant.FROM_5_4 not in self.variants:
-            for finding in job_index.index_findings(indexes, SpilledKeys(self.work), last_offset, self.excused):
-                self.findings.add(finding)
+        for finding in job_index.index_findings(indexes, SpilledKeys(self.work), last_offset, self.excused):
+            self.findings.add(finding)
         path = paths.checkpoint_file(self.root)
         ends_ms = [result.span.end_timestamp_ms for result in indexes if result.span is not None]
         for finding in checkpoint_and_config.index_findings(read_checkpoint(self.storage, path)[0], path, ends_ms):

@@ -180,7 +180,7 @@ def test_ext_addresses_lead_to_the_tags_code_of_the_message(
 def rebuilt_index(store: GoldenStore) -> list[bytes]:
     entries: list[tuple[int | None, int, int]] = []
     for _, message in store.records:
-        hashes = [index_key_hash(message.topic, key) for key in index_keys(message)]
+        hashes = [index_key_hash(message.topic, key) for key in index_keys(message, store.settings.tags_from)]
         for key_hash in hashes or [None]:
             entries.append((key_hash, message.physical_offset, message.store_timestamp_ms))
     return build_index(entries, store.settings.index_slots, store.settings.index_entries)

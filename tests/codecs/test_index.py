@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position, slot_position
+from rmq_formats.codecs.index import ALL_TAGS, IndexEntry, IndexHeader, entry_position, slot_position
 from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage, decode_record, encode_record
@@ -74,7 +74,9 @@ def stored(sys_flag: int = 0, **properties: str) -> StoredMessage:
 
 def test_the_uniq_key_comes_before_the_keys() -> None:
     assert index_keys(stored(KEYS="b a  b", UNIQ_KEY="u")) == ["u", "b", "a", "b"]
-    assert index_keys(stored(KEYS="k")) == ["k"]
+    assert index_keys(stored(KEYS="k")) == index_keys(stored(KEYS="k", TAGS="T")) == ["k"]
+    assert index_keys(stored(KEYS="k", TAGS="a || b"), ALL_TAGS) == ["k", "T#a || b"]
+    assert index_keys(stored(KEYS="k", TAGS=""), ALL_TAGS) == ["k"]
     assert index_keys(stored(UNIQ_KEY="u")) == ["u"]
     assert index_keys(stored()) == index_keys(stored(KEYS="  ")) == []
 

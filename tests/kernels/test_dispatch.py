@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.hashing import index_key_hash, java_string_hash
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_ROLLBACK, SCHEDULE_TOPIC
 from rmq_formats.codecs.paths import parse_segment_name
 from rmq_formats.codecs.properties import encode_properties
@@ -31,10 +32,10 @@ Rows = list[tuple[Any, ...]]
 
 
 def dispatched(
-    data: bytes, file_offset: int = FILE_OFFSET, levels: tuple[int, ...] = LEVELS, **scan: Any
+    data: bytes, file_offset: int = FILE_OFFSET, levels: tuple[int, ...] = LEVELS, tags_from: int = NO_TAGS, **scan: Any
 ) -> tuple[Rows, Rows]:
     """Units and keys with their queues' names, as the kernel gives them."""
-    dispatcher = Dispatcher(levels)
+    dispatcher = Dispatcher(levels, tags_from=tags_from)
     for batch in batches(data, file_offset, **scan):
         dispatcher.dispatch(batch)
     units, keys = (table.tolist() for table in dispatcher.take())
@@ -46,7 +47,9 @@ def stored_messages(data: bytes, file_offset: int = FILE_OFFSET) -> Iterator[Sto
     return (item.decode() for item in walk(data, file_offset) if isinstance(item, Frame))
 
 
-def expected(found: Iterator[StoredMessage], levels: tuple[int, ...] = LEVELS) -> tuple[Rows, Rows]:
+def expected(
+    found: Iterator[StoredMessage], levels: tuple[int, ...] = LEVELS, tags_from: int = NO_TAGS
+) -> tuple[Rows, Rows]:
     """The same by the codecs."""
     units: Rows = []
     keys: Rows = []
@@ -55,7 +58,7 @@ def expected(found: Iterator[StoredMessage], levels: tuple[int, ...] = LEVELS) -
         if goes_to_consumequeue(message.sys_flag):
             code = dispatch_tags_code(message, levels)
             units.append((*queue, message.queue_offset, at, message.size, code, time))
-        keys += [(index_key_hash(message.topic, key), at, time, *queue) for key in index_keys(message)]
+        keys += [(index_key_hash(message.topic, key), at, time, *queue) for key in index_keys(message, tags_from)]
     return units, keys
 
 
@@ -63,6 +66,10 @@ def check(stored: list[MessageToStore], **options: Any) -> tuple[Rows, Rows]:
     data, _ = encode_segment(stored, FILE_OFFSET, 100, blank=True)
     found = dispatched(data, **options)
     assert found == expected(stored_messages(data))
+    middle = FILE_OFFSET + len(data) // 2
+    for tags_from in (ALL_TAGS, middle):
+        with_tags = dispatched(data, tags_from=tags_from, **options)
+        assert with_tags == expected(stored_messages(data), tags_from=tags_from)
     return found
 
 
@@ -70,10 +77,11 @@ def test_golden_records_are_dispatched_as_by_the_codecs(
     golden: Callable[[str], Path], golden_name: str, golden_settings: dict[str, Any]
 ) -> None:
     levels = delay_levels_ms(golden_settings[golden_name].delay_levels)
+    tags_from = golden_settings[golden_name].tags_from
     for path in (golden(golden_name) / "store" / "commitlog").iterdir():
         data, start = path.read_bytes(), parse_segment_name(path.name) or 0
-        found = dispatched(data, start, levels, window_bytes=8192)
-        assert found == expected(stored_messages(data, start), levels)
+        found = dispatched(data, start, levels, tags_from, window_bytes=8192)
+        assert found == expected(stored_messages(data, start), levels, tags_from)
 
 
 odd_messages = st.builds(

@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 
 from rmq_core.remoting import namesrv_requests, requests
-from rmq_core.remoting.bodies import decode_body, encode_body, encode_for_fastjson
+from rmq_core.remoting.bodies import decode_body, encode_body
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import Fields, read_fields
 from rmq_core.remoting.frames import FrameParser, encode_frame
@@ -36,4 +36,3 @@ def read_frames(data: bytes, dice: random.Random) -> None:
 def read_body(data: bytes, dice: random.Random) -> None:
     body = decode_body(data, dice.choice(KINDS))
     encode_body(body)
-    encode_for_fastjson(body)

@@ -31,7 +31,6 @@ from rmq_core.remoting.bodies import (
     decode_body,
     decode_registration,
     encode_body,
-    encode_for_fastjson,
     encode_registration,
     parse_queue_key,
     queue_key,
@@ -138,13 +137,15 @@ BARE = b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}'
 
 
 def test_queues_as_keys_are_read_bare_and_as_text() -> None:
-    for body in (BARE, encode_body(OffsetsBody(offset_table={queue_key(QUEUE): 5}))):
+    as_text = b'{"offsetTable":{"{\\"brokerName\\":\\"b\\",\\"queueId\\":0,\\"topic\\":\\"T\\"}":5}}'
+    in_another_form = b'{"offsetTable":{{"topic": "T", "brokerName":"b","queueId":0} :5}}'
+    for body in (BARE, as_text, in_another_form):
         offsets = decode_body(body, OffsetsBody).offset_table
         assert {parse_queue_key(key): offset for key, offset in offsets.items()} == {QUEUE: 5}
 
 
-def test_queues_as_keys_can_be_written_bare_for_the_go_client() -> None:
-    assert encode_for_fastjson(OffsetsBody(offset_table={queue_key(QUEUE): 5})) == BARE
+def test_queues_as_keys_are_written_bare_as_fastjson2_and_the_go_client_want_them() -> None:
+    assert encode_body(OffsetsBody(offset_table={queue_key(QUEUE): 5})) == BARE
 
 
 QUEUES = st.builds(MessageQueue, broker_name=TEXTS, queue_id=st.integers(0, 99), topic=TEXTS)
@@ -153,8 +154,8 @@ QUEUES = st.builds(MessageQueue, broker_name=TEXTS, queue_id=st.integers(0, 99),
 @given(st.dictionaries(QUEUES, st.integers(0, 9), max_size=4))
 def test_any_names_of_queues_survive_as_keys(queues: dict[MessageQueue, int]) -> None:
     stats = TopicStats(offset_table={queue_key(queue): TopicOffset(max_offset=end) for queue, end in queues.items()})
-    assert decode_body(encode_body(stats), TopicStats) == stats
-    bare = decode_body(encode_for_fastjson(stats), TopicStats)
+    bare = decode_body(encode_body(stats), TopicStats)
+    assert bare == stats
     assert {parse_queue_key(key): offset.max_offset for key, offset in bare.offset_table.items()} == queues
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.results import PutStatus
+from rmq_formats.codecs.index import ALL_TAGS
 from rmq_formats.codecs.layout import EXT_FILE_BYTES
 from rmq_formats.codecs.record import decode_record
 from tests.conftest import GoldenSettings
@@ -96,10 +97,11 @@ def test_the_log_alone_is_enough(copied: tuple[Path, StoreConfig], tmp_path: Pat
 
 
 def test_the_same_messages_at_the_same_times_become_the_same_files(
-    copied: tuple[Path, StoreConfig], tmp_path: Path
+    copied: tuple[Path, StoreConfig], golden_name: str, golden_settings: dict[str, GoldenSettings], tmp_path: Path
 ) -> None:
     _, config = copied
-    ours = replace(config, root=str(tmp_path / "ours"), commitlog_path="")
+    index_tags = "yes" if golden_settings[golden_name].tags_from == ALL_TAGS else "auto"  # what a new store lacks
+    ours = replace(config, root=str(tmp_path / "ours"), commitlog_path="", index_tags=index_tags)
     store = opened(ours)
     for offset, record in log_records(config):
         message = decode_record(record, physical_offset=offset)

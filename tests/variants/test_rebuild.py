@@ -10,7 +10,7 @@ from rmq_formats.errors import OptionError, RmqError, StoreLayoutError
 from rmq_formats.rebuild.job import options_from_arguments
 from tests.cli.conftest import Rmq
 from tests.conftest import VARIANTS
-from tests.rebuilt_stores import SMALL, Splits, built, golden_options, rebuild, small_store
+from tests.rebuilt_stores import Splits, built, golden_options, rebuild, small_store
 from tests.store_files import tree
 from tests.variants.conftest import Untouched, refusal
 
@@ -105,15 +105,6 @@ def test_double_written_queues_are_refused(tmp_path: Path, untouched: Untouched)
         (store / "consumequeue" / name).write_bytes(b"x")
     with untouched(store), pytest.raises(StoreLayoutError, match="CURRENT: the ConsumeQueue is in RocksDB"):
         rebuild(store)
-
-
-def test_the_index_of_newer_brokers_is_refused(tmp_path: Path, untouched: Untouched) -> None:
-    store = small_store(tmp_path / "store")
-    (store / "rocksdbstore").mkdir()
-    with untouched(store), pytest.raises(StoreLayoutError, match=r"rocksdbstore: .*5\.4 or later.*TAGS"):
-        rebuild(store)
-    rebuild(store, None, replace(SMALL, index=False))
-    assert not (store / "index").exists()
 
 
 @pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])

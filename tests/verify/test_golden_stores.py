@@ -16,7 +16,7 @@ from tests.verified_stores import codes, copied, verify, verify_with
 def options(settings: GoldenSettings) -> VerifyOptions:
     return VerifyOptions(
         settings.commitlog_file_bytes, settings.consumequeue_file_bytes, settings.ext_file_bytes or 0,
-        settings.index_slots, settings.index_entries, delay_levels_ms(settings.delay_levels),
+        settings.index_slots, settings.index_entries, delay_levels_ms(settings.delay_levels), settings.tags_from,
     )  # fmt: skip
 
 
@@ -39,10 +39,12 @@ def test_a_golden_store_is_sound_without_any_setting_and_the_settings_found_are_
     report = verify(golden(golden_name) / "store", VerifyOptions())
     assert codes(report) == {}
     told = " ".join(finding.detail for finding in report.findings if finding.kind.code == "store.layout")
-    sizes = {"mixed": (2000, 500, 2000), "crash": (2000, 500, 2000)}.get(golden_name, (400, 50, 200))
+    is_exotic = golden_name.startswith("exotic")
+    sizes = (400, 50, 200) if is_exotic else (2000, 500, 2000)
     for option, value in zip(("consumequeue-file-bytes", "index-slots", "index-entries"), sizes, strict=True):
         assert f"--{option} {value}," in told
-    assert ("--delay-levels" in told) == (golden_name in {"mixed", "crash"})
+    assert ("--delay-levels" in told) == (not is_exotic)
+    assert ("--index-tags yes" in told) == (golden_name == "mixed_551")
 
 
 @pytest.mark.parametrize("splits", [2, 7, 40])

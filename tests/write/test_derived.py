@@ -9,6 +9,7 @@ import pytest
 
 from rmq_formats import Store
 from rmq_formats.arrow.schema import CONSUMEQUEUE, TIMESTAMP, Mode
+from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.read.derived import plan_units, read_unit_ranges
 from rmq_formats.read.query import Query
@@ -44,11 +45,11 @@ def units_of(root: Path) -> list[pa.RecordBatch]:
     ]
 
 
-def keys_of(store: Path) -> pa.RecordBatch:
+def keys_of(store: Path, tags_from: int = NO_TAGS) -> pa.RecordBatch:
     found = [
         (message.topic, key, message.physical_offset, message.store_timestamp_ms * 1000)
         for message in stored_messages(store)
-        for key in index_keys(message)
+        for key in index_keys(message, tags_from)
     ]
     columns = zip(*found, strict=True)
     return pa.record_batch([pa.array(column, field.type) for column, field in zip(columns, KEYS, strict=True)], KEYS)
@@ -84,7 +85,8 @@ def test_keys_written_are_java_s_index(
     golden: Callable[[str], Path], golden_name: str, golden_settings: dict[str, GoldenSettings], tmp_path: Path
 ) -> None:
     directory = golden(golden_name)
-    write(tmp_path, sizes(golden_settings[golden_name], INDEX_ONLY), [[keys_of(directory / "store")]])
+    settings = golden_settings[golden_name]
+    write(tmp_path, sizes(settings, INDEX_ONLY), [[keys_of(directory / "store", settings.tags_from)]])
     assert built(tmp_path).index == built(directory / "expected").index
 
 

@@ -23,7 +23,6 @@ from rmq_core.remoting.bodies import (
     OffsetsBody,
     QueueTimeSpan,
     encode_body,
-    encode_for_fastjson,
     queue_key,
 )
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -221,4 +220,4 @@ def _check_count(queues: int) -> None:
 
 async def _answer(request: RemotingCommand, body: BodyStruct) -> RemotingCommand:
     """The answer with a body that is encoded on another thread: it may have tens of thousands of queues."""
-    return request.response(body=await asyncio.to_thread(encode_for_fastjson, body))
+    return request.response(body=await asyncio.to_thread(encode_body, body))

@@ -144,7 +144,8 @@ class TopicAdmin:
                 last_update_timestamp=state.store.store_timestamp_ms(name, queue_id, high - 1) or 0 if high else 0,
             )
         put_tps = state.stats.rate(stats.TOPIC_PUT_NUMS, name)
-        return request.response(body=encode_body(TopicStats(offset_table=table, topic_put_tps=put_tps)))
+        body = TopicStats(offset_table=table, topic_put_tps=put_tps)
+        return request.response(body=await asyncio.to_thread(encode_body, body))
 
     def delete(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
         """DELETE_TOPIC_IN_BROKER (215): deletes a topic with its queues and consumer offsets; answers when it is done.

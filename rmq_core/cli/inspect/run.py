@@ -197,6 +197,7 @@ def _checkpoint_rows(checkpoint: Checkpoint) -> list[tuple[str, str | Text]]:
         ("", f"ConsumeQueue  flushed up to {time_text(checkpoint.logics_msg_timestamp_ms)}"),
         ("", f"Index         flushed up to {time_text(checkpoint.index_msg_timestamp_ms)}"),
         ("", f"confirmed offset {checkpoint.confirm_physical_offset}, of master {checkpoint.master_flushed_offset}"),
+        ("", f"ConsumeQueue  flushed up to offset {checkpoint.logics_physical_offset}, by a broker 5.5 or later"),
     ]
 
 

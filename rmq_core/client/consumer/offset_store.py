@@ -14,7 +14,7 @@ from rmq_core.remoting.bodies import (
     MessageQueue,
     OffsetsBody,
     decode_body,
-    encode_for_fastjson,
+    encode_body,
     parse_queue_key,
     queue_key,
 )
@@ -125,7 +125,7 @@ class LocalOffsets(_Memory):
         temporary, backup = self._beside(".tmp"), self._beside(".bak")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(encode_for_fastjson(body))
+            temporary.write_bytes(encode_body(body))
             if self._path.exists():
                 backup.write_bytes(self._path.read_bytes())
             temporary.replace(self._path)

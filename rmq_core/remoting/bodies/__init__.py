@@ -27,7 +27,6 @@ from rmq_core.remoting.bodies.codec import (
     MessageQueue,
     decode_body,
     encode_body,
-    encode_for_fastjson,
     parse_queue_key,
     queue_key,
 )
@@ -158,7 +157,6 @@ __all__ = [
     "decode_body",
     "decode_registration",
     "encode_body",
-    "encode_for_fastjson",
     "encode_registration",
     "parse_queue_key",
     "queue_key",

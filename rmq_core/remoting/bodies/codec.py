@@ -3,8 +3,8 @@
 Java's fastjson writes two things that are no JSON: bare integers as keys (``{0:5}``) and objects as keys
 (``{{"brokerName":"b","queueId":0,"topic":"T"}:5}``, where a map is keyed by a message queue). Both are read;
 an object as a key becomes its canonical text here, which ``queue_key`` makes and ``parse_queue_key`` reads.
-We write standard JSON, with that text as a string, which Java takes as well; the Go client does not, where it
-reads such a map (code 220), and ``encode_for_fastjson`` is for it.
+We write standard JSON, but for queues as keys: those are objects, as Java writes them. Its fastjson took that text as a
+string, too, up to 5.3.3; fastjson2, since 5.4, and the Go client do not.
 """
 
 import re
@@ -26,6 +26,10 @@ class BodyStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     (Type checkers want ``frozen`` and ``kw_only`` said again by each.)
     """
+
+
+class QueueKeyedBody(BodyStruct, frozen=True, kw_only=True):
+    """Base of the bodies with tables that are keyed by message queues, as texts of ``queue_key``."""
 
 
 class MessageQueue(BodyStruct, frozen=True, kw_only=True, order=True):
@@ -87,13 +91,11 @@ def _cleaned(value: object) -> object:
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """Encode a body as standard JSON without spaces."""
-    return _encode(body)
-
-
-def encode_for_fastjson(body: msgspec.Struct) -> bytes:
-    """Encode a body with message queues as bare map keys, as Java itself writes them."""
-    return _OBJECT_KEY.sub(lambda key: _decoder(str)(b'"%b"' % key[1]).encode() + b":", _encode(body))
+    """Encode a body as JSON without spaces: standard, but for message queues as keys, which are objects."""
+    encoded = _encode(body)
+    if not isinstance(body, QueueKeyedBody):
+        return encoded
+    return _OBJECT_KEY.sub(lambda key: _decoder(str)(b'"%b"' % key[1]).encode() + b":", encoded)
 
 
 def queue_key(queue: MessageQueue) -> str:

@@ -5,7 +5,7 @@
 from msgspec import UNSET, field
 
 from rmq_core.remoting.bodies.clients import SubscriptionData
-from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
+from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, QueueKeyedBody
 
 
 class ProcessQueueInfo(BodyStruct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class ConsumeStatus(BodyStruct, frozen=True, kw_only=True):
     pull_tps: float = field(name="pullTPS", default=0.0)
 
 
-class ConsumerRunningInfo(BodyStruct, frozen=True, kw_only=True):
+class ConsumerRunningInfo(QueueKeyedBody, frozen=True, kw_only=True):
     """The running info of a consumer (code 307); its tables of queues are keyed by ``queue_key``."""
 
     jstack: Maybe[str] = UNSET

@@ -7,7 +7,7 @@ Tables keyed by a message queue have ``queue_key`` texts as keys.
 
 from msgspec import UNSET
 
-from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue
+from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue, QueueKeyedBody
 
 
 class TopicOffset(BodyStruct, frozen=True, kw_only=True):
@@ -18,7 +18,7 @@ class TopicOffset(BodyStruct, frozen=True, kw_only=True):
     min_offset: int = 0
 
 
-class TopicStats(BodyStruct, frozen=True, kw_only=True):
+class TopicStats(QueueKeyedBody, frozen=True, kw_only=True):
     """The offsets of a topic's queues on a broker (code 202)."""
 
     offset_table: dict[str, TopicOffset] = {}
@@ -34,14 +34,14 @@ class ConsumeOffset(BodyStruct, frozen=True, kw_only=True):
     pull_offset: int = 0
 
 
-class ConsumeStats(BodyStruct, frozen=True, kw_only=True):
+class ConsumeStats(QueueKeyedBody, frozen=True, kw_only=True):
     """The consumer offsets of a group (code 208)."""
 
     consume_tps: float = 0.0
     offset_table: dict[str, ConsumeOffset] = {}
 
 
-class BrokerConsumeStats(BodyStruct, frozen=True, kw_only=True):
+class BrokerConsumeStats(QueueKeyedBody, frozen=True, kw_only=True):
     """The consumer offsets of all groups of a broker (code 317)."""
 
     broker_addr: Maybe[str] = UNSET
@@ -50,13 +50,13 @@ class BrokerConsumeStats(BodyStruct, frozen=True, kw_only=True):
     total_inflight_diff: int = 0
 
 
-class OffsetsBody(BodyStruct, frozen=True, kw_only=True):
+class OffsetsBody(QueueKeyedBody, frozen=True, kw_only=True):
     """Offsets by queue (codes 220, 222)."""
 
     offset_table: dict[str, int] = {}
 
 
-class ConsumerStatus(BodyStruct, frozen=True, kw_only=True):
+class ConsumerStatus(QueueKeyedBody, frozen=True, kw_only=True):
     """The consumer offsets that clients hold in memory (codes 221, 223)."""
 
     consumer_table: dict[str, dict[str, int]] = {}

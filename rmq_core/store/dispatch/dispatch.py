@@ -79,11 +79,12 @@ class Dispatch:
         mark: the progress, for other threads.
         writer: writes the units.
         skipped: stretches of the log that could not be read.
+        tags_from: physical offset from which TAGS are indexed, too.
     """
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueueTable, index: Index | None, delay_levels_ms: tuple[int, ...],
-        writer: UnitWriter,
+        writer: UnitWriter, *, tags_from: int,
     ) -> None:  # fmt: skip
         from rmq_core.store.dispatch.kernel_dispatch import Collector  # noqa: PLC0415 # numba, see ``kernel_loading``
 
@@ -91,10 +92,11 @@ class Dispatch:
         self.timestamp_ms = 0
         self.skipped: list[Damage] = []
         self.writer = writer
+        self.tags_from = tags_from
         self._log = log
         self._queues = queues
         self._index = index
-        self._collector = Collector(delay_levels_ms)
+        self._collector = Collector(delay_levels_ms, tags_from)
         self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
 
     def note(self) -> None:

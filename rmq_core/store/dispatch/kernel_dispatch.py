@@ -40,9 +40,10 @@ class Collector(Dispatcher):
         marks: of all records: MARK_LIGHT and MARK_BATCH.
     """
 
-    def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
-        super().__init__(delay_levels_ms)
+    def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int) -> None:
+        super().__init__(delay_levels_ms, tags_from=tags_from)
         self.numbers: Table = np.zeros(tables.RUN_NUMBERS, dtype=np.int64)
+        self.numbers[tables.RUN_TAGS_FROM] = tags_from
         self.marks = 0
         self._frames = np.empty((_RECORDS_AT_ONCE, scan_kernel.FRAME_COLUMNS), dtype=np.int64)
 

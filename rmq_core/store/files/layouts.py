@@ -20,7 +20,7 @@ class _Name:
     is_directory: bool
 
 
-class _LocalTree:
+class LocalTree:
     """Files of this machine, as ``store_variants`` looks at them."""
 
     def entries(self, path: str) -> Sequence[_Name]:
@@ -40,4 +40,4 @@ class _LocalTree:
 
 def refuse_layouts(root: str) -> None:
     """Refuse a store with queues or a log of other layouts. Raises StoreLayoutError."""
-    store_variants.refuse(store_variants.no_write(store_variants.recognise(_LocalTree(), root)))
+    store_variants.refuse(store_variants.no_write(store_variants.recognise(LocalTree(), root)))

@@ -16,7 +16,12 @@ from isal import isal_zlib
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES, INDEX_HEADER_BYTES
+from rmq_formats.codecs.layout import (
+    CHECKPOINT_FILE_BYTES,
+    CHECKPOINT_SIXTH_END,
+    CHECKPOINT_USED_BYTES,
+    INDEX_HEADER_BYTES,
+)
 from rmq_formats.errors import FormatError
 
 SECTOR_BYTES: Final = 512
@@ -99,8 +104,8 @@ class Marks:
         self._checkpoint_path = paths.checkpoint_file(root)
         self._watermark_path = watermark_file(root)
         self._root = root
-        self.checkpoint_bytes = self._read(self._checkpoint_path)[:CHECKPOINT_USED_BYTES].ljust(
-            CHECKPOINT_USED_BYTES, b"\0"
+        self._checkpoint_bytes = self._read(self._checkpoint_path)[:CHECKPOINT_SIXTH_END].ljust(
+            CHECKPOINT_SIXTH_END, b"\0"
         )
         found = self._read(self._watermark_path)
         copies = [
@@ -116,10 +121,15 @@ class Marks:
             return b""
 
     @property
+    def checkpoint_bytes(self) -> bytes:
+        """The bytes of ``checkpoint`` that all brokers use, by which a watermark knows it."""
+        return self._checkpoint_bytes[:CHECKPOINT_USED_BYTES]
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """The decoded ``checkpoint``; zeros if the file is missing."""
         try:
-            return Checkpoint.decode(self.checkpoint_bytes)
+            return Checkpoint.decode(self._checkpoint_bytes)
         except FormatError:
             return Checkpoint()
 
@@ -135,17 +145,17 @@ class Marks:
     def write(self, watermark: Watermark, checkpoint: Checkpoint) -> None:
         """Write both and force them; in this order, so that one of the two checkpoints is always known."""
         self._sequence += 1
-        after = checkpoint.encode()[:CHECKPOINT_USED_BYTES]
+        after = checkpoint.encode()[:CHECKPOINT_SIXTH_END]
         mark = replace(
             watermark,
             sequence=self._sequence,
             checkpoint_before=self.checkpoint_bytes,
-            checkpoint_after=after,
+            checkpoint_after=after[:CHECKPOINT_USED_BYTES],
         )
         self._write(self._watermark_path, mark.encode(), self._sequence % COPIES * SECTOR_BYTES, COPIES * SECTOR_BYTES)
-        if after != self.checkpoint_bytes:
+        if after != self._checkpoint_bytes:
             self._write(self._checkpoint_path, after, 0, CHECKPOINT_FILE_BYTES)
-            self.checkpoint_bytes = after
+            self._checkpoint_bytes = after
 
     def _write(self, path: str, data: bytes, offset: int, file_bytes: int) -> None:
         created = not os.path.exists(path)  # noqa: PTH110 # paths are strings here

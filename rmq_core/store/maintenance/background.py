@@ -16,6 +16,7 @@ from rmq_core.store.dispatch.dispatch import Mark
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.parts import StoreParts
 from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.index import NO_TAGS
 
 _LOGGER = logging.getLogger(__name__)
 _FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
@@ -262,5 +263,7 @@ class Background:
             logics_msg_timestamp_ms=timestamp_ms,
             index_msg_timestamp_ms=index_timestamp_ms,
             master_flushed_offset=old.master_flushed_offset,
+            # As brokers from 5.5 on, where the store is one of theirs; after a crash they go by the times above with 0.
+            logics_physical_offset=mark.offset if clean and self._dispatch.tags_from != NO_TAGS else 0,
         )
         self._marks.write(self.watermark, checkpoint)

@@ -5,6 +5,8 @@ and ``delayLevels`` are the broker's settings, as in ``jobs/rebuild.py``.
 
 - ``dispatch``: build ConsumeQueue and Index beside the log.
 - ``crcProperty``: ``asgiven`` (records that had a ``__CRC32#`` get a new one), ``always`` or ``never``.
+- ``indexTags``: whether ``dispatch`` indexes TAGS, as brokers from 5.4 on do: ``yes``, ``no`` (of a new store) or
+  ``auto`` (what the store's Index has).
 - ``keepOffsets``: records keep the ``physical_offset`` and ``queue_offset`` of their rows.
 """
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
 _INDEX: Final = ("indexSlots", "indexEntries")
+_INDEX_TAGS: Final = ("auto", "yes", "no")
 COMMITLOG_OPTIONS: Final = (
     "path",
     "commitlogFileBytes",
@@ -33,6 +36,7 @@ COMMITLOG_OPTIONS: Final = (
     "dispatch",
     *_CONSUMEQUEUE,
     *_INDEX,
+    "indexTags",
 )
 _CRC_WAYS: Final = ("asgiven", "always", "never")  # indexed by the kernel's CRC_AS_GIVEN and so on
 
@@ -95,6 +99,7 @@ def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptio
         given.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
         store,
         None,
+        given.get_or("indexTags", _index_tags, "auto" if store else "no"),
     )
 
 
@@ -127,6 +132,12 @@ def _fits(given: DataType, wanted: DataType) -> bool:
     if isinstance(given, MapType) and isinstance(wanted, MapType):
         return given.keyType == wanted.keyType and given.valueType == wanted.valueType
     return given == wanted
+
+
+def _index_tags(text: str) -> str:
+    if text not in _INDEX_TAGS:
+        raise ValueError(f"expected one of {', '.join(_INDEX_TAGS)}")
+    return text
 
 
 def _crc_way(text: str) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.index import IndexHeader
+from rmq_formats.codecs.index import NO_TAGS, IndexHeader
 from rmq_formats.codecs.layout import (
     COMMITLOG_FILE_BYTES,
     CONSUMEQUEUE_FILE_BYTES,
@@ -25,6 +25,7 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import Entry, Segment, Storage, opened, read_range
 from rmq_formats.tasks.store_sizes import StoreSizes
@@ -46,6 +47,7 @@ class VerifyOptions:
     index_slots: int | None = None
     index_entries: int | None = None
     delay_levels_ms: tuple[int, ...] | None = None
+    tags_from: int | None = None
 
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError, naming the option."""
@@ -123,7 +125,12 @@ def resolve_sizes(
     if options.index_entries is None and entries != INDEX_ENTRIES:
         _tell(findings, "index-entries", entries, INDEX_ENTRIES)
     levels = options.delay_levels_ms or delay_levels_ms(DEFAULT_DELAY_LEVELS)
-    return StoreSizes(log_bytes, queue_bytes, ext_bytes, slots, entries, levels)
+    tags_from = options.tags_from
+    if tags_from is None:
+        tags_from, reason = find_index_tags(storage, root, segments)
+        if tags_from != NO_TAGS:
+            findings.add(Finding(finding_kinds.LAYOUT, f"--index-tags {reason}"))
+    return StoreSizes(log_bytes, queue_bytes, ext_bytes, slots, entries, levels, tags_from)
 
 
 def _tell(findings: FindingList, option: str, value: int, default: int) -> None:

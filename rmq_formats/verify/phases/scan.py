@@ -89,7 +89,7 @@ def check_split(
         begin: the file position of the split's first frame, where a search would find another.
     """
     findings = FindingList()
-    dispatcher = Dispatcher(sizes.delay_levels_ms, split.size_bytes)
+    dispatcher = Dispatcher(sizes.delay_levels_ms, split.size_bytes, tags_from=sizes.tags_from)
     start = split.file_offset + (split.start if begin is None else begin)
     first, end, last, failed, check = -1, start, -1, False, None
     storage, path = open_storage(split.path)

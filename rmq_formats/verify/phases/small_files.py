@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
 
 from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, CHECKPOINT_USED_BYTES
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Storage, opened, read_range
 from rmq_formats.storage.store_variants import StoreVariants, Variant
@@ -15,8 +14,6 @@ from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.queues import QueueClaims
 from rmq_formats.verify.phases.scan import SplitCheck
-
-CHECKPOINT_SIXTH_END: Final = CHECKPOINT_USED_BYTES + 8  # of brokers from 5.5 on
 
 QueuesByPartition = Sequence[Sequence[tuple[str, int]]]
 
@@ -79,11 +76,9 @@ class SmallFilesCheck:
         if data is None and self.storage.exists(path):
             self.findings.add(Finding(finding_kinds.CHECKPOINT_UNREADABLE, "it cannot be read", path))
             return
-        if data is not None and Variant.FROM_5_4 in self.variants:  # it has a sixth number, which is left out here
-            data = data[:CHECKPOINT_USED_BYTES].ljust(CHECKPOINT_SIXTH_END, b"\0") + data[CHECKPOINT_SIXTH_END:]
         latest_ms = max((check.latest_ms for check in checks), default=-1)
         for finding in checkpoint_and_config.checkpoint_findings(
-            data, size_bytes, path, latest_ms, job_scan.log_end(checks)
+            data, size_bytes, path, latest_ms, job_scan.log_end(checks), has_sixth=Variant.FROM_5_4 in self.variants
         ):
             (self.excused if finding.kind == finding_kinds.CHECKPOINT_LATER else self.findings).add(finding)
 

@@ -1,0 +1,85 @@
+"""Tells by entries of an Index whether it has one for the TAGS of a message, as that of a broker from 5.4 on has."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from rmq_formats.codecs.hashing import index_key_hash, index_tags_key
+from rmq_formats.codecs.index import IndexEntry
+from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.errors import FormatError
+
+ENTRIES_AT_ONCE: Final = 64
+VOTES: Final = 5  # messages that are asked: a single one may be damaged
+_FIRST_READ_BYTES: Final = 4096
+
+
+class TaggedMessage(NamedTuple):
+    """A message with TAGS, and whether the Index has an entry for them."""
+
+    physical_offset: int
+    is_indexed: bool
+
+
+def tagged_messages(
+    entries: bytes, message_at: Callable[[int], StoredMessage | None], *, is_end: bool
+) -> Iterator[TaggedMessage]:
+    """Compare entries that follow each other with their records, and tell of those with TAGS.
+
+    The entry for TAGS is a message's last. So it does not matter what is cut off at the begin of the entries; and the
+    last message counts only where no entry follows.
+
+    Args:
+        entries: of an IndexFile, in order.
+        message_at: gives the record at a physical offset; None if there is none.
+        is_end: whether they are the last of the last IndexFile.
+    """
+    hashes: dict[int, set[int]] = {}
+    for at in range(0, len(entries) - INDEX_ENTRY_BYTES + 1, INDEX_ENTRY_BYTES):
+        entry = IndexEntry.decode(entries, at)
+        hashes.setdefault(entry.physical_offset, set()).add(entry.key_hash)
+    if hashes and not is_end:
+        hashes.popitem()
+    for physical_offset, own in hashes.items():
+        message = message_at(physical_offset)
+        if message is not None and message.tags:
+            key_hash = index_key_hash(message.topic, index_tags_key(message.tags))
+            yield TaggedMessage(physical_offset, key_hash in own)
+
+
+def is_first_indexed(messages: Iterator[TaggedMessage]) -> bool | None:
+    """Whether the first messages of an Index have entries for their TAGS; None if there is no message.
+
+    The first few are asked, as one may be damaged. Those without, and then those with such entries, tell of an upgrade.
+    """
+    votes = [message.is_indexed for message in islice(messages, VOTES)]
+    return votes[0] if votes and votes == sorted(votes) else _majority(votes)
+
+
+def is_last_indexed(messages: Iterator[TaggedMessage]) -> bool | None:
+    """Whether the last messages of an Index, given from its end on, have such entries; see ``is_first_indexed``."""
+    votes = [message.is_indexed for message in islice(messages, VOTES)]
+    return votes[0] if votes and votes == sorted(votes, reverse=True) else _majority(votes)
+
+
+def _majority(votes: list[bool]) -> bool | None:
+    return sum(votes) * 2 > len(votes) if votes else None
+
+
+def read_message(read: Callable[[int, int], bytes], position: int, physical_offset: int) -> StoredMessage | None:
+    """Read a record of a CommitLog file; None if there is no sound one.
+
+    Args:
+        read: gives bytes of the file, by position and count; fewer at its end.
+        position: of the record in the file.
+        physical_offset: which the record must state.
+    """
+    data = read(position, _FIRST_READ_BYTES)
+    size = int.from_bytes(data[:4], "big", signed=True)
+    if len(data) < size <= MAX_FRAME_BYTES:
+        data += read(position + len(data), size - len(data))
+    try:
+        return decode_record(data, physical_offset=physical_offset)
+    except FormatError:
+        return None

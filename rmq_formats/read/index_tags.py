@@ -1,0 +1,159 @@
+"""Tells whether a store's Index has an entry for each message's TAGS, as that of a broker from 5.4 on has.
+
+The Index itself is asked first: entries of some messages at both of its ends are compared with their records. A store
+that was upgraded has files without, files with, and one file with both: then the first message with such an entry is
+searched. Without an Index, or without a tagged message, the signs of a later broker decide.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, entry_position
+from rmq_formats.codecs.index_tags import (
+    ENTRIES_AT_ONCE,
+    TaggedMessage,
+    is_first_indexed,
+    is_last_indexed,
+    read_message,
+    tagged_messages,
+)
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.read.index_keys import index_paths
+from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
+from rmq_formats.storage.store_variants import Variant, recognise
+
+_MOST_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
+_MOST_READ_IN_SEARCH: Final = 4096  # between two messages with tags
+
+
+class IndexTags(NamedTuple):
+    """From which physical offset on TAGS are indexed, and in words by what that was told."""
+
+    tags_from: int
+    reason: str
+
+
+def find_index_tags(storage: Storage, root: str, segments: Sequence[Segment] | None = None) -> IndexTags:
+    """Tell from which physical offset on the Index of a store has entries for TAGS.
+
+    Args:
+        storage: where the store is.
+        root: of the store.
+        segments: files of its CommitLog, if they are listed already.
+    """
+    with suppress(StoreError, OSError):
+        log = list_segments(storage, paths.commitlog_dir(root)) if segments is None else segments
+        told = _told_by_index(_Index(storage, log, index_paths(storage, root)))
+        if told is not None:
+            return told
+    return _told_by_signs(storage, root)
+
+
+def _told_by_index(index: "_Index") -> IndexTags | None:
+    first, last = is_first_indexed(index.forwards()), is_last_indexed(index.backwards())
+    if first is None or last is None:
+        return None
+    if first == last:
+        answer = "yes" if last else "no"
+        return IndexTags(ALL_TAGS if last else NO_TAGS, f"{answer}, as the Index has it")
+    if first:
+        return IndexTags(NO_TAGS, "no, as the end of the Index has it; its beginning has entries for TAGS")
+    tags_from = index.first_with_tags()
+    return IndexTags(tags_from, f"from physical offset {tags_from} on, as the Index has it")
+
+
+def _told_by_signs(storage: Storage, root: str) -> IndexTags:
+    """Take the signs of a broker from 5.4 on that are not in the Index."""
+    with suppress(StoreError, FormatError, OSError), opened(storage, paths.checkpoint_file(root)) as file:
+        if Checkpoint.decode(read_range(file, 0, CHECKPOINT_FILE_BYTES)).logics_physical_offset > 0:
+            return IndexTags(ALL_TAGS, "yes, because the checkpoint is that of a broker 5.5 or later")
+    found = recognise(storage, root)
+    if Variant.FROM_5_4 in found:
+        return IndexTags(ALL_TAGS, f"yes, because of {found.places[Variant.FROM_5_4]}, which brokers from 5.4 on make")
+    return IndexTags(NO_TAGS, "no, because nothing tells of a broker 5.4 or later")
+
+
+class _Index:
+    """The entries of all IndexFiles, oldest first, with the records that they speak of."""
+
+    def __init__(self, storage: Storage, log: Sequence[Segment], files: Sequence[str]) -> None:
+        self._storage = storage
+        self._log = log
+        self._files = files
+        self._reads_left = 0
+
+    def forwards(self) -> Iterator[TaggedMessage]:
+        """Messages with TAGS from the begin on; ends once _MOST_READ records have been read."""
+        self._reads_left = _MOST_READ
+        for number in range(len(self._files)):
+            yield from self._file(number)
+
+    def backwards(self) -> Iterator[TaggedMessage]:
+        """Messages with TAGS from the end on; ends once _MOST_READ records have been read."""
+        self._reads_left = _MOST_READ
+        for number in range(len(self._files) - 1, -1, -1):
+            yield from self._file(number, is_backwards=True)
+
+    def first_with_tags(self) -> int:
+        """Search the physical offset of the first message with an entry for its TAGS; the first ones have none."""
+        number = bisect_left(range(len(self._files)), True, key=lambda number: self._is_indexed(number, 0))
+        if number > 0:
+            windows = range(self._windows(number - 1))
+            window = bisect_left(windows, True, key=lambda window: self._is_indexed(number - 1, window))
+            found = self._first(number - 1, max(0, window - 1), only_indexed=True)
+            if found is not None:
+                return found.physical_offset
+        found = self._first(number, 0, only_indexed=True) if number < len(self._files) else None
+        return NO_TAGS if found is None else found.physical_offset
+
+    def _is_indexed(self, number: int, window: int) -> bool:
+        """Whether a file's first message with TAGS from a window on is indexed by them; if there is none, too."""
+        found = self._first(number, window)
+        return found is None or found.is_indexed
+
+    def _first(self, number: int, window: int, *, only_indexed: bool = False) -> TaggedMessage | None:
+        self._reads_left = _MOST_READ_IN_SEARCH
+        return next((item for item in self._file(number, window) if item.is_indexed or not only_indexed), None)
+
+    def _windows(self, number: int) -> int:
+        with suppress(FormatError, StoreError, OSError), opened(self._storage, self._files[number]) as file:
+            return _window_count(IndexFile.read(file, self._files[number]))
+        return 0
+
+    def _file(self, number: int, first: int = 0, *, is_backwards: bool = False) -> Iterator[TaggedMessage]:
+        """Messages with TAGS of a file's entries, from a window of them on; of a damaged file, none."""
+        with suppress(FormatError, StoreError, OSError), opened(self._storage, self._files[number]) as file:
+            index = IndexFile.read(file, self._files[number])
+            windows = range(first, _window_count(index))
+            for window in reversed(windows) if is_backwards else windows:
+                if self._reads_left <= 0:
+                    return
+                begin = 1 + window * ENTRIES_AT_ONCE
+                end = min(begin + ENTRIES_AT_ONCE, index.header.index_count)
+                entries = read_range(file, entry_position(begin, index.slots), (end - begin) * INDEX_ENTRY_BYTES)
+                is_end = number + 1 == len(self._files) and end == index.header.index_count
+                found = tagged_messages(entries, self._message, is_end=is_end)
+                yield from reversed(list(found)) if is_backwards else found
+
+    def _message(self, physical_offset: int) -> StoredMessage | None:
+        """The record at a physical offset; None where there is no sound one."""
+        number = bisect_left(self._log, physical_offset + 1, key=lambda segment: segment.start_offset) - 1
+        if number < 0 or physical_offset >= self._log[number].end_offset or self._reads_left <= 0:
+            return None
+        self._reads_left -= 1
+        with suppress(StoreError, OSError), opened(self._storage, self._log[number].path) as file:
+            position = physical_offset - self._log[number].start_offset
+            return read_message(partial(read_range, file), position, physical_offset)
+        return None
+
+
+def _window_count(index: IndexFile) -> int:
+    return -(-index.entry_count // ENTRIES_AT_ONCE) if index.slots else 0
