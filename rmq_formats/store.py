@@ -314,8 +314,9 @@ class Store(Records):
                 start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
                 found = None
                 for batch in scan_segment(
-                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end
-                ):
+                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
+                    head_bytes=segment.head_bytes,
+                ):  # fmt: skip
                     sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
                     if len(sound):
                         found = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)

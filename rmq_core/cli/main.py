@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import consume, generate, output, produce, query, rebuild, repair, verify
+from rmq_core.cli import consume, convert, generate, output, produce, query, rebuild, repair, verify
 from rmq_core.cli.admin import app as admin
 from rmq_core.cli.dump import command as dump
 from rmq_core.cli.inspect import command as inspect
@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "rebuild": rebuild.rebuild,
     "verify": verify.verify,
     "repair": repair.repair,
+    "convert": convert.convert,
     **{name: job_command(name) for name in JOBS},
     "notebooks": notebooks,
     "namesrv": namesrv.namesrv,

@@ -5,13 +5,13 @@ that was copied out of its store is recognised by its first bytes.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from struct import unpack_from
 from typing import Final
 
-from rmq_formats.codecs import paths
+from rmq_formats.codecs import dledger, paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import (
@@ -41,8 +41,6 @@ from rmq_formats.storage.segments import (
 from rmq_formats.storage.store_variants import (
     ROCKSDB_SIGN,
     holds_batch_units,
-    holds_dledger_entry,
-    holds_dledger_index,
     holds_rocksdb_table,
 )
 
@@ -130,8 +128,11 @@ def _refuse_names(storage: Storage, path: str) -> None:
         here = "/".join(parts[: number + 1])
         if name in _UNREAD_TREES and parts[number - 1] not in _QUEUE_TREES:  # there it is a topic
             raise StoreLayoutError(f"{path}: {_UNREAD_TREES[name]}, which rmq does not read")
-        if name.startswith("dledger-") and storage.exists(f"{here}/data"):
-            raise StoreLayoutError(f"{path}: of a DLedger CommitLog, which rmq does not read")
+        is_dledger = name.startswith("dledger-") and storage.exists(f"{here}/data")
+        if is_dledger and parts[number + 1 : number + 2] != ["data"]:
+            raise StoreLayoutError(
+                f"{path}: of a DLedger CommitLog beside its entries, which rmq does not read; those are in {here}/data"
+            )
         is_database = name == PathKind.CONSUMEQUEUE and _holds_rocksdb(storage, here)
         # A topic's directory may stand beside the database; what else is in the directory is the database's.
         is_of_database = number + 1 == len(parts) or (number + 2 == len(parts) and not storage.entries(path))
@@ -144,6 +145,11 @@ def _holds_rocksdb(storage: Storage, directory: str) -> bool:
     return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in storage.entries(directory))
 
 
+def _is_dledger_data(parts: list[str]) -> bool:
+    """Whether a directory holds a DLedger CommitLog's entries, by its name."""
+    return parts[-1:] == ["data"] and len(parts) > 1 and parts[-2].startswith("dledger-")
+
+
 def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     parts = _parts(storage, path)
     for above in parts[-1:-4:-1]:  # itself, the queue's topic, the queue
@@ -151,6 +157,8 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
             return PathKind(above)
     if parts[-1] in {PathKind.COMMITLOG, PathKind.INDEX}:
         return PathKind(parts[-1])
+    if _is_dledger_data(parts):
+        return PathKind.COMMITLOG
     if _STORE_NAMES & set(names):
         return PathKind.STORE
     for name in names:
@@ -161,7 +169,7 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
 
 def _file_kind(storage: Storage, path: str) -> PathKind:
     parts = _parts(storage, path)
-    if parts[-2:-1] == [PathKind.COMMITLOG]:
+    if parts[-2:-1] == [PathKind.COMMITLOG] or _is_dledger_data(parts[:-1]):
         return PathKind.COMMITLOG
     if parts[-4:-3] and parts[-4] in _QUEUE_TREES:
         return PathKind(parts[-4])
@@ -175,7 +183,7 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
         head = read_range(file, 0, _HEAD_BYTES)
         tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))
         for layout, is_held in (
-            ("a DLedger CommitLog", holds_dledger_entry(head) or holds_dledger_index(head)),
+            ("the index of a DLedger CommitLog", dledger.holds_index(head)),
             ("batch queues", holds_batch_units(head)),
             ("a RocksDB", holds_rocksdb_table(tail)),
         ):
@@ -193,6 +201,8 @@ def _content_kind(head: bytes, size_bytes: int) -> PathKind | None:
     if len(head) < UNIT_BYTES:
         return None
     magic = SIZE_AND_MAGIC.unpack_from(head)[1]
+    if dledger.holds_entry(head):
+        return PathKind.COMMITLOG
     if magic == MAGIC_BLANK or magic in RECORD_VERSIONS:
         return PathKind.COMMITLOG
     if _is_index_header(head, size_bytes):  # before the units: the header's times could be one
@@ -233,17 +243,37 @@ def log_segments(place: KnownPath) -> list[Segment]:
     if place.is_directory:
         directory, _, name = path.rpartition("/")
         if name == PathKind.COMMITLOG:
-            return commitlog_segments(storage, directory or ("/" if path.startswith("/") else "."))
-        found = list_segments(storage, path)
+            whole = commitlog_segments(storage, directory or ("/" if path.startswith("/") else "."))
+            return [segment for segment in whole if not segment.head_bytes]
+        found = [
+            replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in list_segments(storage, path)
+        ]
         if not found:
             raise StoreNotFoundError(f"{path}: no CommitLog files")
         return found
+    start_offset = paths.parse_segment_name(path.rpartition("/")[2])
     with opened(storage, path) as file:
-        start_offset = paths.parse_segment_name(path.rpartition("/")[2])
-        if start_offset is None:  # a copy under another name: its first record says where it stood
-            magic, physical_offset = _PLACE.unpack(read_range(file, 0, _PLACE.size).ljust(_PLACE.size, b"\0"))
-            start_offset = physical_offset if magic in RECORD_VERSIONS else 0
-        return [Segment(path, start_offset, file.size_bytes)]
+        size_bytes = file.size_bytes
+        head = read_range(file, 0, dledger.ENTRY_HEAD_BYTES + _PLACE.size).ljust(_PLACE.size, b"\0")
+    head_bytes = _head_bytes(storage, path)
+    if start_offset is None:  # a copy under another name: its first record says where it stood
+        start_offset = 0
+        if head_bytes:
+            start_offset = dledger.EntryHead.decode(head).pos
+        elif _PLACE.unpack_from(head)[0] in RECORD_VERSIONS:
+            start_offset = _PLACE.unpack_from(head)[1]
+    return [Segment(path, start_offset, size_bytes, head_bytes)]
+
+
+def _head_bytes(storage: Storage, path: str) -> int:
+    """Bytes in front of each record of a CommitLog file, see ``Segment``; of a copy, by its first bytes."""
+    parts = _parts(storage, path)
+    if parts[-2:-1] == [PathKind.COMMITLOG]:
+        return 0
+    if _is_dledger_data(parts[:-1]):
+        return dledger.ENTRY_HEAD_BYTES
+    with opened(storage, path) as file:
+        return dledger.ENTRY_HEAD_BYTES if dledger.holds_entry(read_range(file, 0, _HEAD_BYTES)) else 0
 
 
 def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments]:

@@ -12,7 +12,7 @@ from rmq_formats.codecs.record_frame import frame_shape
 from rmq_formats.errors import FormatError, StoreNotFoundError
 from rmq_formats.kernels.scan import POSITION, SIZE
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.scan.splits import Split, usual_split_bytes
+from rmq_formats.scan.splits import Split, split_of, usual_split_bytes
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
 
 # How far a broker's clock may have gone back between two records, for store times to bound the scan.
@@ -53,7 +53,10 @@ def range_splits(
     pieces = []
     for begin, end in ranges:
         for segment in segments:
-            piece_begin, piece_end = max(begin, segment.start_offset), min(end, segment.end_offset, log_end)
+            # A split owns the records whose headers begin in it: those stand before the records that are asked for.
+            own_end = min(segment.end_offset, log_end)
+            piece_begin = max(begin - segment.head_bytes, segment.start_offset)
+            piece_end = own_end if end >= own_end else end - segment.head_bytes
             if piece_begin < piece_end:
                 pieces.append((segment, piece_begin - segment.start_offset, piece_end - segment.start_offset))
     total = sum(end - begin for _, begin, end in pieces)
@@ -65,9 +68,7 @@ def range_splits(
             limit = min(start + split_bytes, end)
             # The last split of a file walks on to the BLANK record or the end of what is written.
             limit = segment.size_bytes if limit >= data_end else limit
-            splits.append(
-                Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, data_end)
-            )
+            splits.append(split_of(segment, len(splits), start, limit, data_end))
     return splits
 
 
@@ -101,8 +102,9 @@ def _frame_end(file: OpenRange, segment: Segment, position: int) -> int:
         end = 0
         begin = max(0, position - looked_at)
         for batch in scan_segment(
-            file, segment.start_offset, segment.size_bytes, start=begin, limit=position, verify_crc=False
-        ):
+            file, segment.start_offset, segment.size_bytes, start=begin, limit=position - segment.head_bytes,
+            verify_crc=False, head_bytes=segment.head_bytes,
+        ):  # fmt: skip
             if len(batch.frames):
                 last = batch.frames[-1]
                 end = batch.physical_offset - segment.start_offset + int(last[POSITION] + last[SIZE])
@@ -122,7 +124,7 @@ def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end
     def first_timestamp_ms(number: int) -> int | None:
         if number not in begins:
             with opened(storage, segments[number].path) as file:
-                begins[number] = segment_timestamp_ms(file, segments[number].start_offset)
+                begins[number] = segment_timestamp_ms(file, segments[number])
         return begins[number]
 
     def first_from(bound_ms: int, unknown: bool) -> int:
@@ -145,18 +147,14 @@ def record_size(file: OpenRange, position: int) -> int | None:
     return int(_SIZE.unpack(data)[0]) if len(data) == _SIZE.size else None
 
 
-def segment_timestamp_ms(file: OpenRange, file_offset: int) -> int | None:
-    """Read the store timestamp of a segment's first record; None if it has none, or none that is sound.
-
-    Args:
-        file: the segment.
-        file_offset: physical offset of its first byte.
-    """
-    size = record_size(file, 0)
+def segment_timestamp_ms(file: OpenRange, segment: Segment) -> int | None:
+    """Read the store timestamp of a segment's first record; None if it has none, or none that is sound."""
+    head = segment.head_bytes
+    size = record_size(file, head)
     if size is None or not 0 < size <= file.size_bytes:
         return None
-    data = read_range(file, 0, size)
-    if isinstance(frame_shape(memoryview(data), 0, file_offset), DamageCode):
+    data = read_range(file, head, size)
+    if isinstance(frame_shape(memoryview(data), 0, segment.start_offset + head), DamageCode):
         return None
     try:
         return decode_record(data, verify_crc=False).store_timestamp_ms

@@ -28,7 +28,7 @@ from rmq_formats.rebuild.tasks import IndexTask, RebuildOptions, ScanResult, Wri
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, open_storage
+from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, log_directories, open_storage
 from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.progress import OnProgress, counted_progress
@@ -104,7 +104,9 @@ def rebuild_steps(
     clock = _Clock()
     storage, root = open_storage(store)
     segments = check_rebuild(store, out, options)
-    found = [*segment_findings(segments), *foreign_findings(storage, paths.commitlog_dir(root))]
+    found = segment_findings(segments)
+    for directory, _ in log_directories(storage, root):
+        found += foreign_findings(storage, directory)
     area = work_area(out if out is not None else store)
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))
@@ -169,12 +171,9 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
 
 
 def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> None:
-    """Refuse a store whose queues or Index a rebuild would get wrong. Raises StoreLayoutError."""
-    found = store_variants.recognise(storage, root)
+    """Refuse a store whose queues a rebuild would get wrong. Raises StoreLayoutError."""
     if options.consumequeue:
-        store_variants.refuse(store_variants.no_queue_rebuild(found))
-    if options.index:
-        store_variants.refuse(store_variants.no_index_rebuild(found))
+        store_variants.refuse(store_variants.no_queue_rebuild(store_variants.recognise(storage, root)))
 
 
 def options_from_arguments(

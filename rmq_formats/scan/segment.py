@@ -3,7 +3,8 @@
 A split of a segment, ``[start, limit)``, owns the frames that begin in it: it searches its first sound
 frame at or after ``start`` (a record states its own physical offset, which tells it from chance),
 and continues past ``limit`` until it stands on a sound frame again. So neighbouring splits meet at one
-position, and each damaged stretch is reported by exactly one of them.
+position, and each damaged stretch is reported by exactly one of them. In a segment of a DLedger CommitLog each record
+has a header in front: there a walk stands on headers, and a split owns the records whose headers begin in it.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.layout import BLANK_BYTES
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import TruncatedError
+from rmq_formats.kernels import dledger as entry_kernel
 from rmq_formats.kernels import scan as kernel
 from rmq_formats.storage.range_reader import RangeReader
 
@@ -70,6 +72,7 @@ def scan_segment(
     data_end: int | None = None,
     verify_crc: bool = True,
     search: bool = True,
+    head_bytes: int = 0,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[FrameBatch]:
     """Scan the frames that begin in ``[start, limit)`` of a segment.
@@ -84,12 +87,13 @@ def scan_segment(
             frozen bound of a live store); None reads all.
         verify_crc: check body and record sums.
         search: look for the first sound frame from ``start`` on; False where one is known to begin there.
+        head_bytes: in front of each record, see ``Segment``.
         window_bytes: memory for a window; a larger record enlarges it.
 
     Yields:
         Batches in log order; the last one may have no frames.
     """
-    walker = _SegmentWalker(reader, file_offset, file_bytes, data_end, window_bytes)
+    walker = _SegmentWalker(reader, file_offset, file_bytes, data_end, head_bytes, window_bytes)
     begin = walker.first_sound(start)[0] if search and start > 0 else start
     yield from walker.walk(begin, walker.data_end if limit is None else min(limit, walker.data_end), verify_crc)
 
@@ -98,12 +102,21 @@ class _SegmentWalker:
     """One pass over one segment; owns the window buffer."""
 
     def __init__(
-        self, reader: RangeReader, file_offset: int, file_bytes: int, data_end: int | None, window_bytes: int
+        self,
+        reader: RangeReader,
+        file_offset: int,
+        file_bytes: int,
+        data_end: int | None,
+        head_bytes: int,
+        window_bytes: int,
     ) -> None:
         self.reader = reader
         self.file_offset = file_offset
         self.file_bytes = file_bytes
         self.data_end = file_bytes if data_end is None else min(data_end, file_bytes)
+        self.head_bytes = head_bytes
+        self._walk_frames = entry_kernel.walk_entries if head_bytes else kernel.walk_frames
+        self._find_sound = entry_kernel.find_entry if head_bytes else kernel.find_sound
         self.window = np.empty(window_bytes, dtype=np.uint8)
         self.window_at = 0
         self.data_bytes = 0
@@ -117,7 +130,7 @@ class _SegmentWalker:
         begin = position = start
         while position < self.data_end:
             self._load(position)
-            status = kernel.walk_frames(
+            status = self._walk_frames(
                 self.window, self.data_bytes, self.window_at, self.file_offset, self.file_bytes,
                 position - self.window_at, limit - self.window_at, verify_crc, frames, self.result,
             )  # fmt: skip
@@ -159,7 +172,8 @@ class _SegmentWalker:
         """
         kept = self.window_at + self.data_bytes - position if self.data_bytes else 0
         if kept and position == self.window_at and self.data_bytes == len(self.window):
-            size = int.from_bytes(self.window[:4].tobytes(), "big")
+            head = self.head_bytes
+            size = head + int.from_bytes(self.window[head : head + 4].tobytes(), "big")
             grown = np.empty(max(size, len(self.window)) + BLANK_BYTES, dtype=np.uint8)
             grown[:kept] = self.window
             self.window = grown
@@ -182,7 +196,7 @@ class _SegmentWalker:
         used_end = 0
         while position < self.data_end:
             self._load(position)
-            status = kernel.find_sound(
+            status = self._find_sound(
                 self.window, self.data_bytes, self.window_at, self.file_offset, self.file_bytes,
                 position - self.window_at, self.row, self.result,
             )  # fmt: skip

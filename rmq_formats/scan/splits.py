@@ -28,6 +28,7 @@ class Split:
         start: first byte, in the file.
         limit: one past the last byte, in the file.
         data_end: from here on the file is zero, or not to be read (the bound of a live store).
+        head_bytes: in front of each record, see ``Segment``.
     """
 
     number: int
@@ -37,11 +38,19 @@ class Split:
     start: int
     limit: int
     data_end: int
+    head_bytes: int
 
     @property
     def size_bytes(self) -> int:
         """Size of the split in bytes."""
         return self.limit - self.start
+
+
+def split_of(segment: Segment, number: int, start: int, limit: int, data_end: int) -> Split:
+    """Make a split of a segment; see ``Split``."""
+    return Split(
+        number, segment.path, segment.start_offset, segment.size_bytes, start, limit, data_end, segment.head_bytes
+    )
 
 
 def split_frames(
@@ -57,7 +66,7 @@ def split_frames(
     """
     return scan_segment(
         reader, split.file_offset, split.file_bytes, start=split.start if begin is None else begin, limit=split.limit,
-        data_end=split.data_end, verify_crc=verify_crc, search=begin is None,
+        data_end=split.data_end, verify_crc=verify_crc, search=begin is None, head_bytes=split.head_bytes,
     )  # fmt: skip
 
 
@@ -91,7 +100,7 @@ def plan_splits(
             limit = min(start + split_bytes, end)
             # The last split of a file walks on to the BLANK record or the end of what is written.
             limit = segment.size_bytes if limit >= end else limit
-            splits.append(Split(len(splits), segment.path, segment.start_offset, segment.size_bytes, start, limit, end))
+            splits.append(split_of(segment, len(splits), start, limit, end))
     return splits
 
 
@@ -171,8 +180,9 @@ def frozen_end(storage: Storage, segments: list[Segment]) -> int:
                 limit, start = start, max(0, start - _TAIL_BYTES)
                 end = None
                 for batch in scan_segment(
-                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end
-                ):
+                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
+                    head_bytes=segment.head_bytes,
+                ):  # fmt: skip
                     if batch.blank_at is not None:
                         return segment.end_offset
                     sound = batch.frames[batch.frames[:, scan.CODE] == scan.SOUND]

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
 from rmq_formats.kernels.scan import used_bytes
 from rmq_formats.storage import store_variants
@@ -344,11 +345,20 @@ def read_range(file: OpenRange, offset: int, size_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of a sequence of files, each named by the offset of its first byte; ``version`` is that of ``Entry``."""
+    """One file of a sequence of files, each named by the offset of its first byte.
+
+    Attributes:
+        path: of the file.
+        start_offset: of its first byte, in bytes from the begin of the sequence.
+        size_bytes: its size.
+        head_bytes: in front of each record: 48 in a DLedger CommitLog, else 0.
+        version: that of ``Entry``.
+    """
 
     path: str
     start_offset: int
     size_bytes: int
+    head_bytes: int = 0
     version: int = field(default=0, compare=False)
 
     @property
@@ -357,14 +367,26 @@ class Segment:
         return self.start_offset + self.size_bytes
 
 
-def list_segments(storage: Storage, directory: str) -> list[Segment]:
+def list_segments(storage: Storage, directory: str, head_bytes: int = 0) -> list[Segment]:
     """List the segments of a CommitLog or queue directory, by offset; other names are passed over."""
     found = []
     for entry in storage.entries(directory):
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
         if start_offset is not None and not entry.is_directory:
-            found.append(Segment(f"{directory}/{entry.name}", start_offset, entry.size_bytes, entry.version))
+            path = f"{directory}/{entry.name}"
+            found.append(Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version))
     return found
+
+
+def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
+    """The directories of a store's CommitLog, in log order, each with the bytes in front of each record in its files.
+
+    Raises:
+        StoreLayoutError: it has several DLedger CommitLogs.
+    """
+    found = store_variants.dledger_directories(storage, root)
+    store_variants.refuse(store_variants.no_log_read(found))
+    return [(paths.commitlog_dir(root), 0), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
 
 
 def check_store(storage: Storage, root: str) -> None:
@@ -381,19 +403,23 @@ def check_store(storage: Storage, root: str) -> None:
 
 
 def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
-    """List the CommitLog segments of the store at ``root``.
+    """List the CommitLog segments of the store at ``root``, those of a DLedger CommitLog behind those of ``commitlog``.
 
     Raises:
         StoreNotFoundError: there is no such store, or it holds no CommitLog file.
-        StoreLayoutError: the messages, or the newer ones, are in a DLedger CommitLog.
+        StoreLayoutError: it has several DLedger CommitLogs.
         StoreSizeError: files overlap.
         StoreError: see ``check_store``.
     """
     check_store(storage, root)
-    store_variants.refuse(store_variants.no_log_read(store_variants.find_dledger(storage, root)))
-    segments = list_segments(storage, paths.commitlog_dir(root))
+    segments = [
+        segment
+        for directory, head in log_directories(storage, root)
+        for segment in list_segments(storage, directory, head)
+    ]
     if not segments:
         raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files")
+    segments.sort(key=lambda segment: segment.start_offset)
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:
             raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")

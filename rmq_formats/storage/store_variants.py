@@ -19,8 +19,6 @@ ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name 
 _CONFIG_V1: Final = ("topics", "subscriptionGroups", "consumerOffsets")
 _BATCH_UNIT: Final = Struct(">qiqqqhii")  # 46 bytes
 BATCH_HEAD_BYTES: Final = 2 * _BATCH_UNIT.size
-_DLEDGER_HEAD: Final = Struct(">iiqqqiiii")
-_DLEDGER_INDEX_UNIT: Final = Struct(">iqiqq")
 _ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
 _CLASSIC_DIRECTORIES: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
@@ -93,9 +91,8 @@ def recognise(tree: Tree, root: str) -> StoreVariants:
     """Tell the layouts of a store. What cannot be listed or read tells nothing; who needs it says so."""
     top = {entry.name: entry.is_directory for entry in _listed(tree, root)}
     places: dict[Variant, str] = {}
-    dledger = find_dledger(tree, root)
-    if dledger is not None:
-        places[Variant.DLEDGER] = dledger
+    for dledger in dledger_directories(tree, root):
+        places.setdefault(Variant.DLEDGER, dledger)
     unknown = None
     queues = _listed(tree, paths.consumequeue_dir(root))
     names = {entry.name for entry in queues if not entry.is_directory}
@@ -125,29 +122,30 @@ def recognise(tree: Tree, root: str) -> StoreVariants:
     return StoreVariants(places, frozenset(batch), bool(topics), unknown)
 
 
-def find_dledger(tree: Tree, root: str) -> str | None:
-    """The directory of a DLedger CommitLog's entries; None where there is none.
+def dledger_directories(tree: Tree, root: str) -> list[str]:
+    """The directories of DLedger CommitLogs' entries, by name: one in a store with a DLedger CommitLog.
 
     It is ``dledger-<selfId>/data`` in the store, unless ``storePathDLedgerCommitLog`` or somebody has put it elsewhere:
     whatever is called ``data`` there, at most two directories down, and holds files with a segment's names, is one.
     """
+    found = []
     for entry in _listed(tree, root):
         if entry.is_directory and entry.name not in _CLASSIC_DIRECTORIES:
-            found = _dledger_data(tree, f"{root}/{entry.name}", entry.name.startswith("dledger-"))
-            if found is not None:
-                return found
-    return None
+            found += _dledger_data(tree, f"{root}/{entry.name}", entry.name.startswith("dledger-"))
+    return found
 
 
-def _dledger_data(tree: Tree, path: str, is_named: bool) -> str | None:
-    """The directory ``data`` in a directory or one below it; one that is named as DLedger's may be empty."""
+def _dledger_data(tree: Tree, path: str, is_named: bool) -> list[str]:
+    """The directories ``data`` in a directory or one below it; one that is named as DLedger's may be empty."""
     below = [entry.name for entry in _listed(tree, path) if entry.is_directory]
-    for data in [f"{path}/data"] * ("data" in below) + [f"{path}/{name}/data" for name in below]:
-        if is_named and data == f"{path}/data":
-            return data
-        if any(paths.parse_segment_name(entry.name) is not None for entry in _listed(tree, data)):
-            return data
-    return None
+    if is_named and "data" in below:
+        return [f"{path}/data"]
+    places = [f"{path}/data"] * ("data" in below) + [f"{path}/{name}/data" for name in below]
+    return [data for data in places if any(map(_is_segment, _listed(tree, data)))]
+
+
+def _is_segment(entry: Name) -> bool:
+    return paths.parse_segment_name(entry.name) is not None
 
 
 def _recognise_config(tree: Tree, config: str, places: dict[Variant, str]) -> set[str]:
@@ -204,29 +202,9 @@ def holds_batch_units(head: bytes) -> bool:
     return _is_batch_unit(first) and (not any(second) or (_is_batch_unit(second) and second[4] >= first[4] + first[5]))
 
 
-def holds_dledger_index(head: bytes) -> bool:
-    """Whether a file begins with units of a DLedger CommitLog's index: 32 bytes for each entry."""
-    if len(head) < 2 * _DLEDGER_INDEX_UNIT.size:
-        return False
-    (magic, pos, size, index, _), after = (
-        _DLEDGER_INDEX_UNIT.unpack_from(head, number * _DLEDGER_INDEX_UNIT.size) for number in range(2)
-    )
-    is_unit = magic == 1 and pos >= 0 and size > _DLEDGER_HEAD.size and index >= 0
-    return is_unit and (not any(after) or (after[0] == 1 and after[1] >= pos + size and after[3] == index + 1))
-
-
 def holds_rocksdb_table(tail: bytes) -> bool:
     """Whether a file that ends so is a table of a RocksDB (``*.sst``)."""
     return tail.endswith(_ROCKSDB_TABLE_END)
-
-
-def holds_dledger_entry(head: bytes) -> bool:
-    """Whether a file begins with an entry of a DLedger CommitLog: a head of 48 bytes before each record."""
-    if len(head) < _DLEDGER_HEAD.size:
-        return False
-    magic, size, index, term, _, channel, _, _, body_bytes = _DLEDGER_HEAD.unpack_from(head)
-    is_sized = size == _DLEDGER_HEAD.size + body_bytes and body_bytes > 0
-    return bool(magic == 1 and is_sized and index >= 0 and term >= 0 and channel == 0)
 
 
 def _is_batch_unit(unit: tuple[int, ...]) -> bool:
@@ -244,20 +222,18 @@ def refuse(reason: str | None) -> None:
         raise StoreLayoutError(reason)
 
 
-def no_log_read(dledger: str | None) -> str | None:
-    """Why the CommitLog cannot be read whole; ``dledger`` is what ``find_dledger`` gives."""
-    if dledger is None:
+def no_log_read(dledger: Sequence[str]) -> str | None:
+    """Why the CommitLog cannot be read whole; ``dledger`` is what ``dledger_directories`` gives."""
+    if len(dledger) < 2:
         return None
     return (
-        f"{dledger}: a DLedger CommitLog, which rmq does not read; commitlog holds none of its messages, or the older "
-        "half; ConsumeQueue and Index can be read with the sources rmq_consumequeue and rmq_index"
+        f"{dledger[1]}: a second DLedger CommitLog beside {dledger[0]}; a broker has one, so move the other out of the "
+        "store"
     )
 
 
 def no_queue_rebuild(found: StoreVariants) -> str | None:
     """Why ConsumeQueue cannot be made out of the CommitLog."""
-    if Variant.DLEDGER in found:
-        return no_log_read(found.places[Variant.DLEDGER])
     for variant, reason in (
         (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB, which rmq does not write"),
         (Variant.LIGHT_QUEUES, "light queues (LMQ), which a rebuild would drop"),
@@ -268,13 +244,6 @@ def no_queue_rebuild(found: StoreVariants) -> str | None:
             return f"{found.places[variant]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
     if found.unknown_queue_file is not None:
         return unknown_file(found.unknown_queue_file, "no topic's directory")
-    return None
-
-
-def no_index_rebuild(found: StoreVariants) -> str | None:
-    """Why the Index cannot be made out of the CommitLog."""
-    if Variant.DLEDGER in found:
-        return no_log_read(found.places[Variant.DLEDGER])
     return None
 
 

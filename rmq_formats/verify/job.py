@@ -17,7 +17,15 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import Segment, Storage, check_store, open_storage, opened, place_of
+from rmq_formats.storage.segments import (
+    Segment,
+    Storage,
+    check_store,
+    log_directories,
+    open_storage,
+    opened,
+    place_of,
+)
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
@@ -130,7 +138,7 @@ def verify_steps(
 def check_verifiable(storage: Storage, root: str) -> None:
     """Refuse a store that cannot be verified. Raises StoreNotFoundError, StoreLayoutError."""
     check_store(storage, root)
-    store_variants.refuse(store_variants.no_log_read(store_variants.find_dledger(storage, root)))
+    log_directories(storage, root)
 
 
 def _work_area(work: str | None) -> WorkArea:

@@ -39,13 +39,16 @@ class LogCheck:
         largest_record_bytes: of the sound records.
     """
 
-    def __init__(self, path: str, reader: RangeReader, file_offset: int, findings: FindingList) -> None:
+    def __init__(
+        self, path: str, reader: RangeReader, file_offset: int, head_bytes: int, findings: FindingList
+    ) -> None:
         """Create the check of one split.
 
         Args:
             path: of the segment, for the findings.
             reader: its bytes, to look again at what is damaged.
             file_offset: physical offset of the segment's first byte.
+            head_bytes: in front of each record, see ``Segment``.
             findings: added to.
         """
         self.findings = findings
@@ -56,7 +59,8 @@ class LogCheck:
         self.largest_record_bytes = 0
         self._path = path
         self._reader = reader
-        self._file_offset = file_offset
+        self._head_bytes = head_bytes
+        self._records_at = head_bytes - file_offset
         self._odd = np.empty(0, dtype=np.int64)
         self._timestamps = np.empty(0, dtype=np.int64)
         self._summary = np.empty(kernel.SUMMARY_COLUMNS, dtype=np.int64)
@@ -120,13 +124,13 @@ class LogCheck:
 
     def _told(self, damage: Damage) -> tuple[str | None, str | None]:
         head = bytearray(_DAMAGED.size)
-        if self._reader.read_into(damage.physical_offset - self._file_offset, memoryview(head)) < len(head):
+        if self._reader.read_into(damage.physical_offset + self._records_at, memoryview(head)) < len(head):
             return None, None
         size, magic, physical_offset = _DAMAGED.unpack(head)
         if damage.code is DamageCode.MAGIC:
             return " or ".join(f"{known & 0xFFFFFFFF:08x}" for known in RECORD_VERSIONS), f"{magic & 0xFFFFFFFF:08x}"
         if damage.code is DamageCode.PHYSICAL_OFFSET:
-            return str(damage.physical_offset), str(physical_offset)
+            return str(damage.physical_offset + self._head_bytes), str(physical_offset)
         return None, f"size {size}"
 
     def _add_failed(self, batch: FrameBatch, shape: FrameShape, code: DamageCode) -> None:

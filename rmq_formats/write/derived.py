@@ -92,9 +92,8 @@ def begin_derived(root: str, options: RebuildOptions, *, overwrite: bool) -> Der
 
 def _refuse_variants(root: str, options: RebuildOptions) -> None:
     storage = LocalStorage()
-    found = store_variants.recognise(storage, root)
-    no_rebuild = store_variants.no_queue_rebuild if options.consumequeue else store_variants.no_index_rebuild
-    store_variants.refuse(no_rebuild(found))
+    if options.consumequeue:
+        store_variants.refuse(store_variants.no_queue_rebuild(store_variants.recognise(storage, root)))
     refuse_unknown(storage, root, ["consumequeue" if options.consumequeue else "index"])
 
 

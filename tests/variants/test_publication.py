@@ -9,7 +9,13 @@ from rmq_formats.errors import StoreLayoutError
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.spark.options import schemas
 from rmq_formats.storage.segments import LocalStorage
-from rmq_formats.storage.store_variants import Variant, find_dledger, holds_batch_units, no_write, recognise
+from rmq_formats.storage.store_variants import (
+    Variant,
+    dledger_directories,
+    holds_batch_units,
+    no_write,
+    recognise,
+)
 from rmq_formats.tasks.workspace import LocalArea
 from tests.rebuilt_stores import rebuild, small_store
 from tests.variants.conftest import Untouched
@@ -96,7 +102,7 @@ def test_names_alone_are_no_sign(tmp_path: Path) -> None:
     (tmp_path / "config" / "topics").mkdir(parents=True)
     found = recognise(LocalStorage(), str(tmp_path))
     assert (dict(found.places), no_write(found)) == ({}, None)
-    assert find_dledger(LocalStorage(), str(tmp_path)) is None
+    assert dledger_directories(LocalStorage(), str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["topics", "subscriptionGroups", "consumerOffsets", "rdb"])

@@ -1,5 +1,6 @@
 """Rebuilds of other layouts: equal to Java where rmq makes them, refused in one line where it would lose something."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from tests.variants.conftest import Untouched, refusal
 
 SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
 REFUSED = {  # a rebuild of the queues: words of the line
-    "dledger_mixed": ("dledger-n0/data", "DLedger CommitLog"),
     "lmq": ("consumequeue/%LMQ%", "light queues (LMQ)", "--what index"),
     "bcq": ("/batchconsumequeue:", "batch queues (BatchConsumeQueue)", "--what index"),
     "rocksdb_crash": ("consumequeue/CURRENT", "RocksDB", "--what index"),
@@ -45,10 +45,6 @@ def test_what_rmq_makes_is_java_s(variant_name: str, golden: Variant, untouched:
     options = golden_options(VARIANTS[variant_name])
     expected = built(directory / "expected")
     with untouched(directory / "store"):
-        if variant_name == "dledger_mixed":
-            with pytest.raises(StoreLayoutError, match="DLedger"):
-                rebuild(directory / "store", tmp_path, replace(options, consumequeue=False))
-            return
         if variant_name in REFUSED:
             rebuild(directory / "store", tmp_path, replace(options, consumequeue=False))
             assert built(tmp_path).index == expected.index
@@ -119,15 +115,26 @@ def test_topics_in_rocksdb_are_not_taken_for_none(name: str, golden: Variant) ->
 
 @pytest.mark.parametrize("place", ["raft", "raft/dledger-n0"])
 def test_a_dledger_log_that_was_moved_is_known(
-    place: str, rmq: Rmq, variant: Variant, untouched: Untouched, tmp_path: Path
+    place: str, rmq: Rmq, variant: Variant, golden: Variant, untouched: Untouched, tmp_path: Path
 ) -> None:
     """By ``storePathDLedgerCommitLog``, or by somebody: half a log must not be taken for the whole one."""
     store = variant("dledger_mixed")
     (store / place).parent.mkdir(exist_ok=True)
     (store / "dledger-n0").rename(store / place)
     with untouched(store):
+        line = refusal(rmq, "repair", store, "--apply")
+        rebuild(store, tmp_path / "out", golden_options(VARIANTS["dledger_mixed"]))
+    assert f"{store}/{place}/data: a DLedger CommitLog" in line
+    assert built(tmp_path / "out") == built(golden("dledger_mixed") / "expected")
+
+
+def test_two_dledger_logs_are_not_taken_for_one(
+    rmq: Rmq, variant: Variant, untouched: Untouched, tmp_path: Path
+) -> None:
+    store = variant("dledger_mixed")
+    shutil.copytree(store / "dledger-n0" / "data", store / "dledger-n1" / "data")
+    with untouched(store):
         for command in (("rebuild", store), ("rebuild", store, "--out", tmp_path / "out"), ("verify", store),
-                        ("repair", store, "--apply")):  # fmt: skip
+                        ("dump", store), ("repair", store)):  # fmt: skip
             line = refusal(rmq, *command)
-            assert f"{store}/{place}/data" in line, line
-            assert "DLedger CommitLog" in line, line
+            assert "dledger-n1/data" in line, line

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from jobs import export_delta, rebuild, replay, verify
+from jobs import replay
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query
 from rmq_formats.spark.commitlog.source import CommitLogSource
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
-from rmq_formats.spark.derived.index import IndexSource
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.store import Store
+from tests.conftest import VARIANTS
 from tests.store_files import tree
 from tests.variants.conftest import Untouched
 
 Variant = Callable[[str], Path]
-READ = ("lmq", "bcq", "rocksdb_crash", "rocksdb_lmq", "tiered", "compaction", "controller")
+READ = tuple(VARIANTS)
 
 
 def rows_of(source: type, store: Path, **options: str) -> list[dict]:
@@ -43,30 +43,6 @@ def test_every_record_is_a_row(name: str, *, by_topic: bool, golden: Variant, un
         found = rows_of(CommitLogSource, golden(name) / "store", **options)
     key = "physicalOffset" if "physicalOffset" in expected[0] else "physical_offset"
     assert sorted(row["physical_offset"] for row in found) == sorted(row[key] for row in expected)
-
-
-@pytest.mark.parametrize("source", [CommitLogSource])
-def test_half_a_log_is_no_source(source: type, golden: Variant, untouched: Untouched) -> None:
-    store = golden("dledger_mixed") / "store"
-    with untouched(store):
-        with pytest.raises(StoreLayoutError, match="DLedger"):
-            rows_of(source, store)
-        for read in (
-            Store(store).segments, lambda: list(Store(store).messages()), lambda: list(Store(store).arrow()),
-            lambda: Store(store).query(topic="Orders", queue_id=0, offset=0), Store(store)._repr_html_,
-        ):  # fmt: skip
-            with pytest.raises(StoreLayoutError, match="DLedger"):
-                read()
-        stream = source({"path": str(store)})
-        with pytest.raises(StoreLayoutError, match="DLedger"):
-            stream.streamReader(stream.schema()).initialOffset()
-
-
-def test_the_queues_and_index_of_dledger_are_rows(golden: Variant) -> None:
-    directory = golden("dledger_mixed")
-    units = rows_of(ConsumeQueueSource, directory / "store")
-    assert len(units) == len([row for row in expected_records(directory) if row["topic"]])
-    assert rows_of(IndexSource, directory / "store")
 
 
 def test_light_queues_are_queues_like_any(golden: Variant) -> None:
@@ -106,15 +82,6 @@ def test_a_stale_plain_queue_of_a_batch_topic_is_not_believed(variant: Variant) 
     plan = plan_read(LocalStorage(), str(store), query)
     assert plan.access_path is AccessPath.SCAN
     assert "topic BatchOrders has batch queues" in plan.reason
-
-
-@pytest.mark.parametrize("job", [rebuild, verify, export_delta, replay])
-def test_jobs_refuse_half_a_log_before_a_session_starts(job: object, golden: Variant, untouched: Untouched) -> None:
-    store = golden("dledger_mixed") / "store"
-    more = {"export_delta": ["--table", "/none"], "replay": ["--to-namesrv", "127.0.0.1:1"]}
-    arguments = more.get(job.__name__.rpartition(".")[2], [])
-    with untouched(store), pytest.raises(StoreLayoutError, match="DLedger"):
-        job.check(job.parser().parse_args(["--store", str(store), *arguments]))
 
 
 def test_replay_sends_no_batch_as_one_message(golden: Variant) -> None:

@@ -14,7 +14,7 @@ from rmq_formats.verify.report import VerifyReport
 from tests.cli.conftest import Rmq
 from tests.conftest import MIXED_DELAY_LEVELS
 from tests.rebuilt_stores import rebuild, small_store
-from tests.variants.conftest import Untouched, refusal
+from tests.variants.conftest import Untouched
 
 NOT_CHECKED = {  # codes, and words of one finding's detail
     "lmq": ({"consumequeue.not_checked"}, "light queues (LMQ)"),
@@ -63,13 +63,6 @@ def test_people_are_told_why_on_screen_and_page(name: str, rmq: Rmq, golden: Var
     assert NOT_CHECKED[name][1] in " ".join(result.stdout.split())
     assert "what is checked is sound" in result.stdout
     assert "not checked, because" in page.read_text("utf-8")
-
-
-def test_half_a_log_is_not_verified(rmq: Rmq, golden: Variant, untouched: Untouched) -> None:
-    store = golden("dledger_mixed") / "store"
-    with untouched(store):
-        line = refusal(rmq, "verify", store)
-    assert "dledger-n0/data: a DLedger CommitLog, which rmq does not read" in line
 
 
 @pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])

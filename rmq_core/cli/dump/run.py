@@ -112,10 +112,11 @@ def _batches(storage: Storage, segments: list[Segment], begin: int, faults: Faul
         if begin >= segment.end_offset:
             continue
         with opened(storage, segment.path) as file:
-            start = max(0, begin - segment.start_offset)
+            start = max(0, begin - segment.head_bytes - segment.start_offset)
             for batch in scan_segment(
-                file, segment.start_offset, segment.size_bytes, start=start, data_end=file.data_end()
-            ):
+                file, segment.start_offset, segment.size_bytes, start=start, data_end=file.data_end(),
+                head_bytes=segment.head_bytes,
+            ):  # fmt: skip
                 for damage in batch.all_damages():
                     faults.tell(_damage_text(damage))
                 yield batch

@@ -155,7 +155,9 @@ class _SegmentScan:
         with opened(self._storage, segment.path) as file:
             used_bytes = file.data_end()
             position = segment.start_offset
-            for batch in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=used_bytes):
+            for batch in scan_segment(
+                file, segment.start_offset, segment.size_bytes, data_end=used_bytes, head_bytes=segment.head_bytes
+            ):
                 self._add(batch)
                 on_bytes(batch.next_physical_offset - position)
                 position = batch.next_physical_offset

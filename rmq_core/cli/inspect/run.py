@@ -19,7 +19,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.store_variants import StoreVariants, Variant
+from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
 
 LISTED: Final = 20  # rows of damage, of files: --json has all
@@ -88,22 +88,18 @@ def gather(place: KnownPath) -> Facts:
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         found = store_variants.recognise(place.storage, place.path)
         facts.layouts = {variant.value: path for variant, path in found.places.items()} or None
-        parts = [part for part in parts if part.kind not in _unread(found)]
+        if Variant.DLEDGER in found:  # the log has files in two directories
+            parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
+        if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
+            parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]
     for part in parts:
         try:
             _gather_part(facts, part)
         except FormatError as error:
-            if part is place:
+            if place.kind is not PathKind.STORE:
                 raise
             facts.errors += (f"{part.path}: {error}",)
     return facts
-
-
-def _unread(found: StoreVariants) -> set[PathKind]:
-    """Parts of which the classic files hold nothing, or would be taken for all there is."""
-    unread = {PathKind.COMMITLOG} if Variant.DLEDGER in found else set()
-    is_in_rocksdb = Variant.ROCKSDB_QUEUES in found and not found.has_queue_files
-    return unread | ({PathKind.CONSUMEQUEUE} if is_in_rocksdb else set())
 
 
 def _is_part(place: KnownPath, kind: PathKind) -> bool:
@@ -111,7 +107,7 @@ def _is_part(place: KnownPath, kind: PathKind) -> bool:
 
 
 def _gather_part(facts: Facts, part: KnownPath) -> None:
-    if part.kind is PathKind.COMMITLOG:
+    if part.kind in {PathKind.COMMITLOG, PathKind.STORE}:
         segments = log_segments(part)
         total = sum(segment.size_bytes for segment in segments)
         with output.progress("Reading the CommitLog", total) as advance:

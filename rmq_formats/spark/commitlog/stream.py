@@ -97,7 +97,7 @@ class _Log:
         start = segment.start_offset
         if start not in self.timestamps_ms:
             with opened(self.storage, segment.path) as file:
-                self.timestamps_ms[start] = segment_timestamp_ms(file, start)
+                self.timestamps_ms[start] = segment_timestamp_ms(file, segment)
         return self.timestamps_ms[start]
 
 

@@ -26,8 +26,9 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags
+from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import queue_directories
-from rmq_formats.storage.segments import Entry, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Entry, Segment, Storage, log_directories, opened, read_range
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind
@@ -68,8 +69,14 @@ def entries_or_finding(storage: Storage, path: str, kind: Kind, findings: Findin
 
 def find_segments(storage: Storage, root: str, findings: FindingList) -> list[Segment]:
     """List the CommitLog files; what else is there becomes a finding."""
-    directory = paths.commitlog_dir(root)
-    segments = []
+    return [
+        segment
+        for directory, head_bytes in log_directories(storage, root)
+        for segment in _find_segments(storage, directory, head_bytes, findings)
+    ]
+
+
+def _find_segments(storage: Storage, directory: str, head_bytes: int, findings: FindingList) -> Iterator[Segment]:
     for entry in entries_or_finding(storage, directory, finding_kinds.SEGMENT_UNREADABLE, findings):
         path = f"{directory}/{entry.name}"
         start_offset = paths.parse_segment_name(entry.name, entry.size_bytes)
@@ -82,8 +89,7 @@ def find_segments(storage: Storage, root: str, findings: FindingList) -> list[Se
                 Finding(finding_kinds.SEGMENT_FOREIGN, "no name of a CommitLog file", path, size=entry.size_bytes)
             )
         else:
-            segments.append(Segment(path, start_offset, entry.size_bytes, entry.version))
-    return segments
+            yield Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version)
 
 
 def segment_findings(segments: Sequence[Segment], file_bytes: int) -> Iterator[Finding]:
@@ -256,4 +262,6 @@ def _sizes_by_ratio(size_bytes: int) -> tuple[int, int] | None:
 def is_a_store(storage: Storage, root: str) -> bool:
     """Return whether any part of a store is under a root. Raises StoreError where that cannot be listed."""
     names = {entry.name for entry in storage.entries(root)}
+    if store_variants.dledger_directories(storage, root):
+        return True
     return bool(names & {"commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort"})

@@ -95,7 +95,7 @@ def check_split(
     storage, path = open_storage(split.path)
     try:
         with opened(storage, path) as file:
-            check = LogCheck(split.path, file, split.file_offset, findings)
+            check = LogCheck(split.path, file, split.file_offset, split.head_bytes, findings)
             for batch in split_frames(file, split, begin=begin):
                 first = batch.begin_physical_offset if first < 0 else first
                 end = batch.next_physical_offset

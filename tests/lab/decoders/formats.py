@@ -13,6 +13,7 @@ from rmq_formats.codecs import (
     config_json,
     consumequeue,
     consumequeue_ext,
+    dledger,
     hosts,
     index,
     message_id,
@@ -201,8 +202,7 @@ def _read_timer_checkpoint(data: bytes) -> None:
 
 def _tell_layout(data: bytes) -> None:
     for tell in (
-        store_variants.holds_batch_units, store_variants.holds_dledger_index, store_variants.holds_rocksdb_table,
-        store_variants.holds_dledger_entry,
+        store_variants.holds_batch_units, store_variants.holds_rocksdb_table, dledger.holds_index, dledger.holds_entry,
     ):  # fmt: skip
         tell(data)
 

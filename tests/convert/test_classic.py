@@ -1,0 +1,72 @@
+"""Conversion of stores with a DLedger CommitLog into classic ones: the same messages, sound files, and what changes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.store import Store
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.phases.plan import VerifyOptions
+from tests.cli.conftest import Rmq, rmq
+from tests.conftest import MIXED_DELAY_LEVELS
+from tests.variants.conftest import Untouched, refusal, untouched
+
+__all__ = ["rmq", "untouched"]  # fixtures
+LEVELS = ("--delay-levels", MIXED_DELAY_LEVELS)
+DLEDGER = ("dledger", "dledger_crash", "dledger_mixed")
+Golden = Callable[[str], Path]
+
+
+def faults(store: Path) -> set[str]:
+    options = VerifyOptions(delay_levels_ms=delay_levels_ms(MIXED_DELAY_LEVELS))
+    report = verify_store(str(store), options, ProcessRunner(1))
+    return {finding.kind.code for finding in report.findings if finding.kind.severity != "info"}
+
+
+@pytest.mark.parametrize("name", DLEDGER)
+def test_the_classic_store_has_the_same_messages(
+    name: str, rmq: Rmq, golden: Golden, untouched: Untouched, tmp_path: Path
+) -> None:
+    store, out = golden(name) / "store", tmp_path / "out"
+    with untouched(store):
+        result = rmq("convert", store, "--to", "classic", "--out", out, "--json", *LEVELS)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert any("offset message id" in change for change in report["changes"])
+    before, after = (list(Store(path).messages()) for path in (store, out))
+    assert [(item.topic, item.queue_id, item.queue_offset, item.body, item.properties) for item in after] == [
+        (item.topic, item.queue_id, item.queue_offset, item.body, item.properties) for item in before
+    ]
+    assert report["messages"] == len(before)
+    assert faults(out) == faults(store)
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint", "commitlog", "config", "consumequeue", "index"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("name", ["dledger_mixed"])
+def test_the_older_half_keeps_its_offsets(name: str, rmq: Rmq, golden: Golden, tmp_path: Path) -> None:
+    rmq("convert", golden(name) / "store", "--to", "classic", "--out", tmp_path / "out")
+    for path in (golden(name) / "store" / "commitlog").iterdir():
+        assert (tmp_path / "out" / "commitlog" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_what_cannot_be_converted_is_refused(rmq: Rmq, golden: Golden, untouched: Untouched, tmp_path: Path) -> None:
+    store, classic = golden("dledger") / "store", golden("exotic") / "store"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for arguments, words in (
+        ((classic, "--to", "classic", "--out", tmp_path / "out"), "has no DLedger CommitLog"),
+        ((store, "--to", "none", "--out", tmp_path / "out"), "--to none: give classic"),
+        ((store, "--to", "classic", "--out", tmp_path / "full"), "is there already"),
+        ((store, "--to", "classic", "--out", store / "out"), "is in the store"),
+        ((store, "--to", "classic", "--out", "s3://bucket/out"), "directory of this machine"),
+        ((tmp_path / "none", "--to", "classic", "--out", tmp_path / "out"), "no such store"),
+        ((golden("lmq") / "store", "--to", "classic", "--out", tmp_path / "out"), "has no DLedger CommitLog"),
+    ):
+        with untouched(store), untouched(classic):
+            assert words in refusal(rmq, "convert", *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
