@@ -61,6 +61,8 @@ class BrokerConfig(HaSettings):
         register_name_server_period_ms: how often the broker registers with its name servers.
         register_broker_timeout_ms: timeout of a registration.
         compressed_register: whether registrations are compressed.
+        enable_single_topic_register: whether a change registers all topics, not those that have changed only: for name
+            servers with deleteTopicWithBrokerRegistration. (The original registers each in a request of its own then.)
         flush_consumer_offset_interval_ms: how often consumer offsets are written to their file.
         flush_delay_offset_interval_ms: likewise of delay levels.
         sync_flush_timeout_ms: how long a send waits for the disk with SYNC_FLUSH.
@@ -121,6 +123,7 @@ class BrokerConfig(HaSettings):
     register_name_server_period_ms: int = setting(30_000, java="registerNameServerPeriod", low=1000)
     register_broker_timeout_ms: int = setting(24_000, java="registerBrokerTimeoutMills", low=1)
     compressed_register: bool = setting(False)
+    enable_single_topic_register: bool = setting(False, mutable=True)
     flush_consumer_offset_interval_ms: int = setting(5000, java="flushConsumerOffsetInterval", low=10)
     flush_delay_offset_interval_ms: int = setting(10_000, java="flushDelayOffsetInterval", low=10)
     sync_flush_timeout_ms: int = setting(5000, java="syncFlushTimeout", low=1)

@@ -42,7 +42,7 @@ IGNORED: Final = frozenset(
     enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
     enablePopLog enablePopMessageThreshold enableReconnectForGoAway enableRegisterProducer enableRetryTopicV2
     enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
-    enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitRegistration endTransactionPoolQueueCapacity
+    enableSkipLongAwaitingAck enableSplitRegistration endTransactionPoolQueueCapacity
     endTransactionThreadPoolNums estimateAccumulation fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC

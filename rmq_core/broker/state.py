@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.replication import Replication
+from rmq_core.broker.slices import Slices
 from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.tables.queue_locks import QueueLocks
@@ -66,6 +67,11 @@ class BrokerState:
         self.filters = ConsumerFilters(self.files, self.config, self.clock_ms)
         if self.config.enable_calc_filter_bit_map:
             self.store.calculate_bit_maps(self.filters.bit_map)
+
+    @property
+    def slices(self) -> Slices:
+        """Of the event loop's time, for work that may take long."""
+        return self.files.slices
 
     @property
     def address(self) -> str:

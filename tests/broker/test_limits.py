@@ -199,6 +199,17 @@ async def test_the_others_are_served_while_a_client_joins_many_groups_and_leaves
     assert seen - {0, count}
 
 
+async def test_a_long_heartbeat_with_a_bad_group_joins_none_and_one_in_the_dialect_joins_all(asker: Asker) -> None:
+    await asker.send("T")
+    groups = ",".join(f'{{"groupName":"long{number}"}}' for number in range(200))
+    bad = await asker.ask(RequestCode.HEART_BEAT, {}, f'{{"clientID":"c","consumerDataSet":[{groups},7]}}'.encode())
+    assert (bad.code, asker.broker.state.consumers.groups) == (1, {})
+    assert "ConsumerData" in bad.remark
+    dialect = f'{{"clientID":"c",1:2,"consumerDataSet":[{groups}]}}'.encode()
+    assert (await asker.ask(RequestCode.HEART_BEAT, {}, dialect)).code == 0
+    assert len(asker.broker.state.consumers.groups) == 200
+
+
 class TestFuzz:
     """Each request code with frames at its limits and at random."""
 

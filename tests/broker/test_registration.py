@@ -15,8 +15,9 @@ from rmq_core.broker.cluster import registration
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
-from rmq_core.remoting.bodies import TopicRouteData, decode_body
+from rmq_core.remoting.bodies import RegisterBrokerBody, TopicRouteData, decode_body, encode_registration
 from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import request
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from tests.broker.conftest import Asker, eventually, small_store
@@ -128,3 +129,39 @@ async def test_a_name_server_that_is_not_there_is_told_once_and_holds_nobody_up(
                 answer = await asyncio.wait_for(Asker(broker, client, {}).send("T"), 30)
                 assert answer.code == 0
     assert len([one for one in caplog.records if "cannot register" in one.message]) == 1
+
+
+async def test_a_change_registers_what_it_is_and_a_new_connection_all(
+    namesrvs: list[str], store_config: StoreConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered: list[set[str]] = []
+
+    def encode(body: RegisterBrokerBody, compressed: bool) -> bytes:
+        registered.append(set(body.topic_config_serialize_wrapper.topic_config_table))
+        return encode_registration(body, compressed)
+
+    monkeypatch.setattr(registration, "encode_registration", encode)
+    monkeypatch.setattr(registration, "_ANSWER_TIMEOUT_S", 60)  # the machine may be busy
+    config = BrokerConfig(listen_port=0, namesrv_addr=namesrvs[0])
+    async with Broker(config, store_config) as broker, RemotingClient() as client:
+        asker = Asker(broker, client, {})
+        own = set(broker.state.topics.table)
+        await asker.send("A")
+        await asker.send("B")
+        assert registered == [own, {"A"}, {"B"}]
+        await asker.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "A"})
+        await asker.send("C")  # registered at once with the deletion, or after it
+        assert registered[3] >= own | {"B"}
+        broker.registration._client.disconnect(namesrvs[0])
+
+        async def is_forgotten() -> bool:
+            return await route(namesrvs[0], "B") is None
+
+        await eventually(is_forgotten)
+        del registered[:]
+        await asker.send("D")
+        assert registered == [own | {"B", "C", "D"}]
+        assert await route(namesrvs[0], "B") is not None
+        await asker.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, b"enableSingleTopicRegister=true\n")
+        await asker.send("E")
+        assert registered[1] == own | {"B", "C", "D", "E"}

@@ -1,10 +1,15 @@
 """Registers a broker and its topics with its name servers.
 
-Source: ``BrokerOuterAPI#registerBrokerAll``, ``BrokerController#doRegisterBrokerAll``.
+A name server is told of all topics when it is told of any for the first time by a connection, periodically, and after
+a topic was removed; in between, of those that were put. A name server that deletes what a registration lacks
+(``deleteTopicWithBrokerRegistration``) wants all of them each time: ``enableSingleTopicRegister``.
+
+Source: ``BrokerOuterAPI#registerBrokerAll``, ``BrokerController#registerIncrementBrokerData``.
 """
 
 import asyncio
 import zlib
+from collections.abc import Collection
 from typing import Final
 
 from rmq_core.broker.state import BrokerState
@@ -22,6 +27,9 @@ from rmq_formats.errors import FormatError
 _CRC_MASK: Final = 0x7FFFFFFF
 _ANSWER_TIMEOUT_S: Final = 1.0  # an answer waits so long for name servers; clients give up after three seconds
 _UNREGISTER_TIMEOUT_S: Final = 1.0
+_REST: Final = 50.0  # times what encoding a registration has taken: the name server decodes as much, and more brokers'
+_LEAST_REST_S: Final = 0.02  # changes that come meanwhile are registered at once
+_LONGEST_REST_S: Final = 0.5  # answers wait for registrations
 
 
 class Registration:
@@ -29,12 +37,27 @@ class Registration:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._client = RemotingClient()
+        self._client = RemotingClient(on_disconnect=self._forgotten)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
+        # The topics that a name server lacks, by its address; one that may lack any is not there.
+        self._lacking: dict[str, dict[str, None]] = {}
+        self._took_s = 0.0  # of the event loop, by the last registration
         self._registered: asyncio.Future[None] | None = None  # ends when changed topics are registered
-        state.topics.on_change(self._changed.set)
+        state.topics.on_change(self._note)
+
+    def _note(self, topics: Collection[str] | None) -> None:
+        """Note what name servers lack from now on, and have it registered."""
+        if topics is None or self._state.config.enable_single_topic_register:
+            self._lacking.clear()
+        for lacking in self._lacking.values():
+            lacking.update(dict.fromkeys(topics or ()))
+        self._changed.set()
+
+    def _forgotten(self, address: str) -> None:
+        """A name server forgets the broker whose connection has ended."""
+        self._lacking.pop(address, None)
 
     def before_answer(self, handler: Handler) -> Handler:
         """Wrap a handler: after a change of topics its answer waits until name servers know of that.
@@ -74,9 +97,10 @@ class Registration:
                 async with asyncio.timeout(self._state.config.register_name_server_period_ms / 1000):
                     await self._changed.wait()
             except TimeoutError:
-                pass
+                self._lacking.clear()
             self._changed.clear()
             await self.register()
+            await asyncio.sleep(min(_LEAST_REST_S + _REST * self._took_s, _LONGEST_REST_S))
 
     async def register(self) -> None:
         """Register with all name servers at once; one that does not answer is logged once."""
@@ -90,10 +114,17 @@ class Registration:
     async def _register(self, address: str) -> None:
         state = self._state
         config = state.config
-        wrapper = state.topics.registered(config.broker_permission)
+        lacking = self._lacking.get(address)
+        if lacking is not None and not lacking:
+            return
+        self._lacking[address] = {}
+        now = asyncio.get_running_loop().time
+        began = now()
+        wrapper = state.topics.registered(config.broker_permission, lacking)
         body = encode_registration(
             RegisterBrokerBody(topic_config_serialize_wrapper=wrapper), compressed=config.compressed_register
         )
+        self._took_s = now() - began
         fields = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=state.address,
@@ -111,6 +142,7 @@ class Registration:
                 raise RemotingError(f"{address}: code {answer.code}: {answer.remark}")
             ordered = decode_body(answer.body, KVTable).table if answer.body else {}
         except (RemotingError, FormatError) as error:
+            self._lacking.pop(address, None)
             if address not in self._failing:
                 log.warning("cannot register: %(error)s", {"namesrv": address, "error": error})
                 self._failing.add(address)

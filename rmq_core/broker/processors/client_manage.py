@@ -4,14 +4,18 @@ Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGr
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from rmq_core.broker.processors.pull import check_expression_size
-from rmq_core.broker.slices import SLICE_S, sliced
+from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.clients import Client, ConsumerGroup, silent
 from rmq_core.broker.tables.subscription_filter import filter_of, is_tag_type
+from rmq_core.remoting import fastjson
 from rmq_core.remoting.bodies import (
     CheckClientBody,
     ConsumerData,
@@ -19,6 +23,7 @@ from rmq_core.remoting.bodies import (
     HeartbeatData,
     LockBatchRequest,
     LockBatchResponse,
+    LongHeartbeat,
     decode_body,
     encode_body,
 )
@@ -30,7 +35,7 @@ from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
 
-_AT_ONCE: Final = 16  # groups of a heartbeat; of more, others have their turn in between
+_AT_ONCE_BYTES: Final = 2048  # of a heartbeat's body; during longer ones others have their turn
 
 
 class Memberships:
@@ -38,7 +43,6 @@ class Memberships:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._long_heartbeats = asyncio.Lock()  # one at a time, else each turn of the loop had a slice of each
         state.consumers.on_members_change = self.members_changed
 
     def handlers(self) -> dict[int, Handler]:
@@ -54,30 +58,52 @@ class Memberships:
 
     def heartbeat(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
         """HEART_BEAT (34): registers a client in its consumer and producer groups."""
+        answer = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+        if len(request.body) > _AT_ONCE_BYTES:
+            return self._long_heartbeat(request, connection, answer)
         beat = decode_body(request.body, HeartbeatData, is_request=True)
+        for _ in self._members(request, connection, beat, beat.consumer_data_set):
+            pass
+        return answer
+
+    async def _long_heartbeat(
+        self, request: RemotingCommand, connection: Connection, answer: RemotingCommand
+    ) -> RemotingCommand:
+        slices = self._state.slices
+        try:
+            beat: HeartbeatData | LongHeartbeat = msgspec.json.decode(request.body, type=LongHeartbeat)
+        except fastjson.NOT_JSON:  # its groups cannot be told from one another without reading all of it
+            beat = decode_body(request.body, HeartbeatData, is_request=True)
+        decoded = await slices.collect(
+            decode_body(data, ConsumerData, is_request=True) if isinstance(data, msgspec.Raw) else data
+            for data in beat.consumer_data_set
+        )
+        await slices.collect(self._members(request, connection, beat, decoded.items))
+        return answer
+
+    def _members(
+        self,
+        request: RemotingCommand,
+        connection: Connection,
+        beat: HeartbeatData | LongHeartbeat,
+        groups: list[ConsumerData],
+    ) -> Iterator[None]:
+        """Register a client in its groups, one by one."""
         state = self._state
-        self._check_expressions(beat)
+        self._check_expressions(groups)
         client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms())
         for producer in beat.producer_data_set:
             state.producers.register(producer.group_name, client)
-        answer = request.response(ext_fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
-        if len(beat.consumer_data_set) > _AT_ONCE:
-            return self._consumers(client, beat, answer)
-        for data in beat.consumer_data_set:
+            yield
+        for data in groups:
+            if connection.is_closing:  # it is forgotten, and must not be a member again
+                return
             self._consumer(client, data, without_subscriptions=beat.without_sub)
-        return answer
+            yield
 
-    async def _consumers(self, client: Client, beat: HeartbeatData, answer: RemotingCommand) -> RemotingCommand:
-        async with self._long_heartbeats:
-            async for data in sliced(beat.consumer_data_set):
-                if client.connection.is_closing:  # it is forgotten, and must not be a member again
-                    break
-                self._consumer(client, data, without_subscriptions=beat.without_sub)
-        return answer
-
-    def _check_expressions(self, beat: HeartbeatData) -> None:
+    def _check_expressions(self, groups: list[ConsumerData]) -> None:
         """Refuse a heartbeat whose SQL92 expressions together would compile for too long."""
-        subscriptions = (one for data in beat.consumer_data_set for one in data.subscription_data_set)
+        subscriptions = (one for data in groups for one in data.subscription_data_set)
         size = sum(len(one.sub_string) for one in subscriptions if not is_tag_type(one.expression_type))
         check_expression_size(size, self._state.config)
 

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from typing import Final
 
-from rmq_core.broker.slices import sliced
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
 from rmq_core.broker.tables.consumer_offsets import NONE
@@ -49,6 +48,7 @@ class ProgressAdmin:
         self._state = state
         self._held = held
         self._schedule = schedule
+        self._in_slices = state.slices.each
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
@@ -85,7 +85,7 @@ class ProgressAdmin:
         table: dict[str, ConsumeOffset] = {}
         rate = 0.0
         async with self._state.long_requests:
-            async for topic in sliced(topics):
+            async for topic in self._in_slices(topics):
                 table |= await self._progress(asked.consumer_group, topic)
                 _check_count(len(table))
                 rate += self._state.stats.rate(stats.GROUP_GET_NUMS, f"{topic}@{asked.consumer_group}")
@@ -101,7 +101,7 @@ class ProgressAdmin:
         state = self._state
         config = state.topics.get(topic)
         table = {}
-        async for queue_id in sliced(range(config.read_queue_nums if config else 0)):
+        async for queue_id in self._in_slices(range(config.read_queue_nums if config else 0)):
             offset = max(0, state.offsets.get(topic, group, queue_id))
             seen_ms = state.store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else None
             table[queue_key(self._queue(topic, queue_id))] = ConsumeOffset(
@@ -122,7 +122,7 @@ class ProgressAdmin:
         found: list[dict[str, list[ConsumeStats]]] = []
         behind = count = 0
         async with state.long_requests:
-            async for group in sliced(list(state.groups.table)):
+            async for group in self._in_slices(list(state.groups.table)):
                 tables = []
                 for topic in state.offsets.topics_of(group):
                     config = state.topics.get(topic)
@@ -144,7 +144,7 @@ class ProgressAdmin:
         self._state.refuse_unknown_topic(asked.topic)
         queues = range(self._state.topics.table[asked.topic].write_queue_nums)
         async with self._state.long_requests:
-            spans = [self._time_span(asked.topic, asked.group, queue_id) async for queue_id in sliced(queues)]
+            spans = [self._time_span(asked.topic, asked.group, queue_id) async for queue_id in self._in_slices(queues)]
         return request.response(body=encode_body(ConsumeTimeSpans(consume_time_span_set=spans)))
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> QueueTimeSpan:
@@ -175,10 +175,10 @@ class ProgressAdmin:
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {asked.group} does not exist")
         queues = range(topic.read_queue_nums) if asked.queue_id < 0 else [asked.queue_id]
         async with state.long_requests:
-            targets = {queue_id: self._reset_target(asked, queue_id) async for queue_id in sliced(queues)}
+            targets = {queue_id: self._reset_target(asked, queue_id) async for queue_id in self._in_slices(queues)}
         if not targets:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        async for queue_id, offset in sliced(targets.items()):
+        async for queue_id, offset in self._in_slices(targets.items()):
             state.offsets.reset(asked.topic, asked.group, queue_id, offset)
             self._held.wake(asked.topic, queue_id)
         log.info(
@@ -186,7 +186,8 @@ class ProgressAdmin:
             {"client": connection.remote_address, "group": asked.group, "topic": asked.topic, "offsets": targets},
         )
         table = {
-            queue_key(self._queue(asked.topic, queue_id)): offset async for queue_id, offset in sliced(targets.items())
+            queue_key(self._queue(asked.topic, queue_id)): offset
+            async for queue_id, offset in self._in_slices(targets.items())
         }
         return await _answer(request, OffsetsBody(offset_table=table))
 

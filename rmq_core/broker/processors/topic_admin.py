@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable
 from typing import Final
 
-from rmq_core.broker.slices import SLICE_S, sliced
+from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.remoting.bodies import (
@@ -135,7 +135,7 @@ class TopicAdmin:
 
     async def _stats(self, request: RemotingCommand, topic: TopicConfig) -> RemotingCommand:
         state, name, table = self._state, topic.topic_name, {}
-        async for queue_id in sliced(range(max(topic.read_queue_nums, topic.write_queue_nums))):
+        async for queue_id in self._state.slices.each(range(max(topic.read_queue_nums, topic.write_queue_nums))):
             queue = MessageQueue(broker_name=state.config.broker_name, queue_id=queue_id, topic=name)
             high = state.store.max_offset(name, queue_id)
             table[queue_key(queue)] = TopicOffset(

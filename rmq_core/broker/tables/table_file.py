@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from rmq_core.broker.slices import SLICE_S
+from rmq_core.broker.slices import Sliced, Slices
 from rmq_core.broker.tables.table_text import table_pieces
 from rmq_core.remoting.bodies import decode_body
 from rmq_core.store.files import config_files
@@ -34,7 +34,13 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class TableFiles:
-    """The files in ``config/`` of one store. They are written at once, and on threads between start and close."""
+    """The files in ``config/`` of one store. They are written at once, and on threads between start and close.
+
+    Attributes:
+        directory: that they are in.
+        disk: that it is on.
+        slices: that tables are encoded in, of the event loop's time.
+    """
 
     def __init__(self, root: str, disk: Disk, threads: Threads) -> None:
         """Name the files.
@@ -44,11 +50,12 @@ class TableFiles:
             disk: where it is.
             threads: to write on.
         """
+        self.slices = Slices()
         self.directory = config_dir(root)
         self.disk = disk
         self._threads = threads
         self._pool: Executor | None = None
-        self._under_way: set[asyncio.Future[str]] = set()
+        self._under_way: set[asyncio.Future[Any]] = set()
         self._later: set[asyncio.TimerHandle] = set()
 
     def start(self) -> None:
@@ -93,29 +100,18 @@ class TableFiles:
 
         It gets the pieces, and the seconds that making them took of the event loop.
         """
-        found: list[bytes] = []
         if self._pool is None:
             done(list(pieces), 0.0)
             return
-        took_s = 0.0
-        loop = asyncio.get_running_loop()
-        collecting: asyncio.Future[str] = loop.create_future()
+        collecting = self.slices.collect(pieces)
         self._under_way.add(collecting)
 
-        def go_on() -> None:
-            nonlocal took_s
-            began = loop.time()
-            for piece in pieces:
-                found.append(piece)
-                if loop.time() > began + SLICE_S:
-                    took_s += loop.time() - began
-                    loop.call_soon(go_on)
-                    return
-            done(found, took_s + loop.time() - began)
+        def end(collecting: asyncio.Future[Sliced[bytes]]) -> None:
             self._under_way.discard(collecting)
-            collecting.set_result("")
+            found = collecting.result()
+            done(found.items, found.took_s)
 
-        go_on()
+        collecting.add_done_callback(end)
 
     def run(self, write: Callable[[], str], done: Callable[[str], None]) -> None:
         """Run a write, then a callback with what it returns; the latter where this is called."""

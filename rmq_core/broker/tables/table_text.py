@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
-_ENTRIES: Final = 200  # of a piece: a fraction of a millisecond for groups, which have the longest
+_ENTRIES: Final = 50  # of a piece: a fraction of a slice for groups, which have the longest
 
 
 def table_pieces(body: msgspec.Struct) -> Iterator[bytes]:

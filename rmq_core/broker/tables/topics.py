@@ -3,7 +3,7 @@
 Source: ``TopicConfigManager``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from msgspec import structs
@@ -38,7 +38,7 @@ class Topics:
             clock_ms: the time, ms since 1970.
         """
         self._clock_ms = clock_ms
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[Collection[str] | None], None]] = []
         saved = files.load(_FILE, TopicConfigs)
         self.version: DataVersion = saved.data_version
         own = _system_topics(config)
@@ -48,8 +48,8 @@ class Topics:
         self.file.on_written(self._note_written)
         self.system = SYSTEM_TOPICS | {topic.topic_name for topic in own}
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Runs a callback after each change."""
+    def on_change(self, listener: Callable[[Collection[str] | None], None]) -> None:
+        """Runs a callback after each change, with the topics put; with None if any may differ, or be gone."""
         self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
@@ -126,9 +126,10 @@ class Topics:
 
     def put_all(self, topics: list[TopicConfig]) -> None:
         """Create or replace topics."""
-        self.table.update({topic.topic_name: topic for topic in topics})
-        self.unwritten |= dict.fromkeys((topic.topic_name for topic in topics), self.file.changes + 1)
-        self._changed()
+        names = [topic.topic_name for topic in topics]
+        self.table.update(zip(names, topics, strict=True))
+        self.unwritten |= dict.fromkeys(names, self.file.changes + 1)
+        self._changed(names)
 
     def update_order(self, ordered: set[str]) -> None:
         """Mark the topics as ordered that the name server lists as such; none is unmarked.
@@ -143,18 +144,18 @@ class Topics:
         """Remove a topic; returns whether it existed."""
         known = self.table.pop(topic, None)
         if known is not None:
-            self._changed()
+            self._changed(None)
         return known is not None
 
     def touch(self) -> None:
         """Have the broker register again, although no topic has changed."""
-        self._changed()
+        self._changed(None)
 
-    def _changed(self) -> None:
+    def _changed(self, names: Collection[str] | None) -> None:
         self.version = self.version.next(self._clock_ms())
         self._save()
         for listener in self._listeners:
-            listener()
+            listener(names)
 
     def adopt(self, configs: TopicConfigs) -> None:
         """Replace a slave's table by its master's."""
@@ -174,12 +175,12 @@ class Topics:
     def _body(self) -> TopicConfigs:
         return TopicConfigs(data_version=self.version, topic_config_table=self.table)
 
-    def registered(self, permission: int) -> TopicConfigAndMapping:
-        """The table as it is registered: the broker's permission restricts that of each topic.
+    def registered(self, permission: int, only: Collection[str] | None = None) -> TopicConfigAndMapping:
+        """The table as it is registered, or some topics of it: the broker's permission restricts that of each topic.
 
-        Source: ``BrokerController#registerBrokerAll``.
+        Source: ``BrokerController#registerBrokerAll``, ``registerIncrementBrokerData``.
         """
-        table = self.table
+        table = self.table if only is None else {name: self.table[name] for name in only if name in self.table}
         if permission & names.PERM_READ_WRITE != names.PERM_READ_WRITE:
             table = {name: structs.replace(one, perm=one.perm & permission) for name, one in table.items()}
         return TopicConfigAndMapping(data_version=self.version, topic_config_table=table)

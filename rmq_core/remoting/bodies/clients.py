@@ -2,7 +2,7 @@
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
-from msgspec import UNSET, field
+from msgspec import UNSET, Raw, field
 
 from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue
 
@@ -42,6 +42,15 @@ class HeartbeatData(BodyStruct, frozen=True, kw_only=True):
     client_id: str = field(name="clientID", default="")
     consumer_data_set: list[ConsumerData] = []
     heartbeat_fingerprint: int = 0
+    producer_data_set: list[ProducerData] = []
+    without_sub: bool = False
+
+
+class LongHeartbeat(BodyStruct, frozen=True, kw_only=True):
+    """The same, its consumer groups not decoded yet: there may be thousands."""
+
+    client_id: str = field(name="clientID", default="")
+    consumer_data_set: list[Raw] = []
     producer_data_set: list[ProducerData] = []
     without_sub: bool = False
 

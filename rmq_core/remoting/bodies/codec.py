@@ -21,7 +21,7 @@ Maybe: TypeAlias = _T | msgspec.UnsetType | None  # left out when UNSET, as Java
 _OBJECT_KEY: Final = re.compile(rb'"(\{\\"(?:[^"\\]|\\.)*\})":')
 
 
-class BodyStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class BodyStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Base of the bodies: members are declared in the order of their names, which is Java's.
 
     (Type checkers want ``frozen`` and ``kw_only`` said again by each.)
