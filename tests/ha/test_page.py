@@ -11,7 +11,7 @@ import pytest
 from tests.ha.conftest import port_for_long
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replication.md").read_text()
-PATIENCE_S = 300  # a machine may be busy
+PATIENCE_S = 300  # a machine may be busy, and the slave behind an answer with it
 
 
 @pytest.mark.long
@@ -20,6 +20,8 @@ def test_its_failover_runs(tmp_path: Path) -> None:
     for port in ("9876", "10911", "11911"):
         assert f":{port}" in commands
         commands = commands.replace(f":{port}", f":{port_for_long()}")
+    assert "rmq produce " in commands
+    commands = commands.replace("rmq produce ", f"rmq produce --timeout {PATIENCE_S} ")
     (namesrv,) = re.findall(r"namesrv --listen (\S+)", commands)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     log = tmp_path / "log"
@@ -31,6 +33,8 @@ def test_its_failover_runs(tmp_path: Path) -> None:
         )  # fmt: skip
     try:
         output, _ = shell.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"after {PATIENCE_S} s: {(late.output or b'')[-2000:]!r} {log.read_text()[-3000:]}")
     finally:
         if shell.poll() is None:
             os.killpg(shell.pid, 9)  # with all that it started

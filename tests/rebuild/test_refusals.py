@@ -208,9 +208,10 @@ def arguments(store: Path, what: str = "all", ext: int | None = None, topics: Pa
 
 
 def test_arguments_become_options(store: Path) -> None:
-    assert arguments(store) == SMALL
-    assert arguments(store, "consumequeue") == replace(SMALL, index=False)
-    assert arguments(store, "index") == replace(SMALL, consumequeue=False)
+    asked = replace(SMALL, index_tags="no, as the Index has it")
+    assert arguments(store) == asked
+    assert arguments(store, "consumequeue") == replace(asked, index=False)
+    assert arguments(store, "index") == replace(asked, consumequeue=False)
     with pytest.raises(OptionError, match="--what queues"):
         arguments(store, "queues")
 
