@@ -7,8 +7,9 @@ from rmq_formats.codecs.layout import SCHEDULE_TOPIC
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LIGHT_QUEUE_PREFIX: Final = "%LMQ%"  # LMQ, light message queues: queues without a topic that a name server knows
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # half messages, whose flags do not tell them
 SYSTEM_TOPICS: Final = frozenset(
-    ["TBW102", SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+    ["TBW102", SCHEDULE_TOPIC, "BenchmarkTest", HALF_TOPIC, "RMQ_SYS_TRACE_TOPIC",
      "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
      "CHECKPOINT_TOPIC"]
 )  # fmt: skip

@@ -96,6 +96,8 @@ class _LogWriter(ExitStack):
         self._file_begin = begin
         self._at = begin  # physical offset of the next record
         self._out = np.empty(0, dtype=np.uint8)
+        self._halves = np.empty((2, 0), dtype=np.int64)  # half messages: where they stood, and where they stand
+        self._known = np.array([0, begin], dtype=np.int64)
         self._file: BinaryIO = self._made()
 
     def append(self, batch: FrameBatch) -> None:
@@ -104,15 +106,25 @@ class _LogWriter(ExitStack):
         needed = int(frames[:, scan_kernel.SIZE].sum())
         if needed > len(self._out):
             self._out = np.empty(needed, dtype=np.uint8)
+        self._make_room_for_halves(len(frames))
         first = 0
         while first < len(frames):
             room = self._file_begin + self._file_bytes - BLANK_BYTES - self._at
-            stop = int(kernel.take_records(batch.data, frames, first, self._at, room, self._out))
+            stop = int(
+                kernel.take_records(batch.data, frames, first, self._at, room, self._out, self._halves, self._known)
+            )
             size = int(frames[first:stop, scan_kernel.SIZE].sum())
             self._write(self._out[:size])
             first = stop
             if first < len(frames):
                 self._next_file()
+
+    def _make_room_for_halves(self, count: int) -> None:
+        known = int(self._known[0])
+        if known + count > self._halves.shape[1]:
+            halves = np.empty((2, 2 * known + count), dtype=np.int64)
+            halves[:, :known] = self._halves[:, :known]
+            self._halves = halves
 
     def _write(self, records: NDArray[np.uint8]) -> None:
         self._file.write(records.data)

@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -84,20 +84,23 @@ def _check_target(root: str, out: str) -> Path:
 def _new_store(target: Path) -> Iterator[Path]:
     """A directory in which a store is made; at the end it becomes the target."""
     beside = target.with_name(f"{target.name}.rmq-convert")
-    with directory_lock(str(beside)):
-        work = beside / "store"
-        if work.exists():
-            shutil.rmtree(work)
-        work.mkdir()
-        try:
-            yield work
-            Path(paths.lock_file(str(work))).unlink(missing_ok=True)
-            sync_file_system(work)
+    try:
+        with directory_lock(str(beside)):
+            work = beside / "store"
+            if work.exists():
+                shutil.rmtree(work)
+            work.mkdir()
             try:
-                work.rename(target)
-            except OSError as error:
-                raise StoreError(f"{target}: cannot be made ({error.strerror})") from error
-            sync_directory(target.parent)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    beside.rmdir()
+                yield work
+                Path(paths.lock_file(str(work))).unlink(missing_ok=True)
+                sync_file_system(work)
+                try:
+                    work.rename(target)
+                except OSError as error:
+                    raise StoreError(f"{target}: cannot be made ({error.strerror})") from error
+                sync_directory(target.parent)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    finally:
+        with suppress(OSError):  # another conversion works there
+            beside.rmdir()

@@ -25,9 +25,17 @@ from rmq_formats.codecs.dledger import (
     FILE_END_BYTES,
     FILE_END_MAGIC,
 )
-from rmq_formats.codecs.layout import BLANK_BYTES
-from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT
-from rmq_formats.kernels.bytes import COMPILED, copy_bytes, find_either, read_i32, read_i64, write_i64
+from rmq_formats.codecs.layout import (
+    BLANK_BYTES,
+    FLAG_TRANSACTION_COMMIT,
+)
+from rmq_formats.codecs.record_layout import (
+    RECORD_PHYSICAL_OFFSET_AT,
+    RECORD_PREPARED_OFFSET_AT,
+    RECORD_SYS_FLAG_AT,
+)
+from rmq_formats.codecs.topics import HALF_TOPIC
+from rmq_formats.kernels.bytes import COMPILED, copy_bytes, find_either, read_i32, read_i64, same_bytes, write_i64
 from rmq_formats.kernels.scan import (
     BLANK,
     CODE,
@@ -38,6 +46,8 @@ from rmq_formats.kernels.scan import (
     POSITION,
     SIZE,
     SOUND,
+    TOPIC_AT,
+    TOPIC_BYTES,
     check_crc,
     check_frame,
 )
@@ -178,9 +188,24 @@ def check_heads(data: Any, physical_offset: int, frames: Any, heads: Any) -> Non
         heads[row, HEAD_FAULTS] = faults
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, uint8[::1])", **COMPILED)
-def take_records(data: Any, frames: Any, first: int, physical_offset: int, room: int, out: Any) -> int:
-    """Copy records one behind the other, and write into each the physical offset that it has there.
+_HALF = np.frombuffer(HALF_TOPIC.encode(), dtype=np.uint8)
+
+
+@njit("int64(int64[:, ::1], int64, int64)", **COMPILED)
+def _moved(halves: Any, count: int, old: int) -> int:
+    """The place in the new log of the half message at ``old``; 0 where there is none."""
+    found = np.searchsorted(halves[0, :count], old)
+    return int(halves[1, found]) if found < count and halves[0, found] == old else 0
+
+
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, uint8[::1], int64[:, ::1], int64[::1])", **COMPILED)
+def take_records(
+    data: Any, frames: Any, first: int, physical_offset: int, room: int, out: Any, halves: Any, known: Any
+) -> int:
+    """Copy records one behind the other, and write into each the physical offsets that it names there.
+
+    Those are its own and, in a message that a transaction has committed, that of its half message; 0 where the half
+    message should be among the records and is not.
 
     Args:
         data: uint8[n], the window.
@@ -189,6 +214,9 @@ def take_records(data: Any, frames: Any, first: int, physical_offset: int, room:
         physical_offset: of ``out[0]`` in the new log.
         room: bytes of records that its file has room for.
         out: uint8[n], has room for all records of the window.
+        halves: int64[2, n], physical offsets of half messages in the old log, ascending, and in the new one; has room
+            for all rows of ``frames``.
+        known: int64[2], how many half messages are known, and the physical offset at which the records began.
 
     Returns:
         The row of the first record for which the file has no room; ``len(frames)`` if there is none.
@@ -199,6 +227,14 @@ def take_records(data: Any, frames: Any, first: int, physical_offset: int, room:
         if at + size > room:
             return row
         copy_bytes(np.uint64(out.ctypes.data + at), np.uint64(data.ctypes.data + frames[row, POSITION]), size)
+        if frames[row, TOPIC_BYTES] == len(_HALF) and same_bytes(data, frames[row, TOPIC_AT], _HALF, 0, len(_HALF)):
+            halves[0, known[0]] = read_i64(out, at + RECORD_PHYSICAL_OFFSET_AT)
+            halves[1, known[0]] = physical_offset + at
+            known[0] += 1
+        elif read_i32(out, at + RECORD_SYS_FLAG_AT) & FLAG_TRANSACTION_COMMIT:
+            old = read_i64(out, at + RECORD_PREPARED_OFFSET_AT)
+            if old >= known[1]:
+                write_i64(out, at + RECORD_PREPARED_OFFSET_AT, _moved(halves, known[0], old))
         write_i64(out, at + RECORD_PHYSICAL_OFFSET_AT, physical_offset + at)
         at += size
     return len(frames)

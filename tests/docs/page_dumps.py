@@ -19,10 +19,13 @@ from pathlib import Path
 from struct import Struct
 from types import SimpleNamespace
 
+import numpy as np
+
 from rmq_formats.codecs import layout
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
+from rmq_formats.codecs.dledger import INDEX_UNIT_DTYPE, EntryHead
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.index import IndexEntry, IndexHeader
 from rmq_formats.codecs.record import decode_record
@@ -198,6 +201,22 @@ DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
     "timercheck": numbers(
         lambda data, position: TimerCheckpoint.decode(data[position:]),
         **{attribute.name: 8 for attribute in fields(TimerCheckpoint)},
+    ),
+    "entry_heads": numbers(
+        EntryHead.decode, magic=4, size=4, index=8, term=8, pos=8, channel=4, chain_crc=4, body_crc=4, body_bytes=4
+    ),
+    "entry_index_units": numbers(
+        lambda data, at: SimpleNamespace(
+            **{
+                name: int(np.frombuffer(data, INDEX_UNIT_DTYPE, 1, at)[name][0])
+                for name in INDEX_UNIT_DTYPE.names or ()
+            }
+        ),
+        magic=4,
+        pos=8,
+        size=4,
+        index=8,
+        term=8,
     ),
     "text": text_fields,
     "json": None,  # bytes only

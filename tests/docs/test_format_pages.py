@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from rmq_formats.codecs import layout, record_layout
+from rmq_formats.codecs import dledger, layout, record_layout
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.config_json import StoredTopicConfig, loads, topic_configs
@@ -24,7 +24,17 @@ from tests.consumequeue_oracle import dispatch_tags_code
 from tests.docs.page_dumps import BLOCK, DECODERS, DOCS, DUMPS, PAGES, Dump, Golden, property_fields, says
 from tests.index_oracle import build_index, find_key
 
-FILE_TYPES = ["checkpoint", "commitlog", "config", "consumequeue", "consumequeue_ext", "index", "store", "timer"]
+FILE_TYPES = [
+    "checkpoint",
+    "commitlog",
+    "config",
+    "consumequeue",
+    "consumequeue_ext",
+    "dledger",
+    "index",
+    "store",
+    "timer",
+]
 
 
 def golden_bytes(golden: Golden, store: str, path: str) -> bytes:
@@ -88,7 +98,7 @@ def rows_of(page: str, *header: str) -> list[list[str]]:
 
 def constant(name: str) -> object:
     """The value of a constant that a page names."""
-    module = next(each for each in (layout, record_layout, derived_images) if hasattr(each, name.strip("`")))
+    module = next(each for each in (layout, record_layout, derived_images, dledger) if hasattr(each, name.strip("`")))
     return getattr(module, name.strip("`"))
 
 

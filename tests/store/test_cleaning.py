@@ -137,6 +137,26 @@ def test_the_last_file_stays_though_it_is_full(open_store: Opener, slave: bool) 
     check_readable(full)
 
 
+def test_a_full_file_stays_until_the_next_one_has_a_forced_record(open_store: Opener) -> None:
+    """A loss of power takes a file without one: a slave's log would begin at 0 anew, where its master's does not."""
+    store = filled(open_store)
+    copied = bytes(b"".join(file.view for file in store._log.files[:2]))
+    record = store._log.record(len(copied) // 2)
+    assert record is not None
+    rest = len(copied) // 2 + len(record)
+    assert store.shutdown()
+    slave = open_store(disk=SizedDisk(), slave=True, name="begun", delete_when=hour_of(NOW_S * 1000),
+                       flush_interval_ms=60_000)  # fmt: skip
+    aged(slave, [1000] * 100)
+    for begin, end in ((0, len(copied) // 2), (len(copied) // 2, rest - 1), (rest - 1, rest)):
+        assert slave.put_encoded(begin, copied[begin:end])
+        aged(slave, [1000] * 100)
+        slave.dispatch()
+        assert slave.clean(NOW_S * 1000).log_files == 0
+        assert slave.flush()
+        assert slave.clean(NOW_S * 1000).log_files == (end == rest)
+
+
 def test_a_batch_of_cleaning_has_its_limit(open_store: Opener) -> None:
     store = filled(open_store, delete_batch=2)
     aged(store, [100] * 20)

@@ -122,12 +122,19 @@ class Cleaner:
         log = self._log
         done = min(self._dispatch.offset, self._flusher.flushed_offset)
         # The last one stays, even where it is full: it has the place of the next record.
-        ended = [file.path for file in log.files[:-1] if file.start + file.size <= done]
-        count = self._retention.expired(ended, now_ms, pressure, manually=manually)
+        ended = [file for file in log.files[:-1] if file.start + file.size <= done]
+        if ended and not self._has_forced_record(ended[-1].start + ended[-1].size):
+            ended.pop()
+        count = self._retention.expired([file.path for file in ended], now_ms, pressure, manually=manually)
         for _ in range(count):
             self._background.remove_later(partial(self._remove_file, log.remove_first().path))
         queue_files, index_files = self._drop_expired() if count else (0, 0)
         return CleanReport(pressure, count, queue_files, index_files)
+
+    def _has_forced_record(self, physical_offset: int) -> bool:
+        """Whether a record begins there that a loss of power leaves; without one the log would begin at 0 anew."""
+        record = self._log.record(physical_offset)
+        return record is not None and physical_offset + len(record) <= self._flusher.flushed_offset
 
     def _remove_file(self, path: str) -> None:
         self._disk.remove(path)

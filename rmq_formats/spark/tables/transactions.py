@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK
+from rmq_formats.codecs.topics import HALF_TOPIC
 
-_HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _GIVEN_UP: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 _WAITING_COLUMNS: Final = (
@@ -37,7 +37,7 @@ def transactions(spark: SparkSession, store: str | list[str], view: str | None =
         view: name of a temporary view to create for SQL.
         **options: more of the source ``rmq_commitlog``, such as ``splitBytes``.
     """
-    waiting = {"subscribePattern": f"{_HALF}|{_OP}|{_GIVEN_UP}", "columns": _WAITING_COLUMNS}
+    waiting = {"subscribePattern": f"{HALF_TOPIC}|{_OP}|{_GIVEN_UP}", "columns": _WAITING_COLUMNS}
     broker = F.struct("cluster", "broker_name").alias(_BROKER)
     found = spark.read.format("rmq_commitlog").options(**options, **waiting).load(store).select("*", broker)
     # A committed message that waited for its delay is stored as another record, which names no half message.
@@ -59,7 +59,7 @@ def transactions(spark: SparkSession, store: str | list[str], view: str | None =
 
 def _half_messages(found: DataFrame) -> DataFrame:
     properties = F.col("properties")
-    return found.where(F.col("topic") == _HALF).select(
+    return found.where(F.col("topic") == HALF_TOPIC).select(
         _BROKER,
         F.coalesce("uniq_key", F.col("physical_offset").cast("string")).alias("transaction_id"),
         properties["PGROUP"].alias("producer_group"),
