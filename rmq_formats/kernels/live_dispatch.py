@@ -203,19 +203,32 @@ def _is_zero(data: Any, begin: int, end: int) -> bool:
     return True
 
 
-@njit("void(uint8[::1], int64, int64[:, ::1], int64)", cache=True, nogil=True)
-def mark_torn(data: Any, window_at: int, frames: Any, first: int) -> None:
+@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+def _has_zero(data: Any, begin: int, end: int) -> bool:
+    for at in range(begin, end):
+        if data[at] == 0:
+            return True
+    return False
+
+
+@njit("void(uint8[::1], int64, int64[:, ::1], int64, boolean)", cache=True, nogil=True)
+def mark_torn(data: Any, window_at: int, frames: Any, first: int, follows: bool) -> None:
     """Set the CODE of frames of which a sector's topic or properties end in zeros that go on to the sector's end.
 
     A sector that was not written is zeros, or zeros from the place on to which the log was forced before: in the
     middle of a record, where a slave's push ended. What that takes of the body shows in its sum, what it takes of the
     lengths in the frame. Topic and properties have no sum, but they are text: no zero ends their share of a sector.
 
+    In a slave's log any zero in them counts: a push that a full disk refused in the middle of a record is undone by
+    zeros, and where the disk refuses those as well, bytes of the push stand behind them. What is cut for a zero that a
+    client has sent comes from the master again.
+
     Args:
         data: uint8[n], the window.
         window_at: where the window starts in its file.
         frames: int64[n, FRAME_COLUMNS]; CODE is updated.
         first: first row to look at.
+        follows: whether the log is a slave's.
     """
     for row in range(first, len(frames)):
         if frames[row, CODE] != 0:
@@ -223,6 +236,9 @@ def mark_torn(data: Any, window_at: int, frames: Any, first: int) -> None:
         topic_at, properties_at = frames[row, TOPIC_AT], frames[row, PROPERTIES_AT]
         topic_end = topic_at + frames[row, TOPIC_BYTES]
         properties_end = properties_at + frames[row, PROPERTIES_BYTES]
+        if follows and (_has_zero(data, topic_at, topic_end) or _has_zero(data, properties_at, properties_end)):
+            frames[row, CODE] = _TORN
+            continue
         end = frames[row, POSITION] + frames[row, SIZE]
         sector = (topic_at + window_at) // SECTOR_BYTES * SECTOR_BYTES - window_at
         while sector < end:

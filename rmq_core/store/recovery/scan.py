@@ -159,7 +159,7 @@ class RecoveryScan:
         unflushed = frames[:, POSITION] + frames[:, SIZE] + batch.physical_offset > self._flushed_until
         if unflushed.any():
             window_at = batch.physical_offset - file.start
-            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(unflushed)))
+            mark_torn(data[: file.size - window_at], window_at, frames, int(np.argmax(unflushed)), self._follows)
         sound = frames[:, CODE] == SOUND
         if sound.all() and not self.tail and not self._rests:
             self._accept_frames(batch, frames)

@@ -72,6 +72,34 @@ def test_a_log_cut_at_any_byte_of_its_last_record_ends_before_it(
         shutil.rmtree(copy.root)
 
 
+def test_a_push_that_was_undone_in_part_ends_a_slaves_log(tmp_path: Path) -> None:
+    """A full disk refused a push in the middle of a record, and then some of the zeros that undo it."""
+    master = opened(config_of(tmp_path / "master"))
+    properties = b"KEYS\x01key\x02TAGS\x01tag\x02UNIQ_KEY\x01unique\x02"
+    ends = [put(master, body=b"b" * size, properties=properties).end_offset for size in (1, 200, 40)]
+    whole = bytes(master.log_stretch(0, ends[-1]) or b"")
+    master.shutdown()
+    config = config_of(tmp_path / "slave", slave=True)
+    for pushed in range(ends[1] - len(properties), ends[1] - 1, 3):
+        slave = opened(config)
+        assert slave.put_encoded(0, whole[:pushed])
+        assert slave.flush()
+        assert slave.put_encoded(pushed, whole[pushed:])
+        shutil.copytree(config.root, tmp_path / "undone")
+        slave.shutdown()
+        with Path(tmp_path, "undone", "commitlog", f"{0:020d}").open("r+b") as file:
+            file.seek(pushed)
+            file.write(bytes(1 + pushed % 5 if pushed + 5 < ends[1] else 1))
+        undone = replace(config, root=str(tmp_path / "undone"), commitlog_path="")
+        slave = opened(undone)
+        assert slave.max_physical_offset == ends[0], pushed
+        assert slave.put_encoded(ends[0], whole[ends[0] :])
+        assert slave.shutdown()
+        check_derived(undone)
+        shutil.rmtree(undone.root)
+        shutil.rmtree(config.root)
+
+
 @pytest.mark.parametrize("body_bytes", [240, 277], ids=["ends_in_the_sector", "goes_on_in_the_next"])
 def test_a_sector_that_was_forced_in_the_middle_of_a_record_and_then_lost_ends_a_slaves_log(
     tmp_path: Path, body_bytes: int
