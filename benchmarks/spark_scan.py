@@ -21,7 +21,8 @@ from benchmarks.measure import seconds
 from rmq_formats.spark import session
 from rmq_formats.spark.commitlog.batch import CommitLogReader
 from rmq_formats.spark.commitlog.source import CommitLogSource
-from rmq_formats.storage.segments import commitlog_segments, open_storage
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage
 
 _ROUNDS = 3
 _ROWS = "ceilingRows"  # of a task

@@ -9,7 +9,8 @@ from typing import Final
 from benchmarks import offline
 from benchmarks.measure import Figure, run_rmq, seconds
 from rmq_formats.scan.splits import plan_splits, split_frames
-from rmq_formats.storage.segments import commitlog_segments, open_storage, opened
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage, opened
 
 QUARTER: Final = 4  # of the store's files: the small one of two logs whose times are compared
 

@@ -45,7 +45,8 @@ from rmq_formats.spark.job import (
     run_job,
 )
 from rmq_formats.spark.options import values
-from rmq_formats.storage.segments import commitlog_segments, open_storage
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage
 
 _INTERVAL: Final = re.compile(r"([0-9]{1,9}) ?(millisecond|second|minute|hour|day)s?", re.ASCII)
 _SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}

@@ -33,7 +33,8 @@ from rmq_formats.read.query import Query, ReadOptions
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, option_name, run_job
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 from rmq_formats.spark.options.schemas import COMMITLOG
-from rmq_formats.storage.segments import commitlog_segments, open_storage, place_of
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage, place_of
 from rmq_formats.storage.store_variants import Variant, recognise
 from rmq_formats.write.commitlog import refuse_write
 

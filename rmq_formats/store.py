@@ -23,8 +23,9 @@ from rmq_formats.read.queues import last_unit
 from rmq_formats.read.task import read_task
 from rmq_formats.records import Records
 from rmq_formats.scan.segment import scan_segment
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics, topic_queues
-from rmq_formats.storage.segments import Segment, commitlog_segments, opened
+from rmq_formats.storage.segments import Segment, opened
 from rmq_formats.tasks.html_text import bytes_text, card, counted
 
 Time = int | datetime

@@ -19,7 +19,8 @@ from rich.table import Table
 
 from rmq_formats.errors import RmqError
 from rmq_formats.spark import session
-from rmq_formats.storage.segments import commitlog_segments, open_storage
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage
 from tools.demo_messaging import DELAY_S, run_messaging
 from tools.demo_traffic import REBUILD_SIZES, run_traffic
 

@@ -28,16 +28,9 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC, head_struct
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import queue_directories
-from rmq_formats.storage.segments import (
-    Segment,
-    Storage,
-    commitlog_segments,
-    list_segments,
-    open_storage,
-    opened,
-    read_range,
-)
+from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
 from rmq_formats.storage.store_variants import (
     ROCKSDB_SIGN,
     holds_batch_units,

@@ -30,7 +30,8 @@ from rmq_formats.read.plan import Task, plan_read
 from rmq_formats.read.query import Queue, ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
-from rmq_formats.storage.segments import commitlog_segments, open_storage
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage
 
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
 _GROUP: Final = "RMQ_REPLAY"

@@ -25,7 +25,8 @@ from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import OpenRange, Segment, Storage, commitlog_segments, open_storage, opened
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, open_storage, opened
 from rmq_formats.tasks.publish import start_sync
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.verify import finding_kinds

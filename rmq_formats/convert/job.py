@@ -12,7 +12,8 @@ from rmq_formats.codecs import paths
 from rmq_formats.convert.classic import convert_to_classic
 from rmq_formats.convert.report import Converted, ConvertReport, Source
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
-from rmq_formats.storage.segments import check_store, commitlog_segments, open_storage, place_of
+from rmq_formats.storage.commitlog import check_store, commitlog_segments
+from rmq_formats.storage.segments import open_storage, place_of
 from rmq_formats.tasks.publish import sync_directory, sync_file_system
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.store_lock import directory_lock, store_lock

@@ -15,8 +15,9 @@ from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.read.tail import missing_ranges
 from rmq_formats.scan.splits import frozen_end, torn_bytes
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics
-from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, open_storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
 
 _MARKED_BYTES: Final = 64 << 10  # the last record before an offset, or some of them, with their store times
 _MARK: Final = ("physical_offset", "crc32_from", "crc32")

@@ -16,8 +16,9 @@ from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import check_store
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
-from rmq_formats.storage.segments import Segment, Storage, check_store, open_storage, opened
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from rmq_formats.read.query import Query
 from rmq_formats.read.queues import first_offset_since, last_unit
 from rmq_formats.read.undispatched import Undispatched
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import QueueFiles
-from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, list_segments, open_storage
+from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage
 
 LAG: Final = schema_of(CONSUMER_OFFSETS.names[2:], CONSUMER_OFFSETS)  # without cluster and broker, which others know
 _QUEUES_A_TASK: Final = 2048  # each costs 0.2 ms of a processor, and some small reads, which an object store is slow at

@@ -19,8 +19,9 @@ from rmq_formats.read.queues import average_record_bytes, last_unit
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues, walk_queues
-from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
 POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
 MAX_UNKNOWN_SHARE: Final = 0.25  # bytes of the log that the Index may not cover, for it to be still worth asking

@@ -15,7 +15,8 @@ from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
-from rmq_formats.storage.segments import Storage, commitlog_segments, opened, read_range
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import Storage, opened, read_range
 
 _COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp")
 

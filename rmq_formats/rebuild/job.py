@@ -27,8 +27,9 @@ from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.tasks import IndexTask, RebuildOptions, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments, log_directories
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import Segment, Storage, commitlog_segments, log_directories, open_storage
+from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.progress import OnProgress, counted_progress

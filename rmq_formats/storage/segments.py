@@ -15,7 +15,6 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
@@ -23,10 +22,8 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES
-from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.kernels.scan import used_bytes
-from rmq_formats.storage import store_variants
 from rmq_formats.storage.range_reader import RangeReader
 
 WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
@@ -376,51 +373,3 @@ def list_segments(storage: Storage, directory: str, head_bytes: int = 0) -> list
             path = f"{directory}/{entry.name}"
             found.append(Segment(path, start_offset, entry.size_bytes, head_bytes, entry.version))
     return found
-
-
-def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
-    """The directories of a store's CommitLog, in log order, each with the bytes in front of each record in its files.
-
-    Raises:
-        StoreLayoutError: it has several DLedger CommitLogs.
-    """
-    found = store_variants.dledger_directories(storage, root)
-    store_variants.refuse(store_variants.no_log_read(found))
-    return [(paths.commitlog_dir(root), 0), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
-
-
-def check_store(storage: Storage, root: str) -> None:
-    """Refuse a store that cannot be read.
-
-    Raises:
-        StoreNotFoundError: there is none.
-        StoreError: in an object store, some of its objects are those that a write was about to replace.
-    """
-    if not storage.exists(root):
-        raise StoreNotFoundError(f"{root}: no such store")
-    if not storage.is_local and storage.exists(f"{root}/{WRITE_DIRECTORY}/{PUBLISHING}"):
-        raise StoreError(f"{root}: a write into this store has not ended; the next one ends it (import_delta)")
-
-
-def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
-    """List the CommitLog segments of the store at ``root``, those of a DLedger CommitLog behind those of ``commitlog``.
-
-    Raises:
-        StoreNotFoundError: there is no such store, or it holds no CommitLog file.
-        StoreLayoutError: it has several DLedger CommitLogs.
-        StoreSizeError: files overlap.
-        StoreError: see ``check_store``.
-    """
-    check_store(storage, root)
-    segments = [
-        segment
-        for directory, head in log_directories(storage, root)
-        for segment in list_segments(storage, directory, head)
-    ]
-    if not segments:
-        raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files")
-    segments.sort(key=lambda segment: segment.start_offset)
-    for before, after in pairwise(segments):
-        if before.end_offset > after.start_offset:
-            raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
-    return segments

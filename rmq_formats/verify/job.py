@@ -17,15 +17,8 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import (
-    Segment,
-    Storage,
-    check_store,
-    log_directories,
-    open_storage,
-    opened,
-    place_of,
-)
+from rmq_formats.storage.commitlog import check_store, log_directories
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, place_of
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner

@@ -25,7 +25,8 @@ from rmq_formats.codecs.record import MessageToStore, StoredMessage, decode_reco
 from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.columns.gather import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.segments import commitlog_segments, open_storage, opened
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage, opened
 from tests.files_in_memory import InMemory
 from tests.kernels.guarded_memory import guarded
 from tests.record_strategies import encode_segment, messages, plain_message

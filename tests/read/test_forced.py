@@ -8,7 +8,8 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.read.forced import force_log
-from rmq_formats.storage.segments import commitlog_segments, open_storage
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import open_storage
 
 FILE_BYTES = 4096
 

@@ -17,7 +17,8 @@ from jobs import export_delta
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.scan.splits import plan_splits
-from rmq_formats.storage.segments import LocalStorage, commitlog_segments
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify.job import verify_store

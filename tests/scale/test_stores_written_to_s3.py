@@ -15,7 +15,8 @@ from pyspark.sql import Row, SparkSession
 from jobs import export_delta, import_delta
 from rmq_formats import Store
 from rmq_formats.errors import StoreError, StoreLockedError
-from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, commitlog_segments, open_storage
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, open_storage
 from rmq_formats.tasks import object_lease
 from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea
 from rmq_formats.tasks.runner import ProcessRunner

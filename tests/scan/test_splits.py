@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, frozen_end, plan_splits
-from rmq_formats.storage.segments import LocalStorage, Segment, commitlog_segments
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import LocalStorage, Segment
 from tests.rebuilt_stores import message, patch, small_store, stored_messages
 from tests.store_files import write_commitlog
 

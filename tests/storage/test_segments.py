@@ -12,12 +12,12 @@ import pytest
 from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.storage import segments
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import (
     ArrowStorage,
     Entry,
     LocalStorage,
     Storage,
-    commitlog_segments,
     list_segments,
     open_storage,
     opened,

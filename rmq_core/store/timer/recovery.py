@@ -14,7 +14,7 @@ from rmq_core.store.store import MessageStore
 from rmq_core.store.timer.log import TimerLog
 from rmq_core.store.timer.store import TimerConfig, TimerProgress, TimerStore
 from rmq_core.store.timer.wheel import TimerWheel
-from rmq_formats.codecs.record_layout import head_struct
+from rmq_formats.codecs.record_layout import RECORD_HEAD_BYTES, head_struct
 from rmq_formats.codecs.timer import (
     FLAG_DELETE,
     NO_POSITION,
@@ -55,7 +55,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
         done_offset = _forget(wheel, log, store)
     if done_offset is None and checkpoint == TimerCheckpoint():
         done_offset = _first_offset(store)
-    last = _mend(wheel, log, flushed if is_wheel_there else 0, log_end, read_time_ms)
+    last = _mend(wheel, log, flushed if is_wheel_there else 0, store, read_time_ms)
     if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
         log.write_again(flushed)
     queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
@@ -129,7 +129,7 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
     return wheel, size > 0
 
 
-def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, log_end: int, read_time_ms: int) -> int:
+def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, store: MessageStore, read_time_ms: int) -> int:
     """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
 
     Units behind the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
@@ -141,11 +141,13 @@ def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, log_end: int, read_tim
     begin = min(max(flushed, log.begin), log.end)
     if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
         begin -= begin % log.file_bytes  # behind a BLANK, or damaged: the whole file again
-    last, end = NO_POSITION, begin
+    last, end, log_end = NO_POSITION, begin, store.max_physical_offset
     for position in log.positions(begin, log.sound_end(begin)):
         if _is_lost(log, position, log_end):
             break
         last, end = position, position + TIMER_UNIT_BYTES
+    if last != NO_POSITION and _is_torn(log, last, store):
+        last, end = NO_POSITION, last
     while last == NO_POSITION and end > log.begin:
         if _is_lost(log, end - TIMER_UNIT_BYTES, log_end):
             end -= TIMER_UNIT_BYTES
@@ -164,7 +166,16 @@ def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, log_end: int, read_tim
 def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:
     """Whether a unit cannot be read, or its message is not in the CommitLog."""
     unit = log.read(position)
-    return unit is None or unit.physical_offset + unit.size > log_end
+    return unit is None or unit.size < RECORD_HEAD_BYTES or unit.physical_offset + unit.size > log_end
+
+
+def _is_torn(log: TimerLog, position: int, store: MessageStore) -> bool:
+    """Whether the log's last unit was written in part, as it names another size than its record has."""
+    unit = log.read(position)
+    if unit is None or unit.physical_offset < store.min_physical_offset:
+        return unit is None
+    record = store.record(unit.physical_offset)
+    return record is None or len(record) != unit.size
 
 
 def _relink(wheel: TimerWheel, log: TimerLog, end: int) -> None:

@@ -226,7 +226,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _look(self) -> _Log:
         from rmq_formats.scan.splits import frozen_end  # noqa: PLC0415
-        from rmq_formats.storage.segments import commitlog_segments, open_storage  # noqa: PLC0415
+        from rmq_formats.storage.commitlog import commitlog_segments  # noqa: PLC0415
+        from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
         storage, root = open_storage(self._options.path)
         segments = commitlog_segments(storage, root)

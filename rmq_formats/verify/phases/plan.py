@@ -27,8 +27,9 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.queue_files import queue_directories
-from rmq_formats.storage.segments import Entry, Segment, Storage, log_directories, opened, read_range
+from rmq_formats.storage.segments import Entry, Segment, Storage, opened, read_range
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind

@@ -210,3 +210,29 @@ def test_units_that_a_failed_flush_left_in_memory_alone_are_written_again(tmp_pa
     assert unit is not None
     assert (unit.physical_offset, unit.due_ms) == (message.physical_offset, NOW_MS + 5000)
     left.close()
+
+
+@pytest.mark.parametrize("cut", range(TIMER_UNIT_BYTES))
+def test_a_unit_that_was_written_in_part_is_not_taken_for_one(tmp_path: Path, cut: int) -> None:
+    """A full disk may take the first bytes of a unit; what it lacks of offset and size would name other messages."""
+    store = opened(config_of(tmp_path))
+    put(store)
+    first, second = put(store), put(store, body=bytes(400))
+    config = TimerConfig(root=str(tmp_path), file_bytes=FILE_BYTES)
+    timers = open_timers(config, store, NOW_MS)
+    for message in (first, second):
+        timers.add(NOW_MS + 5000, message.physical_offset, message.size, 0, NOW_MS, recalls=False)
+    timers.log.write()
+    timers.close()
+    with Path(config.log_path, f"{0:020d}").open("r+b") as file:
+        whole = file.read(2 * TIMER_UNIT_BYTES)
+        file.seek(TIMER_UNIT_BYTES + cut)
+        file.write(bytes(TIMER_UNIT_BYTES - cut))
+        file.seek(0)
+        is_cut = file.read(2 * TIMER_UNIT_BYTES) != whole
+    again = open_timers(config, store, NOW_MS)
+    assert again.log.end == TIMER_UNIT_BYTES * (1 if is_cut else 2)
+    assert again.taken == {first.physical_offset} | (set() if is_cut else {second.physical_offset})
+    assert again.wheel.count(NOW_MS + 5000) == (1 if is_cut else 2)
+    again.close()
+    assert store.shutdown()
