@@ -10,9 +10,12 @@ PYTEST_WORKERS ?= 3 # of two processors: one has the Spark session, the others w
 # Commands that tests start load what was compiled before them.
 export PYTHONDONTWRITEBYTECODE =
 
-# Tests keep their stores in memory where there is room: what they force to a disk takes most of their time. A kill is the
-# same there, and losses of power are simulated. On the disk: make test TEST_DIR=/tmp
-TEST_DIR ?= $(shell test "$$(df -BG --output=avail /dev/shm 2>/dev/null | tr -dc '0-9\n' | tail -n 1)" -ge 12 2>/dev/null && echo /dev/shm)
+# Tests keep their stores in memory where 18 GiB of it are free (5 for stores, 8 for processes, and some to spare): what
+# they force to a disk takes most of their time. A kill is the same there, and losses of power are simulated. What others
+# left in /dev/shm counts: memory that runs out ends Spark's JVM, and a hundred tests with it. On the disk:
+# make test TEST_DIR=/tmp
+FREE_MEMORY_GIB = $(shell awk '/^MemAvailable/ {print int($$2 / 1048576)}' /proc/meminfo 2>/dev/null || echo 0)
+TEST_DIR ?= $(shell test -d /dev/shm && test "0$(FREE_MEMORY_GIB)" -ge 18 && echo /dev/shm)
 PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 
 .PHONY: help install demo test check test-one test-matrix torture lab lint bench format clean
