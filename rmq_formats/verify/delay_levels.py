@@ -26,7 +26,7 @@ _MAX_LEVELS: Final = 1000
 def told_delay_levels(
     storage: Storage, root: str, segments: Sequence[Segment], default: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Infer the levels, in ms: the default ones, unless most queues of delayed messages agree on others."""
+    """Infer the levels, in ms: the default ones, unless half the queues of delayed messages agree on others."""
     told: dict[int, tuple[int, int]] = {}
     for queue_id in _queue_ids(storage, root):
         delays = Counter(_delays(storage, root, segments, queue_id))
@@ -34,7 +34,7 @@ def told_delay_levels(
             told[queue_id] = delays.most_common(1)[0]
     other = {level: delay for level, (delay, _) in told.items() if level >= len(default) or default[level] != delay}
     units = sum(told[level][1] for level in other)
-    if 2 * len(other) <= len(told) or units < 2:
+    if 2 * len(other) < len(told) or units < 2:  # the first levels of many are the default ones
         return default
     levels = [*default, *([default[-1]] * (max(other) + 1 - len(default)))]
     for level, delay in other.items():

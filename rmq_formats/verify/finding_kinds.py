@@ -64,7 +64,11 @@ LOG_CLOCK: Final = Kind(
     "commitlog.clock", _WARNING,
     "the broker's clock went back by a second or more; queries by time may miss messages from here on",
 )  # fmt: skip
-LOG_CLOCK_STEP: Final = Kind("commitlog.clock_step", _INFO, "the broker's clock was set back by less than a second")
+LOG_CLOCK_STEP: Final = Kind(
+    "commitlog.clock_step", _INFO,
+    "the broker's clock was set back by less than a second, or a DLedger broker stored messages in another order than "
+    "it stamped them",
+)  # fmt: skip
 QUEUE_OFFSET_REPEATED: Final = Kind(
     "commitlog.queue_offset.repeated",
     _WARNING,
@@ -80,6 +84,36 @@ QUEUE_OFFSET_GAP: Final = Kind(
     _WARNING,
     "no record claims these places in the queue; a rebuild fills them with pre-blank units, which consumers skip",
 )
+
+# --- DLedger: headers of entries, its index, its state ----------------------------------
+_FROM_MEMBER = "from another member of the group"
+ENTRY_HEADER: Final = Kind(
+    "dledger.entry.header", _ERROR,
+    "a broker of the group takes such a header for the end of its log; the record behind it is sound: restore the file "
+    f"{_FROM_MEMBER}, or take the records out with rmq convert",
+)  # fmt: skip
+ENTRY_ORDER: Final = Kind(
+    "dledger.entry.order", _ERROR,
+    f"entries are missing here, or those of another log follow; restore the file {_FROM_MEMBER}",
+)  # fmt: skip
+ENTRY_UNIT: Final = Kind(
+    "dledger.index.unit", _WARNING,
+    "members that are behind cannot be sent these entries; a broker that starts writes the units of its last three "
+    f"files anew: for others restore the index file {_FROM_MEMBER}",
+)  # fmt: skip
+ENTRY_UNIT_SURPLUS: Final = Kind(
+    "dledger.index.surplus", _WARNING,
+    "the index has units of entries that the log does not, as after a crash that lost the log's last pages; restore "
+    f"the file {_FROM_MEMBER}",
+)  # fmt: skip
+DLEDGER_CHECKPOINT: Final = Kind(
+    "dledger.checkpoint", _WARNING,
+    f"it speaks of entries that the log does not have, or does not parse; restore the files {_FROM_MEMBER}",
+)  # fmt: skip
+DLEDGER_TERM: Final = Kind(
+    "dledger.currterm", _WARNING,
+    "it is behind the term of the last entry, or does not parse: the member could vote twice in one term; restore it",
+)  # fmt: skip
 
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = Kind(

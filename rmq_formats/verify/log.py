@@ -17,7 +17,9 @@ from rmq_formats.kernels import verify as kernel
 from rmq_formats.kernels.crc import crc32
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.storage.range_reader import RangeReader
+from rmq_formats.storage.segments import Storage
 from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.entries import EntryCheck, EntrySpan
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.timestamps import TimeCheck
 
@@ -52,7 +54,8 @@ class LogCheck:
             findings: added to.
         """
         self.findings = findings
-        self.times = TimeCheck()
+        self.times = TimeCheck(loose=head_bytes > 0)  # DLedger's broker stamps a message before it takes the lock
+        self._entries = EntryCheck(path, findings) if head_bytes else None
         self.damages: list[Damage] = []
         self.open_damage: Damage | None = None
         self.blank_at: int | None = None
@@ -71,17 +74,25 @@ class LogCheck:
             self._close_damage()
             self.damages.append(damage)
             self.open_damage = damage
+            if self._entries is not None:
+                self._entries.add_damage()
         if batch.blank_at is not None:
             self._close_damage()
             self.blank_at = batch.blank_at
         if len(batch.frames):
             self._close_damage()
+            if self._entries is not None:
+                self._entries.add(batch)
             self._add_frames(batch)
 
     def finish(self, *, is_end: bool) -> None:
         """Finish the split; ``is_end`` says that its segment has nothing behind it."""
         if not is_end:
             self._close_damage()
+
+    def finish_entries(self, storage: Storage) -> EntrySpan | None:
+        """Compare DLedger's index with the entries of the split; None where the segment has no entries."""
+        return None if self._entries is None else self._entries.finish(storage)
 
     def _add_frames(self, batch: FrameBatch) -> None:
         frames, summary = batch.frames, self._summary

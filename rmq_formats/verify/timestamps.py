@@ -35,13 +35,17 @@ class TimeCheck:
 
     The first and the last record are left to ``seam_findings``, which knows their neighbours.
 
+    Args:
+        loose: whether records may stand in another order than they were stamped, by less than ``CLOCK_STEP_MS``.
+
     Attributes:
         head: the first few records.
         tail: the last few.
         latest_ms: the latest store timestamp; -1 if there was none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, loose: bool = False) -> None:
+        self.loose = loose
         self.head: list[Moment] = []
         self.tail: list[Moment] = []
         self.latest_ms = -1
@@ -78,7 +82,8 @@ class TimeCheck:
             begin = max(1, len(before) - 1)
             for number in (np.flatnonzero(times[begin:-1] < times[begin - 1 : -2]) + begin).tolist():
                 low = max(0, number - 2)
-                yield _judge(_moments(0, offsets, times, slice(low, number + 2)), number - low)
+                near = _moments(0, offsets, times, slice(low, number + 2))
+                yield _judge(near, number - low, loose=self.loose)
 
 
 def _moments(
@@ -92,18 +97,24 @@ def _falls(moments: Sequence[Moment]) -> bool:
     return len(moments) > 1 and moments[-1].timestamp_ms < moments[-2].timestamp_ms
 
 
-def seam_findings(before: Sequence[Moment], after: Sequence[Moment]) -> Iterator[Finding]:
+def seam_findings(before: Sequence[Moment], after: Sequence[Moment], *, loose: bool = False) -> Iterator[Finding]:
     """Check the seam between two runs of records, which ``TimeCheck`` left open."""
     near = [*before, *after]
     for at in (len(before) - 1, len(before)):
         if 0 < at < len(near) and near[at].timestamp_ms < near[at - 1].timestamp_ms:
             low = max(0, at - 2)
-            yield _judge(near[low : at + 2], at - low)
+            yield _judge(near[low : at + 2], at - low, loose=loose)
 
 
-def _judge(near: Sequence[Moment], at: int) -> Finding:
+def _judge(near: Sequence[Moment], at: int, *, loose: bool) -> Finding:
     """Classify a timestamp below the one before it, by those around the two."""
     (before_offset, before_ms), (offset, ms) = near[at - 1], near[at]
+    if loose and before_ms - ms < CLOCK_STEP_MS:
+        detail = f"{before_ms - ms} ms earlier than the record before it"
+        return Finding(
+            finding_kinds.LOG_CLOCK_STEP, detail, physical_offset=offset, expected=f"at least {before_ms}",
+            actual=str(ms),
+        )  # fmt: skip
     comes_back = at + 1 < len(near) and near[at + 1].timestamp_ms >= before_ms
     if comes_back:
         return Finding(

@@ -18,6 +18,8 @@ from rmq_formats.tasks import spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.entries import EntrySpan
+from rmq_formats.verify.entries import seam_findings as entry_seam_findings
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.log import LogCheck
 from rmq_formats.verify.timestamps import Moment, pack_moments, seam_findings, unpack_moments
@@ -50,6 +52,7 @@ class SplitCheck:
         failed: the split could not be read to its end.
         light_topics: whose messages were put into light queues (LMQ) too.
         batch_topics: that have inner batches, and so a BatchConsumeQueue.
+        entries: those of DLedger; None in a segment of ``commitlog``.
         findings: what is wrong; None if nothing is. A driver holds a million results at once.
     """
 
@@ -73,6 +76,7 @@ class SplitCheck:
     failed: bool
     light_topics: tuple[str, ...]
     batch_topics: tuple[str, ...]
+    entries: EntrySpan | None
     findings: FindingList | None
 
 
@@ -91,7 +95,7 @@ def check_split(
     findings = FindingList()
     dispatcher = Dispatcher(sizes.delay_levels_ms, split.size_bytes, tags_from=sizes.tags_from)
     start = split.file_offset + (split.start if begin is None else begin)
-    first, end, last, failed, check = -1, start, -1, False, None
+    first, end, last, failed, check, entries = -1, start, -1, False, None, None
     storage, path = open_storage(split.path)
     try:
         with opened(storage, path) as file:
@@ -104,6 +108,7 @@ def check_split(
                 if len(batch.frames):
                     last = batch.physical_offset + int(batch.frames[-1, 0])
             check.finish(is_end=end >= split.file_offset + split.data_end)
+            entries = check.finish_entries(storage)
             open_finding = check.stretch_finding(check.open_damage) if check.open_damage else None
     except (RmqError, OSError) as error:
         failed, open_finding = True, None
@@ -143,6 +148,7 @@ def check_split(
         failed=failed,
         light_topics=dispatcher.marked_topics(dispatch_kernel.MARK_LIGHT),
         batch_topics=dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
+        entries=entries,
         findings=findings if findings.counts else None,
     )
 
@@ -209,7 +215,7 @@ def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     tail: Sequence[Moment] = ()
     for check in with_data:
         if check.head:
-            found = seam_findings(tail, unpack_moments(check.head))
+            found = seam_findings(tail, unpack_moments(check.head), loose=check.split.head_bytes > 0)
             yield from (replace(finding, path=check.split.path) for finding in found)
             tail = unpack_moments(check.tail)
     yield from (replace(finding, path=with_data[-1].split.path) for finding in seam_findings(tail, ()) if with_data)
@@ -217,6 +223,22 @@ def log_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
     for own in files:
         yield from _end_findings(own, is_last=own is files[-1])
     yield from _hole_findings(checks)
+    yield from _entry_findings(checks)
+
+
+def _entry_findings(checks: Sequence[SplitCheck]) -> Iterator[Finding]:
+    """Check that the entries of each split go on where those of the split before end."""
+    before: EntrySpan | None = None
+    is_damaged = False
+    for check in checks:
+        after = check.entries
+        if after is None or after.first_index < 0:
+            is_damaged |= check.split.head_bytes > 0 and (check.damage_count > 0 or check.failed)
+            continue
+        if before is not None:
+            after_damage = is_damaged or after.begins_after_damage
+            yield from entry_seam_findings(before, after, check.split.path, after_damage=after_damage)
+        before, is_damaged = after, check.failed or check.open_damage is not None
 
 
 def _end_findings(checks: Sequence[SplitCheck], *, is_last: bool) -> Iterator[Finding]:
