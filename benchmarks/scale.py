@@ -13,7 +13,8 @@ from benchmarks.measure import Figure
 from benchmarks.simulated_store import SimulatedStore
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import Query
-from rmq_formats.rebuild.job import options_from_arguments, rebuild_steps
+from rmq_formats.rebuild.job import rebuild_steps
+from rmq_formats.rebuild.options import options_from_arguments
 from rmq_formats.rebuild.tasks import scan_split
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.runner import ProcessRunner

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 from rmq_formats.read.stores import find_stores
-from rmq_formats.rebuild.job import check_rebuild, options_from_arguments, rebuild_store
+from rmq_formats.rebuild.job import check_rebuild, rebuild_store
+from rmq_formats.rebuild.options import RebuildOptions, options_from_arguments
 from rmq_formats.rebuild.several import rebuild_stores
-from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.spark.job import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
@@ -37,6 +37,12 @@ def parser() -> JobParser:
     job.add_argument(
         "--consumequeue-ext-file-bytes", type=int, help="of ConsumeQueueExt; default: as in the store, 0 is none"
     )
+    job.add_argument(
+        "--batchconsumequeue-file-bytes",
+        type=int,
+        metavar="BYTES",
+        help="of BatchConsumeQueue; default: as in the store",
+    )
     job.add_argument("--index-slots", type=int, default=INDEX_SLOTS, help="maxHashSlotNum")
     job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES, help="maxIndexNum")
     job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
@@ -54,6 +60,7 @@ def options(given: argparse.Namespace, store: str) -> RebuildOptions:
     return options_from_arguments(
         given.what, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes, given.index_slots,
         given.index_entries, delay_levels_ms(given.delay_levels), store, live_topics_of, given.index_tags,
+        given.batchconsumequeue_file_bytes,
     )  # fmt: skip
 
 

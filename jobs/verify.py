@@ -50,6 +50,7 @@ def parser() -> JobParser:
         ("--commitlog-file-bytes", "mappedFileSizeCommitLog"),
         ("--consumequeue-file-bytes", "mappedFileSizeConsumeQueue"),
         ("--consumequeue-ext-file-bytes", "mappedFileSizeConsumeQueueExt, 0 is none"),
+        ("--batchconsumequeue-file-bytes", "mapperFileSizeBatchConsumeQueue"),
         ("--index-slots", "maxHashSlotNum"),
         ("--index-entries", "maxIndexNum"),
     ):
@@ -65,6 +66,7 @@ def options(given: argparse.Namespace) -> VerifyOptions:
         given.commitlog_file_bytes, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes,
         given.index_slots, given.index_entries,
         None if given.delay_levels is None else delay_levels_ms(given.delay_levels), parse_index_tags(given.index_tags),
+        given.batchconsumequeue_file_bytes,
     )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ class GoldenSettings:
     append_crc_property: bool = False
     ext_file_bytes: int | None = None
     tags_from: int = NO_TAGS
+    batch_file_bytes: int = 920
 
 
 _BROKER = GoldenSettings(1048576, 2000, 500, 2000, MIXED_DELAY_LEVELS)

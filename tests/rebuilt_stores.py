@@ -13,8 +13,8 @@ from rmq_formats.codecs.paths import is_safe_topic, parse_segment_name
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, StoredMessage
 from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.report import RebuildReport
-from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner, Runner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.commitlog_walk_oracle import Frame, walk
@@ -46,6 +46,7 @@ def golden_options(settings: GoldenSettings) -> RebuildOptions:
         StoreSizes(
             1 << 30, settings.consumequeue_file_bytes, settings.ext_file_bytes or 0, settings.index_slots,
             settings.index_entries, delay_levels_ms(settings.delay_levels), settings.tags_from,
+            settings.batch_file_bytes,
         ),
     )  # fmt: skip
 
@@ -66,7 +67,7 @@ class Built:
 
 def built(root: Path) -> Built:
     """What stands in a directory."""
-    names = ("consumequeue", "consumequeue_ext")
+    names = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
     queues = {f"{name}/{path}": data for name in names for path, data in tree(root / name).items()}
     index = tree(root / "index")
     return Built(queues, [index[name] for name in sorted(index)])

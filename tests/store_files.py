@@ -7,7 +7,7 @@ from typing import Any
 
 from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK
 from rmq_formats.codecs.record import MessageToStore, encode_record
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from tests.consumequeue_oracle import goes_to_consumequeue
 
 

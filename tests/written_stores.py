@@ -11,7 +11,7 @@ from rmq_formats import Store
 from rmq_formats.arrow.schema import COMMITLOG
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.kernels.encode.rows import CRC_AS_GIVEN
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write

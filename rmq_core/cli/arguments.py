@@ -34,6 +34,9 @@ AnyPath = Annotated[
 ConsumeQueueExtFileBytes = Annotated[
     int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueueExt, 0 is none; {_AS_IN_STORE}.")
 ]
+BatchConsumeQueueFileBytes = Annotated[
+    int | None, typer.Option(metavar="BYTES", help=f"mapperFileSizeBatchConsumeQueue; {_AS_IN_STORE}.")
+]
 IndexTags = Annotated[
     str | None,
     typer.Option(metavar="auto|yes|no", help="Whether TAGS are indexed, as since 5.4; auto asks the store."),
@@ -47,6 +50,7 @@ _SIZES: Final[dict[str, Any]] = {
         int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueue; {_AS_IN_STORE}.")
     ],
     "consumequeue_ext_file_bytes": ConsumeQueueExtFileBytes,
+    "batchconsumequeue_file_bytes": BatchConsumeQueueFileBytes,
     "index_slots": Annotated[int | None, typer.Option(metavar="N", help=f"maxHashSlotNum; {_AS_IN_STORE}.")],
     "index_entries": Annotated[int | None, typer.Option(metavar="N", help=f"maxIndexNum; {_AS_IN_STORE}.")],
     "delay_levels": Annotated[

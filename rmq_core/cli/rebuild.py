@@ -4,11 +4,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson, ConsumeQueueExtFileBytes, IndexTags, Report, StorePaths, Workers, several
+from rmq_core.cli.arguments import (
+    AsOneJson,
+    BatchConsumeQueueFileBytes,
+    ConsumeQueueExtFileBytes,
+    IndexTags,
+    Report,
+    StorePaths,
+    Workers,
+    several,
+)
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 if TYPE_CHECKING:
-    from rmq_formats.rebuild.tasks import RebuildOptions
+    from rmq_formats.rebuild.options import RebuildOptions
 
 
 def rebuild(
@@ -19,6 +28,7 @@ def rebuild(
         int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
     ] = CONSUMEQUEUE_FILE_BYTES,
     consumequeue_ext_file_bytes: ConsumeQueueExtFileBytes = None,
+    batchconsumequeue_file_bytes: BatchConsumeQueueFileBytes = None,
     index_slots: Annotated[int, typer.Option(metavar="N", help="maxHashSlotNum.")] = INDEX_SLOTS,
     index_entries: Annotated[int, typer.Option(metavar="N", help="maxIndexNum.")] = INDEX_ENTRIES,
     delay_levels: Annotated[str, typer.Option(metavar="LEVELS", help="messageDelayLevel.")] = DEFAULT_DELAY_LEVELS,
@@ -40,13 +50,13 @@ def rebuild(
     """
     from rmq_core.cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
-    from rmq_formats.rebuild.job import options_from_arguments  # noqa: PLC0415
+    from rmq_formats.rebuild.options import options_from_arguments  # noqa: PLC0415
 
     def options_of(store: str) -> "RebuildOptions":
         live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
         return options_from_arguments(
             what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-            delay_levels_ms(delay_levels), store, live_topics_of, index_tags or "auto",
+            delay_levels_ms(delay_levels), store, live_topics_of, index_tags or "auto", batchconsumequeue_file_bytes,
         )  # fmt: skip
 
     given = several(stores)

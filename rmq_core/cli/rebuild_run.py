@@ -15,9 +15,9 @@ from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_formats.errors import OptionError
 from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.several import OptionsOf, rebuild_stores
-from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 
 LISTED: Final = 50  # findings in the table: the report has more

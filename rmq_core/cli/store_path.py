@@ -12,6 +12,7 @@ from struct import unpack_from
 from typing import Final
 
 from rmq_formats.codecs import dledger, paths
+from rmq_formats.codecs.batch_consumequeue import holds_batch_units
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import (
@@ -33,7 +34,6 @@ from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
 from rmq_formats.storage.store_variants import (
     ROCKSDB_SIGN,
-    holds_batch_units,
     holds_rocksdb_table,
 )
 

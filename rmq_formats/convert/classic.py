@@ -21,7 +21,7 @@ from rmq_formats.errors import StoreLayoutError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage import store_variants

@@ -28,7 +28,8 @@ UNIQ_KEY: Final = 2
 DELAY: Final = 3
 LIGHT_OFFSETS: Final = 4  # INNER_MULTI_QUEUE_OFFSET: places in light queues (LMQ)
 INNER_BASE: Final = 5  # of an inner batch: the queue offset of its first message
-PROPERTY_ROWS: Final = 6
+INNER_NUM: Final = 6  # of an inner batch: its messages
+PROPERTY_ROWS: Final = 7
 
 _TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
@@ -37,6 +38,7 @@ _UNIQ_WORD = int.from_bytes(b"UNIQ", "big", signed=True)
 _KEY_WORD = int.from_bytes(b"_KEY", "big", signed=True)
 _INNE_WORD = int.from_bytes(b"INNE", "big", signed=True)
 _INNER_BASE = np.frombuffer(b"INNER_BASE", dtype=np.uint8)
+_INNER_NUM = np.frombuffer(b"INNER_NUM", dtype=np.uint8)
 _LIGHT_OFFSETS = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", dtype=np.uint8)
 _POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(17)], dtype=np.uint32)
 REPLACEMENT: Final = 0xFFFD
@@ -164,13 +166,15 @@ def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
             row, name_bytes = LIGHT_OFFSETS, np.int64(len(_LIGHT_OFFSETS))
         elif _begins_with(data, entry, end, _INNER_BASE):
             row, name_bytes = INNER_BASE, np.int64(len(_INNER_BASE))
+        elif _begins_with(data, entry, end, _INNER_NUM):
+            row, name_bytes = INNER_NUM, np.int64(len(_INNER_NUM))
     if row >= 0 and data[entry + name_bytes] == 1:
         found[row, 0], found[row, 1] = entry + name_bytes + 1, end - entry - name_bytes - 1
 
 
 @njit("void(uint8[::1], int64, int64, int64[:, ::1])", **INLINED)
 def find_properties(data: Any, start: int, stop: int, found: Any) -> None:
-    """Find TAGS, KEYS, UNIQ_KEY, DELAY and places in light queues in a property block; of several, the last counts.
+    """Find the properties named above in a property block; of several of one name, the last counts.
 
     An entry is ``name 0x01 value 0x02``, the last 0x02 may be missing; one with an empty name or value
     counts as absent. The ends come out of bit masks of 32 bytes, or 16 near the end of the array.
@@ -220,3 +224,17 @@ def parse_decimal(data: Any, start: int, byte_count: int) -> int:
             return -1
         value = value * 10 + digit
     return value if value <= 0x7FFFFFFF else -1
+
+
+@njit("int64(uint8[::1], int64, int64)", **INLINED)
+def parse_long(data: Any, start: int, byte_count: int) -> int:
+    """Parse a number of at most 18 digits; -1 where the text is none, negative or longer: no queue offset is."""
+    if not 1 <= byte_count <= 18:
+        return -1
+    value = 0
+    for at in range(start, start + byte_count):
+        digit = np.int64(data[at]) - 48
+        if digit < 0 or digit > 9:
+            return -1
+        value = value * 10 + digit
+    return value

@@ -7,28 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Final
 
-from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs.index import AUTO, parse_index_tags
-from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs import paths
 from rmq_formats.errors import (
-    OptionError,
     StoreLayoutError,
-    StoreNotFoundError,
-    StoreSizeError,
     told_as_store_errors,
 )
-from rmq_formats.read.index_tags import find_index_tags
+from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.rebuild import tasks
+from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_formats.rebuild.report import RebuildReport
-from rmq_formats.rebuild.tasks import IndexTask, RebuildOptions, ScanResult, WriteResult
+from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments, log_directories
-from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
@@ -36,7 +31,6 @@ from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.segment_ends import find_ends, known_ends
 from rmq_formats.tasks.store_lock import store_lock
-from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 from rmq_formats.verify import finding_kinds
@@ -104,6 +98,8 @@ def rebuild_steps(
     """
     clock = _Clock()
     storage, root = open_storage(store)
+    if options.consumequeue:
+        options = replace(options, batch_topics=store_variants.recognise(storage, root).batch_topics)
     segments = check_rebuild(store, out, options)
     found = segment_findings(segments)
     for directory, _ in log_directories(storage, root):
@@ -119,7 +115,8 @@ def rebuild_steps(
         _prepare(area, segments, splits, options)
         clock.mark("plan")
         scans = yield from _scan(splits, options, area, on_progress)
-        _refuse_marked(scans, root, options)
+        options = _with_batch_topics(scans, storage, root, options)
+        refuse_unknown(*open_storage(area.target), _directories(options))
         clock.mark("scan")
         written = yield from _write(scans, splits, options, area, on_progress)
         _note_written(area, written)
@@ -140,12 +137,17 @@ def _removed_if_refused(area: WorkArea) -> Iterator[None]:
         raise
 
 
-def _refuse_marked(scans: Sequence[ScanResult], root: str, options: RebuildOptions) -> None:
-    """Refuse records that have units in queues of other layouts, whose directories may be lost."""
-    if options.consumequeue:
-        light = [topic for scan in scans for topic in scan.light_topics]
-        batch = [topic for scan in scans for topic in scan.batch_topics]
-        store_variants.refuse(store_variants.marked_records(root, light, batch))
+def _with_batch_topics(
+    scans: Sequence[ScanResult], storage: Storage, root: str, options: RebuildOptions
+) -> RebuildOptions:
+    """Add the topics whose records tell of batch queues; refuse those of light queues."""
+    if not options.consumequeue:
+        return options
+    light = [topic for scan in scans for topic in scan.light_topics]
+    batch = frozenset(topic for scan in scans for topic in scan.batch_topics)
+    untold = batch if not options.batch_topics and stored_topics(storage, root) is None else ()
+    store_variants.refuse(store_variants.marked_records(root, light, sorted(untold)))
+    return replace(options, batch_topics=options.batch_topics | batch)
 
 
 def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[Segment]:
@@ -164,7 +166,7 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
         _refuse_variants(target_storage, target, options)
     refuse_unknown(target_storage, target, _directories(options))
     if area.is_at(root):
-        _check_existing_sizes(storage, root, options)
+        check_existing_sizes(storage, root, options)
     if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
         with store_lock(area.target):
             pass
@@ -177,91 +179,6 @@ def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> No
         store_variants.refuse(store_variants.no_queue_rebuild(store_variants.recognise(storage, root)))
 
 
-def options_from_arguments(
-    what: str,
-    consumequeue_file_bytes: int,
-    consumequeue_ext_file_bytes: int | None,
-    index_slots: int,
-    index_entries: int,
-    delay_levels_ms: tuple[int, ...],
-    store: str,
-    live_topics_of: str | None,
-    index_tags: str = AUTO,
-) -> RebuildOptions:
-    """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
-
-    Args:
-        what: ``all``, ``consumequeue`` or ``index``.
-        consumequeue_file_bytes: size of a ConsumeQueue file.
-        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file; 0 is none; None is that of the files
-            that the store has, so that a store of a broker with ``enableConsumeQueueExt`` keeps it.
-        index_slots: slots of an IndexFile.
-        index_entries: entries of an IndexFile.
-        delay_levels_ms: delay of each level.
-        store: the store, to look for ConsumeQueueExt.
-        live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
-        index_tags: ``yes`` indexes TAGS, as brokers from 5.4 on do, ``no`` does not; ``auto`` asks the store.
-
-    Raises:
-        OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read.
-        StoreLayoutError: there is no ``topics.json``, and the store has its topics in RocksDB.
-    """
-    if what not in {"all", "consumequeue", "index"}:
-        raise OptionError(f"--what {what}: give all, consumequeue or index")
-    live_topics = None
-    if live_topics_of is not None:
-        storage, path = open_storage(live_topics_of)
-        if not storage.exists(path):  # it may be in RocksDB, in the store
-            store_variants.refuse(store_variants.no_topic_configs(store_variants.recognise(*open_storage(store))))
-        try:
-            live_topics = frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
-        except StoreNotFoundError as error:
-            raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
-    if consumequeue_ext_file_bytes is None:
-        consumequeue_ext_file_bytes = _existing_ext_file_bytes(*open_storage(store))
-    tags_from, told = parse_index_tags(index_tags), index_tags
-    if tags_from is None:
-        tags_from, told = find_index_tags(*open_storage(store))
-    sizes = StoreSizes(
-        consumequeue_file_bytes=consumequeue_file_bytes, consumequeue_ext_file_bytes=consumequeue_ext_file_bytes,
-        index_slots=index_slots, index_entries=index_entries, delay_levels_ms=delay_levels_ms, tags_from=tags_from,
-    )  # fmt: skip
-    return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics, told)
-
-
-def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
-    """Files of the first queue that has any: all queues of a broker have one size."""
-    queue = next(walk_queues(storage, directory), None)
-    return () if queue is None else queue.segments
-
-
-def _existing_ext_file_bytes(storage: Storage, root: str) -> int:
-    found = _queue_files(storage, paths.consumequeue_ext_dir(root))
-    return Counter(segment.size_bytes for segment in found).most_common(1)[0][0] if found else 0
-
-
-def _check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) -> None:
-    """Files of another size than the broker's setting would keep it from starting."""
-    sizes = options.sizes
-    queue = _queue_files(storage, paths.consumequeue_dir(root))
-    if options.consumequeue and queue:
-        size, _ = Counter(segment.size_bytes for segment in queue).most_common(1)[0]
-        if size != sizes.consumequeue_file_bytes and size > 0 and size % UNIT_BYTES == 0:
-            raise StoreSizeError(
-                f"{queue[0].path}: ConsumeQueue files here have {size} bytes, not "
-                f"{sizes.consumequeue_file_bytes}; give --consumequeue-file-bytes {size}, or --out another directory"
-            )
-    index_files = [entry for entry in storage.entries(paths.index_dir(root)) if paths.is_index_file_name(entry.name)]
-    if options.index and index_files:
-        size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
-        wanted = sizes.index_file_bytes
-        if size not in {0, wanted}:
-            raise StoreSizeError(
-                f"{paths.index_dir(root)}: IndexFiles here have {size} bytes, not the {wanted} of --index-slots "
-                f"{sizes.index_slots} and --index-entries {sizes.index_entries}"
-            )
-
-
 def _boot() -> str:
     """Return the machine's boot id. After a power loss files that were not flushed may be empty."""
     path = Path("/proc/sys/kernel/random/boot_id")
@@ -272,6 +189,7 @@ def _prepare(area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split
     """Create the work directory, or keep the one that a killed run of the same rebuild left."""
     given = asdict(options)
     given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
+    given["batch_topics"] = sorted(options.batch_topics)
     log = hashlib.sha256()
     for segment in segments:
         log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
@@ -290,6 +208,8 @@ def _directories(options: RebuildOptions) -> list[str]:
     names = ["consumequeue"] if options.consumequeue else []
     if options.consumequeue and options.sizes.consumequeue_ext_file_bytes:
         names.append("consumequeue_ext")
+    if options.batch_topics:
+        names.append("batchconsumequeue")
     return [*names, "index"] if options.index else names
 
 

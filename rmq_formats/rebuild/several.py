@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import BrokerStore, find_stores
 from rmq_formats.rebuild.job import rebuild_steps
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.report import RebuildReport
-from rmq_formats.rebuild.tasks import RebuildOptions
 from rmq_formats.storage.segments import split_query
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.together import Steps

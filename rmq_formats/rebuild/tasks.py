@@ -6,6 +6,7 @@ one. A task writes temporary files and renames them, so it can run twice, or die
 resumes from the tasks that are done.
 """
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,38 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.batch_consumequeue import batch_images
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.index import IndexBound, entry_position
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
-from rmq_formats.tasks import spill
-from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks import batch_queues, spill
 from rmq_formats.tasks.waves import MAX_REPORTED, Area, write_text
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildOptions:
-    """What to rebuild.
-
-    Attributes:
-        consumequeue: rebuild the queues.
-        index: rebuild the Index.
-        sizes: of the broker's files; that of the CommitLog's is not looked at.
-        live_topics: rebuild only these; None is all.
-        index_tags: in words, whether TAGS are indexed and why.
-    """
-
-    consumequeue: bool
-    index: bool
-    sizes: StoreSizes
-    live_topics: frozenset[str] | None = None
-    index_tags: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +164,7 @@ def scan_split(
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     if options.consumequeue:
         area.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
+        batch_queues.spill_batches(area, split.number, dispatcher.inner_batches())
     if options.index:
         area.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     reported = tuple((item.physical_offset, item.size, int(item.code)) for item in damages[:MAX_REPORTED])
@@ -227,6 +211,7 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
         for topic, queue_id, rows in spill.read_partition(area.path(f"spill/units-{number:06d}.arrow"), partition):
             if len(rows):
                 queues.setdefault((topic, queue_id), []).append(rows)
+    inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
     found: list[Finding] = []
     queue_count = file_count = unit_count = 0
     for (topic, queue_id), parts in sorted(queues.items()):
@@ -236,6 +221,11 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
                 Finding(finding_kinds.LOG_TOPIC, "topic is no directory name", None,
                         int(first[unit_kernel.PHYSICAL_OFFSET]), None, topic, queue_id)
             )  # fmt: skip
+            continue
+        if topic in options.batch_topics:
+            queue_count += 1
+            file_count += _write_batch_queue(topic, queue_id, np.concatenate(parts), inner_batches(), options, area)
+            unit_count += sum(map(len, parts))
             continue
         placement = derived_images.place_units(np.concatenate(parts))
         found += _queue_findings(topic, queue_id, placement)
@@ -264,6 +254,22 @@ def _write_queue(topic: str, queue_id: int, rows: derived_images.Rows, options: 
         _write_image(area, directory, start, units.data, options.sizes.consumequeue_file_bytes)
         file_count += 1
     return file_count
+
+
+def _write_batch_queue(
+    topic: str,
+    queue_id: int,
+    rows: derived_images.Rows,
+    batches: NDArray[np.int64],
+    options: RebuildOptions,
+    area: Area,
+) -> int:
+    file_bytes = options.sizes.batchconsumequeue_file_bytes
+    directory = paths.queue_dir(paths.batch_consumequeue_dir("new"), topic, queue_id)
+    images = list(batch_images(batch_queues.units_of(rows, batches), file_bytes))
+    for start, image in images:
+        _write_image(area, directory, start, image, file_bytes)
+    return len(images)
 
 
 def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> None:

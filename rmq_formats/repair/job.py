@@ -9,7 +9,7 @@ from pathlib import Path
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.repair import journal
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.repair.plan import RepairPlan, log_file_bytes, plan_repair

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.kernels import dispatch as kernel
+from rmq_formats.kernels.inner_batches import BATCH_COLUMNS, find_inner_batches
 from rmq_formats.scan.segment import FrameBatch
 
 _FIRST_QUEUES = 256
@@ -77,6 +78,7 @@ class Dispatcher(QueueTable):
         self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
         self._result = np.zeros(kernel.RESULT_COLUMNS, dtype=np.int64)
         self._result[kernel.LAST_OFFSET] = -1
+        self._batches: list[NDArray[np.int64]] = []
 
     @property
     def message_count(self) -> int:
@@ -110,6 +112,14 @@ class Dispatcher(QueueTable):
                 self._units = _grown(self._units)
             else:
                 self._keys = _grown(self._keys)
+        if result[kernel.MARKS] & kernel.MARK_BATCH:
+            batches = np.empty((len(batch.frames), BATCH_COLUMNS), dtype=np.int64)
+            count = find_inner_batches(batch.data, batch.physical_offset, batch.frames, batches)
+            self._batches.append(batches[:count].copy())
+
+    def inner_batches(self) -> NDArray[np.int64]:
+        """The inner batches dispatched, int64[n, BATCH_COLUMNS], in log order."""
+        return np.concatenate([np.empty((0, BATCH_COLUMNS), dtype=np.int64), *self._batches])
 
     def take(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the units and keys appended since the last call, in log order.

@@ -8,7 +8,6 @@ one question each, with a line that names the layout and what can be done, or No
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from struct import Struct
 from typing import Final, Protocol
 
 from rmq_formats.codecs import config_json, paths
@@ -17,8 +16,6 @@ from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError
 
 ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
 _CONFIG_V1: Final = ("topics", "subscriptionGroups", "consumerOffsets")
-_BATCH_UNIT: Final = Struct(">qiqqqhii")  # 46 bytes
-BATCH_HEAD_BYTES: Final = 2 * _BATCH_UNIT.size
 _ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
 _CLASSIC_DIRECTORIES: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
@@ -194,23 +191,9 @@ def _read(tree: Tree, path: str) -> bytes:
         return b""
 
 
-def holds_batch_units(head: bytes) -> bool:
-    """Whether a file that begins so is a BatchConsumeQueue's: no ConsumeQueue has two units that read like this."""
-    if len(head) < BATCH_HEAD_BYTES:
-        return False
-    first, second = (_BATCH_UNIT.unpack_from(head, number * _BATCH_UNIT.size) for number in range(2))
-    return _is_batch_unit(first) and (not any(second) or (_is_batch_unit(second) and second[4] >= first[4] + first[5]))
-
-
 def holds_rocksdb_table(tail: bytes) -> bool:
     """Whether a file that ends so is a table of a RocksDB (``*.sst``)."""
     return tail.endswith(_ROCKSDB_TABLE_END)
-
-
-def _is_batch_unit(unit: tuple[int, ...]) -> bool:
-    physical_offset, size, _, store_ms, base, count, compacted, reserved = unit
-    is_written = physical_offset >= 0 and size > 0 and store_ms > 0 and base >= 0 and count > 0
-    return is_written and compacted == -1 and reserved == 0
 
 
 # --- what must not be done ------------------------------------------------------------------
@@ -237,7 +220,6 @@ def no_queue_rebuild(found: StoreVariants) -> str | None:
     for variant, reason in (
         (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB, which rmq does not write"),
         (Variant.LIGHT_QUEUES, "light queues (LMQ), which a rebuild would drop"),
-        (Variant.BATCH_QUEUES, "batch queues (BatchConsumeQueue), which a rebuild would write as plain queues"),
         (Variant.ROCKSDB_CONFIG, f"{_NO_ROCKSDB_CONFIG}: which topics have batch queues cannot be told"),
     ):
         if variant in found:
@@ -245,6 +227,14 @@ def no_queue_rebuild(found: StoreVariants) -> str | None:
     if found.unknown_queue_file is not None:
         return unknown_file(found.unknown_queue_file, "no topic's directory")
     return None
+
+
+def no_queue_write(found: StoreVariants) -> str | None:
+    """Why the files below ``consumequeue`` cannot be made out of units alone, as a sink gets them."""
+    if Variant.BATCH_QUEUES in found:
+        what = "batch queues (BatchConsumeQueue), which are made of the CommitLog alone"
+        return f"{found.places[Variant.BATCH_QUEUES]}: {what}; use rmq rebuild"
+    return no_queue_rebuild(found)
 
 
 def no_queue_read(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
@@ -319,13 +309,19 @@ def no_cut(found: StoreVariants) -> str | None:
 
 
 def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequence[str]) -> str | None:
-    """Why ConsumeQueue cannot be made out of records that were seen in the log."""
+    """Why ConsumeQueue cannot be made out of records that were seen in the log.
+
+    Args:
+        root: of the store.
+        light_topics: whose messages were put into light queues.
+        batch_topics: that have inner batches, where nothing tells which other topics have batch queues.
+    """
     if light_topics:
         what = f"messages of topic {min(light_topics)} were put into light queues (LMQ), which a rebuild would drop"
     elif batch_topics:
         what = (
-            f"topic {min(batch_topics)} has inner batches: its batch queues (BatchConsumeQueue) would be written as "
-            "plain queues"
+            f"topic {min(batch_topics)} has inner batches, and without config/topics.json nothing tells which other "
+            "topics have batch queues (BatchConsumeQueue)"
         )
     else:
         return None

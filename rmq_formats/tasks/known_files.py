@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.batch_consumequeue import BATCH_HEAD_BYTES, holds_batch_units
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Entry, Storage, opened, read_range
 
@@ -13,7 +14,8 @@ def refuse_unknown(storage: Storage, root: str, directories: Sequence[str]) -> N
     Args:
         storage: of the store.
         root: of the store.
-        directories: ``consumequeue``, ``consumequeue_ext``, ``index``, ``commitlog``; those that are not there pass.
+        directories: ``consumequeue``, ``consumequeue_ext``, ``batchconsumequeue``, ``index``, ``commitlog``; those that
+            are not there pass.
 
     Raises:
         StoreLayoutError: naming the file.
@@ -76,7 +78,7 @@ def _file_strays(
     if with_content and files and not files[0].is_directory:
         path = f"{directory}/{files[0].name}"
         with opened(storage, path) as open_file:
-            if store_variants.holds_batch_units(read_range(open_file, 0, store_variants.BATCH_HEAD_BYTES)):
+            if holds_batch_units(read_range(open_file, 0, BATCH_HEAD_BYTES)):
                 yield path, "a batch queue's file (BatchConsumeQueue)"
 
 

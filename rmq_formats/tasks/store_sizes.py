@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rmq_formats.codecs import consumequeue
+from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.codecs.layout import (
     COMMITLOG_FILE_BYTES,
@@ -32,6 +33,7 @@ class StoreSizes:
         delay_levels_ms: ``messageDelayLevel``.
         tags_from: physical offset of the first message whose TAGS are indexed; ALL_TAGS or NO_TAGS, but in a store
             that was upgraded to 5.4 or later.
+        batchconsumequeue_file_bytes: ``mapperFileSizeBatchConsumeQueue``.
     """
 
     commitlog_file_bytes: int = COMMITLOG_FILE_BYTES
@@ -41,6 +43,7 @@ class StoreSizes:
     index_entries: int = INDEX_ENTRIES
     delay_levels_ms: tuple[int, ...] = consumequeue.delay_levels_ms(DEFAULT_DELAY_LEVELS)
     tags_from: int = NO_TAGS
+    batchconsumequeue_file_bytes: int = BATCH_FILE_BYTES
 
     @property
     def index_file_bytes(self) -> int:
@@ -58,6 +61,11 @@ class StoreSizes:
             raise StoreSizeError(f"--commitlog-file-bytes {self.commitlog_file_bytes}: must be 1 or more")
         if size < UNIT_BYTES or size % UNIT_BYTES:
             raise StoreSizeError(f"--consumequeue-file-bytes {size}: must be a multiple of {UNIT_BYTES}")
+        batch_size = self.batchconsumequeue_file_bytes
+        if batch_size < BATCH_UNIT_BYTES or batch_size % BATCH_UNIT_BYTES:
+            raise StoreSizeError(
+                f"--batchconsumequeue-file-bytes {batch_size}: must be a multiple of {BATCH_UNIT_BYTES}"
+            )
         ext_size = self.consumequeue_ext_file_bytes
         if ext_size and ext_size < EXT_MIN_FILE_BYTES:
             raise StoreSizeError(f"--consumequeue-ext-file-bytes {ext_size}: no room for a unit")

@@ -30,6 +30,10 @@ class Area(Protocol):
         """Read a small text file."""
         ...
 
+    def read_bytes(self, name: str) -> bytes:
+        """Read a file whole."""
+        ...
+
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Write a file by a function that is given its path; a reader sees all of it or none."""
         ...

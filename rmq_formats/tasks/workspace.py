@@ -19,7 +19,7 @@ from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.object_workspace import ObjectArea
 from rmq_formats.tasks.publish import clear_work, finish_publishing, publish
 from rmq_formats.tasks.store_lock import directory_lock, store_lock
-from rmq_formats.tasks.waves import WORK_DIRECTORY, write_whole
+from rmq_formats.tasks.waves import WORK_DIRECTORY, Area, write_whole
 
 _MADE_AHEAD: Final = ("spill", "done", "part")
 
@@ -112,7 +112,7 @@ def work_area(target: str, directory: str = WORK_DIRECTORY) -> WorkArea:
     return LocalArea(root, directory)
 
 
-def write_longs(work: WorkArea, name: str, **arrays: NDArray[np.int64]) -> None:
+def write_longs(work: Area, name: str, **arrays: NDArray[np.int64]) -> None:
     """Write flat int64 arrays by their names.
 
     Not as numpy's own files: numpy parses their heads with ``ast``, which Python 3.11 may fail to do in two threads
@@ -126,7 +126,7 @@ def write_longs(work: WorkArea, name: str, **arrays: NDArray[np.int64]) -> None:
     work.write(name, write)
 
 
-def read_longs(work: WorkArea, name: str) -> dict[str, NDArray[np.int64]]:
+def read_longs(work: Area, name: str) -> dict[str, NDArray[np.int64]]:
     """Read what ``write_longs`` wrote."""
     found = msgspec.msgpack.decode(work.read_bytes(name), type=dict[str, bytes])
     return {key: np.frombuffer(image, dtype="<i8").copy() for key, image in found.items()}

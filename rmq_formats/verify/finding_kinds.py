@@ -204,6 +204,13 @@ PRE_BLANK: Final = Kind(
     _WARNING,
     f"the filler before the queue's first unit is not as it should be; {_REBUILD_QUEUE}",
 )
+BATCH_UNIT: Final = Kind(
+    "batchconsumequeue.unit", _ERROR, f"consumers get other messages, or a search by time misses it; {_REBUILD_QUEUE}"
+)
+QUEUE_OF_OTHER_KIND: Final = Kind(
+    "consumequeue.kind", _ERROR,
+    f"RocketMQ refuses a store where a topic has batch queues and plain ones; {_REBUILD_QUEUE}",
+)  # fmt: skip
 TOPIC_UNKNOWN: Final = Kind(
     "consumequeue.topic.unknown", _WARNING,
     "config/topics.json does not know the topic: it was deleted, and a rebuild brought it back, or the config was "

@@ -23,7 +23,7 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.kernels.encode import rows
 from rmq_formats.rebuild.job import check_rebuild, rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import LocalStorage, Segment, Storage, open_storage, opened, read_range
 from rmq_formats.tasks.known_files import refuse_unknown

@@ -25,7 +25,8 @@ from rmq_formats.errors import OptionError, StoreError, StoreSizeError, told_as_
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.rebuild import tasks
-from rmq_formats.rebuild.tasks import IndexTask, RebuildOptions, ScanResult
+from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.tasks import IndexTask, ScanResult
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.segments import LocalStorage, open_storage
@@ -93,7 +94,7 @@ def begin_derived(root: str, options: RebuildOptions, *, overwrite: bool) -> Der
 def _refuse_variants(root: str, options: RebuildOptions) -> None:
     storage = LocalStorage()
     if options.consumequeue:
-        store_variants.refuse(store_variants.no_queue_rebuild(store_variants.recognise(storage, root)))
+        store_variants.refuse(store_variants.no_queue_write(store_variants.recognise(storage, root)))
     refuse_unknown(storage, root, ["consumequeue" if options.consumequeue else "index"])
 
 

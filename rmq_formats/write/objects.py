@@ -22,7 +22,7 @@ import pyarrow as pa
 from rmq_formats.arrow.encode import EncodeOptions
 from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
 from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea
 from rmq_formats.tasks.runner import Runner

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from rmq_formats.codecs import layout
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
@@ -217,6 +218,22 @@ DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
         size=4,
         index=8,
         term=8,
+    ),
+    "batch_units": numbers(
+        lambda data, at: SimpleNamespace(
+            **{
+                name: int(np.frombuffer(data, BATCH_UNIT_DTYPE, 1, at)[name][0])
+                for name in BATCH_UNIT_DTYPE.names or ()
+            }
+        ),
+        physical_offset=8,
+        size=4,
+        tags_code=8,
+        store_timestamp=8,
+        base_offset=8,
+        batch_size=2,
+        compacted_offset=4,
+        reserved=4,
     ),
     "text": text_fields,
     "json": None,  # bytes only

@@ -25,6 +25,7 @@ from tests.docs.page_dumps import BLOCK, DECODERS, DOCS, DUMPS, PAGES, Dump, Gol
 from tests.index_oracle import build_index, find_key
 
 FILE_TYPES = [
+    "batchconsumequeue",
     "checkpoint",
     "commitlog",
     "config",

@@ -9,7 +9,7 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.interop import peer

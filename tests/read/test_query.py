@@ -25,7 +25,7 @@ from rmq_formats.read.query import AccessPath, Query, QueueBounds, ReadOptions, 
 from rmq_formats.read.ranges import CLOCK_SLACK_MS
 from rmq_formats.read.task import read_task
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage.segments import ArrowStorage, open_storage
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes

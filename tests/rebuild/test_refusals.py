@@ -14,7 +14,8 @@ import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreError, StoreLockedError, StoreNotFoundError, StoreSizeError
 from rmq_formats.rebuild import tasks
-from rmq_formats.rebuild.job import options_from_arguments, rebuild_store
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.options import options_from_arguments
 from rmq_formats.tasks.progress import Progress
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock

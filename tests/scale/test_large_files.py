@@ -10,7 +10,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import BLANK_BYTES, COMMITLOG_FILE_BYTES, MAGIC_BLANK, MAX_BODY_BYTES
 from rmq_formats.codecs.record import encode_record, record_bytes
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.repair.job import repair_store
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes

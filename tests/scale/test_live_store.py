@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.scan.splits import plan_splits
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import LocalStorage

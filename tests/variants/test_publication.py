@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.codecs.batch_consumequeue import holds_batch_units
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.spark.options import schemas
@@ -12,7 +13,6 @@ from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.storage.store_variants import (
     Variant,
     dledger_directories,
-    holds_batch_units,
     no_write,
     recognise,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreLayoutError
-from rmq_formats.rebuild.job import options_from_arguments
+from rmq_formats.rebuild.options import options_from_arguments
 from tests.cli.conftest import Rmq
 from tests.conftest import VARIANTS
 from tests.rebuilt_stores import Splits, built, golden_options, rebuild, small_store
@@ -18,7 +18,6 @@ from tests.variants.conftest import Untouched, refusal
 SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
 REFUSED = {  # a rebuild of the queues: words of the line
     "lmq": ("consumequeue/%LMQ%", "light queues (LMQ)", "--what index"),
-    "bcq": ("/batchconsumequeue:", "batch queues (BatchConsumeQueue)", "--what index"),
     "rocksdb_crash": ("consumequeue/CURRENT", "RocksDB", "--what index"),
     "rocksdb_lmq": ("consumequeue/CURRENT", "RocksDB", "--what index"),
 }
@@ -54,21 +53,19 @@ def test_what_rmq_makes_is_java_s(variant_name: str, golden: Variant, untouched:
         assert built(tmp_path) == expected
 
 
-@pytest.mark.parametrize("name", ["tiered", "compaction", "controller"])
+@pytest.mark.parametrize("name", ["tiered", "compaction", "controller", "bcq"])
 def test_a_rebuild_in_place_leaves_the_other_layouts_files(name: str, variant: Variant, golden: Variant) -> None:
     store = variant(name)
     before = tree(store)
     rebuild(store, None, golden_options(VARIANTS[name]))
     assert built(store) == built(golden(name) / "expected")
-    made = ("consumequeue/", "index/", "lock")
+    made = ("consumequeue/", "batchconsumequeue/", "index/", "lock")
     assert {path: data for path, data in tree(store).items() if not path.startswith(made)} == {
         path: data for path, data in before.items() if not path.startswith(made)
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("lmq", "light queues"), ("rocksdb_crash", "light queues"), ("bcq", "inner batches")]
-)
+@pytest.mark.parametrize(("name", "words"), [("lmq", "light queues"), ("rocksdb_crash", "light queues")])
 @pytest.mark.parametrize("splits", [1, 7])
 def test_a_log_alone_tells_by_its_records(
     name: str, words: str, splits: int, golden: Variant, untouched: Untouched, tmp_path: Path

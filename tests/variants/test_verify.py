@@ -18,7 +18,6 @@ from tests.variants.conftest import Untouched
 
 NOT_CHECKED = {  # codes, and words of one finding's detail
     "lmq": ({"consumequeue.not_checked"}, "light queues (LMQ)"),
-    "bcq": ({"consumequeue.not_checked"}, "BatchConsumeQueue"),
     "rocksdb_crash": ({"consumequeue.not_checked", "config.not_checked"}, "the ConsumeQueue is in RocksDB"),
     "rocksdb_lmq": ({"consumequeue.not_checked", "config.not_checked"}, "topics and consumer offsets are in RocksDB"),
     "tiered": ({"store.not_checked"}, "tiered storage"),
@@ -87,9 +86,9 @@ def test_batch_topics_without_their_config_are_told_by_their_records(variant: Va
     shutil.rmtree(store / "batchconsumequeue")
     for path in (store / "config").glob("topics.json*"):
         path.unlink()
-    report = verify(store)
-    assert "consumequeue.missing" not in {kind.code for kind, _ in report.kinds()}
-    assert "BatchConsumeQueue" in not_checked(report)["consumequeue.not_checked"]
+    missing = [item for item in verify(store).findings if item.kind.code == "consumequeue.missing"]
+    assert {item.topic for item in missing} == {"BatchOrders", "BatchClicks"}
+    assert not (store / "consumequeue" / "BatchOrders").exists()
 
 
 def test_lost_light_queues_are_told_by_their_records(variant: Variant) -> None:

@@ -13,7 +13,7 @@ from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.read.derived import plan_units, read_unit_ranges
 from rmq_formats.read.query import Query
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.write.derived import begin_derived, commit_derived, write_keys, write_units

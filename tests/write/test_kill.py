@@ -8,7 +8,7 @@ import pytest
 
 from jobs import import_delta
 from rmq_formats.errors import StoreError
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage.segments import WRITE_DIRECTORY
 from rmq_formats.tasks import publish
 from rmq_formats.tasks.publish import is_publishing

@@ -22,7 +22,7 @@ from rmq_formats.spark.options import values
 from rmq_formats.spark.options.read import GivenOptions
 
 if TYPE_CHECKING:
-    from rmq_formats.rebuild.tasks import RebuildOptions
+    from rmq_formats.rebuild.options import RebuildOptions
     from rmq_formats.write.commitlog import WriteOptions
 
 _CONSUMEQUEUE: Final = ("consumequeueFileBytes", "consumequeueExtFileBytes", "delayLevels")
@@ -88,7 +88,7 @@ def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptio
     Raises:
         OptionError: naming the option that has a bad value.
     """
-    from rmq_formats.rebuild.job import options_from_arguments  # noqa: PLC0415
+    from rmq_formats.rebuild.options import options_from_arguments  # noqa: PLC0415
 
     return options_from_arguments(
         what,

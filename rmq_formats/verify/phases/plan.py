@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from typing import Final
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import NO_TAGS, IndexHeader
 from rmq_formats.codecs.layout import (
@@ -50,6 +51,7 @@ class VerifyOptions:
     index_entries: int | None = None
     delay_levels_ms: tuple[int, ...] | None = None
     tags_from: int | None = None
+    batchconsumequeue_file_bytes: int | None = None
 
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError, naming the option."""
@@ -137,7 +139,12 @@ def resolve_sizes(
         tags_from, reason = find_index_tags(storage, root, segments)
         if tags_from != NO_TAGS:
             findings.add(Finding(finding_kinds.LAYOUT, f"--index-tags {reason}"))
-    return StoreSizes(log_bytes, queue_bytes, ext_bytes, slots, entries, levels, tags_from)
+    batch_bytes = options.batchconsumequeue_file_bytes
+    if batch_bytes is None:
+        batch_bytes = _common_size(storage, paths.batch_consumequeue_dir(root), BATCH_UNIT_BYTES) or BATCH_FILE_BYTES
+        if batch_bytes != BATCH_FILE_BYTES:
+            _tell(findings, "batchconsumequeue-file-bytes", batch_bytes, BATCH_FILE_BYTES)
+    return StoreSizes(log_bytes, queue_bytes, ext_bytes, slots, entries, levels, tags_from, batch_bytes)
 
 
 def _tell(findings: FindingList, option: str, value: int, default: int) -> None:

@@ -1,5 +1,6 @@
 """Second wave of a verification: each task compares the ConsumeQueues of one partition with the units of the log."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened
 from rmq_formats.storage.store_variants import StoreVariants, Variant
-from rmq_formats.tasks import spill
+from rmq_formats.tasks import batch_queues, spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.batch_queue import BatchQueueCheck
 from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
@@ -56,21 +58,22 @@ class QueueClaims:
 
     Attributes:
         known_topics: of ``config/topics.json``; None without one.
-        unchecked_topics: topics whose queues are of another kind, such as BatchCQ.
+        batch_topics: topics whose queues are BatchConsumeQueues.
         offsets: those of consumer groups and delay levels, by the path of the file that holds them.
     """
 
     known_topics: frozenset[str] | None
-    unchecked_topics: frozenset[str]
+    batch_topics: frozenset[str]
     offsets: Mapping[str, Sequence[Claim]]
 
 
 def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> set[tuple[str, int]]:
     """List the queue directories: topics and queue ids; what else is there becomes a finding."""
     found: set[tuple[str, int]] = set()
-    trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root)]
+    batch = paths.batch_consumequeue_dir(root)
+    trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root), batch]
     if Variant.ROCKSDB_QUEUES in variants:
-        trees = []
+        trees = [batch]
     lmq_count = 0
     for tree in trees:
         for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
@@ -131,7 +134,7 @@ def write_queue_notes(
     """
     notes = {
         "known_topics": None if claims.known_topics is None else sorted(claims.known_topics),
-        "unchecked_topics": sorted(claims.unchecked_topics),
+        "batch_topics": sorted(claims.batch_topics),
     }
     write_text(work, "topics.json", json.dumps(notes))
     parts: list[list[Any]] = [[] for _ in directories]
@@ -165,7 +168,7 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     claims: dict[tuple[str, int], list[tuple[str, Claim]]] = {}
     for path, topic, queue_id, queue_offset, group in notes["claims"]:
         claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
-    task = _PartitionCheck(root, sizes, work)
+    task = _PartitionCheck(root, split_count, sizes, work)
     unit_count = 0
     for name in sorted(queues):
         parts = queues.pop(name)
@@ -183,7 +186,7 @@ def is_named_topic(topic: str) -> bool:
 class _PartitionCheck:
     """State that the checks of one partition's queues share."""
 
-    def __init__(self, root: str, sizes: StoreSizes, work: WorkArea) -> None:
+    def __init__(self, root: str, split_count: int, sizes: StoreSizes, work: WorkArea) -> None:
         self.storage, self.root = open_storage(root)
         self.sizes = sizes
         self.facts = read_facts(work)
@@ -192,14 +195,15 @@ class _PartitionCheck:
         self.queue_count = 0
         topics = json.loads(work.read_text("topics.json"))
         self.known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
-        self.unchecked_topics = frozenset(topics["unchecked_topics"])
+        self.batch_topics = frozenset(topics["batch_topics"])
+        self._inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
 
     def check(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
         """Verify one queue."""
         if not is_named_topic(name.topic):
             return  # the scan has reported it for each record
-        if name.topic in self.unchecked_topics:
-            self.findings.add(name.finding(finding_kinds.NOT_CHECKED, "not checked, because it is a BatchConsumeQueue"))
+        if name.topic in self.batch_topics:
+            self._check_batch_queue(name, rows, claims)
             return
         directory = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)
         files = self._files(
@@ -220,9 +224,29 @@ class _PartitionCheck:
             name, derived_images.place_units(rows), self.facts, self.findings, self.excused, self._ext(name)
         )
         check.check(files, self.sizes.consumequeue_file_bytes)
+        self._check_claims(claims, check.end_offset)
+
+    def _check_batch_queue(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
+        plain = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)
+        if self.storage.exists(plain):
+            self.findings.add(name.finding(finding_kinds.QUEUE_OF_OTHER_KIND, "a plain queue's directory", path=plain))
+        directory = paths.queue_dir(paths.batch_consumequeue_dir(self.root), name.topic, name.queue_id)
+        file_bytes = self.sizes.batchconsumequeue_file_bytes
+        files = self._files(
+            name, directory, finding_kinds.QUEUE_UNREADABLE, finding_kinds.QUEUE_FOREIGN, file_bytes
+        )  # fmt: skip
+        if files is None:
+            return
+        self.queue_count += 1
+        units = batch_queues.units_of(rows, self._inner_batches()) if len(rows) else batch_queues.units_of(rows, rows)
+        check = BatchQueueCheck(name, units, self.facts, self.findings, self.excused)
+        check.check(files, file_bytes)
+        self._check_claims(claims, check.end_offset)
+
+    def _check_claims(self, claims: Sequence[tuple[str, Claim]], end_offset: int) -> None:
         for path, claim in claims:
-            if claim.queue_offset > check.end_offset:
-                self.excused.add(claim.finding(check.end_offset, path))
+            if claim.queue_offset > end_offset:
+                self.excused.add(claim.finding(end_offset, path))
 
     def _files(
         self, name: QueueName, directory: str, unreadable: Kind, foreign: Kind, file_bytes: int

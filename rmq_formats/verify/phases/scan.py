@@ -14,7 +14,7 @@ from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
-from rmq_formats.tasks import spill
+from rmq_formats.tasks import batch_queues, spill
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
@@ -120,6 +120,7 @@ def check_split(
     units, keys = dispatcher.take()
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     work.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
+    batch_queues.spill_batches(work, split.number, dispatcher.inner_batches())
     work.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     damages = [] if check is None else list(check.damages)
     if failed:

@@ -69,7 +69,7 @@ class SmallFilesCheck:
         delays = checkpoint_and_config.delay_claims(texts.get("delayOffset.json", "{}"))
         return QueueClaims(
             known_topics=known,
-            unchecked_topics=self.variants.batch_topics.union(*(check.batch_topics for check in checks)),
+            batch_topics=self.variants.batch_topics.union(*(check.batch_topics for check in checks)),
             offsets={f"{config}/consumerOffset.json": list(groups), f"{config}/delayOffset.json": list(delays)},
         )
 

@@ -21,6 +21,7 @@ from rmq_formats.codecs import (
     properties,
     timer,
 )
+from rmq_formats.codecs.batch_consumequeue import holds_batch_units
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.layout import INDEX_SLOT_BYTES
@@ -202,7 +203,7 @@ def _read_timer_checkpoint(data: bytes) -> None:
 
 def _tell_layout(data: bytes) -> None:
     for tell in (
-        store_variants.holds_batch_units, store_variants.holds_rocksdb_table, dledger.holds_index, dledger.holds_entry,
+        holds_batch_units, store_variants.holds_rocksdb_table, dledger.holds_index, dledger.holds_entry,
     ):  # fmt: skip
         tell(data)
 

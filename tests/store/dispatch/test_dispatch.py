@@ -13,7 +13,7 @@ from rmq_core.store.results import Arrival, GetStatus, PutStatus
 from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.rebuild.job import rebuild_store
-from rmq_formats.rebuild.tasks import RebuildOptions
+from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from tests.store.conftest import Opener

@@ -1,0 +1,77 @@
+"""Codec of BatchConsumeQueue, the queue of a topic with ``queue.type=BatchCQ``: one unit of 46 bytes for each record.
+
+::
+
+    0               8    12        20         28          36          38        42       46
+    physical_offset size tags_code store_time base_offset batch_size compacted reserved
+
+A record is an inner batch of several messages, or one message. Source: ``BatchConsumeQueue``.
+docs/formats/batchconsumequeue.md
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+BATCH_UNIT_BYTES: Final = 46
+BATCH_FILE_BYTES: Final = 300_000 * BATCH_UNIT_BYTES  # mapperFileSizeBatchConsumeQueue
+BATCH_HEAD_BYTES: Final = 2 * BATCH_UNIT_BYTES  # enough to tell such a file from a ConsumeQueue's
+NOT_COMPACTED: Final = -1
+
+BATCH_UNIT_DTYPE: Final = np.dtype([
+    ("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp", ">i8"),
+    ("base_offset", ">i8"), ("batch_size", ">i2"), ("compacted_offset", ">i4"), ("reserved", ">i4"),
+])  # fmt: skip
+assert BATCH_UNIT_DTYPE.itemsize == BATCH_UNIT_BYTES
+
+
+def used_count(units: NDArray[np.void]) -> int:
+    """Count the units before the first that RocketMQ takes for the end of the queue."""
+    ends = (units["physical_offset"] < 0) | (units["size"] <= 0) | (units["base_offset"] < 0)
+    ends |= units["batch_size"] <= 0
+    found = np.flatnonzero(ends)
+    return int(found[0]) if len(found) else len(units)
+
+
+def batch_units(
+    physical_offsets: NDArray[Any],
+    sizes: NDArray[Any],
+    tags_codes: NDArray[Any],
+    timestamps_ms: NDArray[Any],
+    base_offsets: NDArray[Any],
+    batch_sizes: NDArray[Any],
+) -> NDArray[np.void]:
+    """Make the units of one queue out of columns, int64[n] each, in log order."""
+    units = np.zeros(len(physical_offsets), dtype=BATCH_UNIT_DTYPE)
+    units["physical_offset"], units["size"], units["tags_code"] = physical_offsets, sizes, tags_codes
+    units["store_timestamp"], units["base_offset"], units["batch_size"] = timestamps_ms, base_offsets, batch_sizes
+    units["compacted_offset"] = NOT_COMPACTED
+    return units
+
+
+def batch_images(units: NDArray[np.void], file_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Build the files of one queue: start offset in bytes, and the used bytes; what is behind them is zeros."""
+    per_file = file_bytes // BATCH_UNIT_BYTES
+    for begin in range(0, len(units), per_file):
+        yield begin * BATCH_UNIT_BYTES, units[begin : begin + per_file].tobytes()
+
+
+def holds_batch_units(head: bytes) -> bool:
+    """Whether a file that begins so is a BatchConsumeQueue's: no ConsumeQueue has two units that read like this."""
+    if len(head) < BATCH_HEAD_BYTES:
+        return False
+    units = np.frombuffer(head, dtype=BATCH_UNIT_DTYPE, count=2)
+    first, second = units
+    if not _is_written(first):
+        return False
+    return not any(second.tolist()) or (
+        _is_written(second) and bool(second["base_offset"] >= first["base_offset"] + first["batch_size"])
+    )
+
+
+def _is_written(unit: np.void) -> bool:
+    is_unit = unit["physical_offset"] >= 0 and unit["size"] > 0 and unit["store_timestamp"] > 0
+    is_unit = is_unit and unit["base_offset"] >= 0 and unit["batch_size"] > 0
+    return bool(is_unit and unit["compacted_offset"] == NOT_COMPACTED and unit["reserved"] == 0)

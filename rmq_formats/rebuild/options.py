@@ -1,0 +1,138 @@
+"""What a rebuild makes, with the broker's file sizes: as asked for, or as the store's own files have them."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES
+from rmq_formats.codecs.index import AUTO, parse_index_tags
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
+from rmq_formats.read.index_tags import find_index_tags
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.queue_files import walk_queues
+from rmq_formats.storage.segments import Segment, Storage, open_storage
+from rmq_formats.tasks.store_sizes import StoreSizes
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildOptions:
+    """What to rebuild.
+
+    Attributes:
+        consumequeue: rebuild the queues.
+        index: rebuild the Index.
+        sizes: of the broker's files; that of the CommitLog's is not looked at.
+        live_topics: rebuild only these; None is all.
+        index_tags: in words, whether TAGS are indexed and why.
+        batch_topics: whose queues are BatchConsumeQueues.
+    """
+
+    consumequeue: bool
+    index: bool
+    sizes: StoreSizes
+    live_topics: frozenset[str] | None = None
+    index_tags: str = ""
+    batch_topics: frozenset[str] = frozenset()
+
+
+def options_from_arguments(
+    what: str,
+    consumequeue_file_bytes: int,
+    consumequeue_ext_file_bytes: int | None,
+    index_slots: int,
+    index_entries: int,
+    delay_levels_ms: tuple[int, ...],
+    store: str,
+    live_topics_of: str | None,
+    index_tags: str = AUTO,
+    batchconsumequeue_file_bytes: int | None = None,
+) -> RebuildOptions:
+    """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
+
+    Args:
+        what: ``all``, ``consumequeue`` or ``index``.
+        consumequeue_file_bytes: size of a ConsumeQueue file.
+        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file; 0 is none; None is that of the files
+            that the store has, so that a store of a broker with ``enableConsumeQueueExt`` keeps it.
+        index_slots: slots of an IndexFile.
+        index_entries: entries of an IndexFile.
+        delay_levels_ms: delay of each level.
+        store: the store, to look for ConsumeQueueExt.
+        live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
+        index_tags: ``yes`` indexes TAGS, as brokers from 5.4 on do, ``no`` does not; ``auto`` asks the store.
+        batchconsumequeue_file_bytes: size of a BatchConsumeQueue file; None is that of the files that the store has.
+
+    Raises:
+        OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read.
+        StoreLayoutError: there is no ``topics.json``, and the store has its topics in RocksDB.
+    """
+    if what not in {"all", "consumequeue", "index"}:
+        raise OptionError(f"--what {what}: give all, consumequeue or index")
+    live_topics = None
+    if live_topics_of is not None:
+        storage, path = open_storage(live_topics_of)
+        if not storage.exists(path):  # it may be in RocksDB, in the store
+            store_variants.refuse(store_variants.no_topic_configs(store_variants.recognise(*open_storage(store))))
+        try:
+            live_topics = frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+        except StoreNotFoundError as error:
+            raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
+    if consumequeue_ext_file_bytes is None:
+        consumequeue_ext_file_bytes = _existing_file_bytes(store, paths.consumequeue_ext_dir)
+    if batchconsumequeue_file_bytes is None:
+        batchconsumequeue_file_bytes = _existing_file_bytes(store, paths.batch_consumequeue_dir) or BATCH_FILE_BYTES
+    tags_from, told = parse_index_tags(index_tags), index_tags
+    if tags_from is None:
+        tags_from, told = find_index_tags(*open_storage(store))
+    sizes = StoreSizes(
+        consumequeue_file_bytes=consumequeue_file_bytes, consumequeue_ext_file_bytes=consumequeue_ext_file_bytes,
+        index_slots=index_slots, index_entries=index_entries, delay_levels_ms=delay_levels_ms, tags_from=tags_from,
+        batchconsumequeue_file_bytes=batchconsumequeue_file_bytes,
+    )  # fmt: skip
+    return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics, told)
+
+
+def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
+    """Files of the first queue that has any: all queues of a broker have one size."""
+    queue = next(walk_queues(storage, directory), None)
+    return () if queue is None else queue.segments
+
+
+def _existing_file_bytes(store: str, directory_of: Callable[[str], str]) -> int:
+    """The size of most files of the first queue below a directory of a store; 0 where there is none."""
+    storage, root = open_storage(store)
+    found = _queue_files(storage, directory_of(root))
+    return Counter(segment.size_bytes for segment in found).most_common(1)[0][0] if found else 0
+
+
+def check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) -> None:
+    """Refuse files of another size than the broker's setting, with which it would not start. Raises StoreSizeError."""
+    sizes = options.sizes
+    queue = _queue_files(storage, paths.consumequeue_dir(root))
+    if options.consumequeue and queue:
+        size, _ = Counter(segment.size_bytes for segment in queue).most_common(1)[0]
+        if size != sizes.consumequeue_file_bytes and size > 0 and size % UNIT_BYTES == 0:
+            raise StoreSizeError(
+                f"{queue[0].path}: ConsumeQueue files here have {size} bytes, not "
+                f"{sizes.consumequeue_file_bytes}; give --consumequeue-file-bytes {size}, or --out another directory"
+            )
+    batch = _queue_files(storage, paths.batch_consumequeue_dir(root))
+    if options.consumequeue and batch:
+        size, _ = Counter(segment.size_bytes for segment in batch).most_common(1)[0]
+        if size not in {0, sizes.batchconsumequeue_file_bytes}:
+            raise StoreSizeError(
+                f"{batch[0].path}: BatchConsumeQueue files here have {size} bytes, not "
+                f"{sizes.batchconsumequeue_file_bytes}; give --batchconsumequeue-file-bytes {size}, or --out another "
+                "directory"
+            )
+    index_files = [entry for entry in storage.entries(paths.index_dir(root)) if paths.is_index_file_name(entry.name)]
+    if options.index and index_files:
+        size, _ = Counter(entry.size_bytes for entry in index_files).most_common(1)[0]
+        wanted = sizes.index_file_bytes
+        if size not in {0, wanted}:
+            raise StoreSizeError(
+                f"{paths.index_dir(root)}: IndexFiles here have {size} bytes, not the {wanted} of --index-slots "
+                f"{sizes.index_slots} and --index-entries {sizes.index_entries}"
+            )

@@ -1,0 +1,158 @@
+"""Compares one batch queue's files (BatchConsumeQueue) with the records of the log, both ways."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
+from rmq_formats.errors import StoreError
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.findings import Finding, FindingList, Kind
+from rmq_formats.verify.queue import QueueFile, QueueName
+
+_FIELD_KINDS: Final = (("size", finding_kinds.UNIT_SIZE), ("tags_code", finding_kinds.UNIT_TAGS_CODE))
+
+
+class BatchQueueCheck:
+    """Check of the files of one batch queue.
+
+    Args:
+        name: of the queue.
+        expected: its units by the log, BATCH_UNIT_DTYPE[n], in log order.
+        facts: of the log.
+        findings: added to.
+        excused: takes findings that are none if a broker wrote on meanwhile.
+
+    Attributes:
+        end_offset: one past the last message, by the log or by the files.
+    """
+
+    def __init__(
+        self, name: QueueName, expected: NDArray[np.void], facts: LogFacts, findings: FindingList, excused: FindingList
+    ) -> None:
+        self.name, self.expected, self.facts = name, expected, facts
+        self.findings, self.excused = findings, excused
+        self.end_offset = _end(expected)
+        self._seen = np.zeros(len(expected), dtype=bool)
+        self._last_seen = -1
+
+    def check(self, files: Sequence[QueueFile], file_bytes: int) -> None:
+        """Check all files of the queue, in ascending order of start."""
+        if not files and len(self.expected):
+            detail = f"{len(self.expected)} records of a queue without a file"
+            self.findings.add(self.name.finding(finding_kinds.QUEUE_MISSING, detail, count=len(self.expected)))
+            return
+        after: int | None = None
+        for file in files:
+            if not self._is_usable(file, file_bytes):
+                continue
+            if after is not None and file.start_offset != after:
+                detail = f"no file holds the bytes from {after} to {file.start_offset}"
+                self._add(finding_kinds.QUEUE_FILE_MISSING, detail, file)
+            after = file.start_offset + file_bytes
+            self._check_file(file, file_bytes, is_last=file is files[-1])
+        self._add_missing()
+
+    def _is_usable(self, file: QueueFile, file_bytes: int) -> bool:
+        if file.start_offset % file_bytes:
+            detail = f"begins at byte {file.start_offset}, which is no multiple of {file_bytes}"
+            self._add(finding_kinds.QUEUE_FILE_NAME, detail, file)
+            return False
+        if file.size_bytes != file_bytes:
+            detail = f"{file.size_bytes} bytes, not {file_bytes}"
+            self._add(finding_kinds.QUEUE_FILE_SIZE, detail, file)
+        return True
+
+    def _add(self, kind: Kind, detail: str, file: QueueFile, **more: object) -> None:
+        self.findings.add(self.name.finding(kind, detail, path=file.path, **more))
+
+    def _check_file(self, file: QueueFile, file_bytes: int, *, is_last: bool) -> None:
+        try:
+            data = _whole_units(file.read())
+        except StoreError as error:
+            self._add(finding_kinds.QUEUE_UNREADABLE, str(error), file)
+            return
+        units = data.view(BATCH_UNIT_DTYPE)
+        used = used_count(units)
+        behind = data[used * BATCH_UNIT_BYTES :]
+        if behind.any():
+            detail = f"no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it"
+            kind = finding_kinds.UNIT_BEHIND_END if is_last else finding_kinds.UNIT_ZERO
+            self._add(kind, detail, file)
+        elif not is_last and used < file_bytes // BATCH_UNIT_BYTES:
+            self._add(finding_kinds.UNIT_ZERO, f"no unit at byte {used * BATCH_UNIT_BYTES}", file)
+        self.end_offset = max(self.end_offset, _end(units[:used]))
+        self._compare(units[:used], file)
+
+    def _compare(self, units: NDArray[np.void], file: QueueFile) -> None:
+        offsets = units["physical_offset"].astype(np.int64)
+        places = np.searchsorted(self.expected["physical_offset"].astype(np.int64), offsets)
+        for row, place in enumerate(places.tolist()):
+            is_known = place < len(self.expected) and self.expected[place]["physical_offset"] == offsets[row]
+            kind = self._judge(units[row], place if is_known else None)
+            if kind is not None:
+                expected = None if not is_known else _told(self.expected[place])
+                (self.excused if kind is finding_kinds.UNIT_BEYOND else self.findings).add(
+                    self.name.finding(
+                        kind, f"unit at byte {row * BATCH_UNIT_BYTES}", path=file.path,
+                        physical_offset=int(offsets[row]), queue_offset=int(units[row]["base_offset"]),
+                        expected=expected, actual=_told(units[row]),
+                    )
+                )  # fmt: skip
+
+    def _judge(self, unit: np.void, place: int | None) -> Kind | None:
+        """The fault of a unit; ``place`` is that of its record among the expected ones."""
+        if place is None:
+            return self._without_record(int(unit["physical_offset"]))
+        if self._seen[place]:
+            return finding_kinds.UNIT_DUPLICATE
+        self._seen[place] = True
+        is_behind = place < self._last_seen
+        self._last_seen = max(self._last_seen, place)
+        if is_behind:
+            return finding_kinds.UNIT_DISPLACED
+        expected = self.expected[place]
+        if unit == expected:
+            return None
+        kinds = (kind for field, kind in _FIELD_KINDS if unit[field] != expected[field])
+        return next(kinds, finding_kinds.BATCH_UNIT)
+
+    def _without_record(self, physical_offset: int) -> Kind | None:
+        if physical_offset >= self.facts.end:
+            return finding_kinds.UNIT_BEYOND
+        if physical_offset < self.facts.start:
+            return None  # deleted from the log; the queue's file goes when all its messages have
+        stretch = int(np.searchsorted(self.facts.lost_begins, physical_offset, side="right")) - 1
+        if stretch >= 0 and physical_offset < self.facts.lost_ends[stretch]:
+            return finding_kinds.UNIT_LOST
+        return finding_kinds.UNIT_DANGLING
+
+    def _add_missing(self) -> None:
+        missing = np.flatnonzero(~self._seen)
+        for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1) if len(missing) else ():
+            first = self.expected[run[0]]
+            finding: Finding = self.name.finding(
+                finding_kinds.UNIT_MISSING, f"{len(run)} records without a unit",
+                physical_offset=int(first["physical_offset"]), queue_offset=int(first["base_offset"]),
+                expected=_told(first), count=len(run),
+            )  # fmt: skip
+            (self.excused if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
+
+
+def _whole_units(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The bytes with the zeros that the last unit ends with, and that were not read."""
+    return np.concatenate([data, np.zeros(-len(data) % BATCH_UNIT_BYTES, dtype=np.uint8)])
+
+
+def _end(units: NDArray[np.void]) -> int:
+    return int(units[-1]["base_offset"]) + int(units[-1]["batch_size"]) if len(units) else 0
+
+
+def _told(unit: np.void) -> str:
+    return (
+        f"offset {unit['physical_offset']}, size {unit['size']}, tags code {unit['tags_code']}, stored "
+        f"{unit['store_timestamp']}, {unit['batch_size']} from {unit['base_offset']} on"
+    )
