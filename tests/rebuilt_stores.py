@@ -21,6 +21,7 @@ from tests.commitlog_walk_oracle import Frame, walk
 from tests.conftest import GoldenSettings
 from tests.consumequeue_oracle import build_consumequeue, dispatch_tags_code, goes_to_consumequeue
 from tests.index_oracle import build_index, index_keys
+from tests.light_queues_oracle import light_places
 from tests.store_files import tree, write_commitlog
 
 SMALL = RebuildOptions(True, True, StoreSizes(1 << 30, 400, 0, 50, 20, (1000, 5000)))
@@ -84,7 +85,8 @@ def by_codecs(store: Path, options: RebuildOptions = SMALL) -> Built:
             unit = Unit(
                 message.physical_offset, message.size, dispatch_tags_code(message, options.sizes.delay_levels_ms)
             )
-            queues.setdefault((message.topic, message.queue_id), []).append((message.queue_offset, unit))
+            for *queue, offset in [(message.topic, message.queue_id, message.queue_offset), *light_places(message)]:
+                queues.setdefault((queue[0], queue[1]), []).append((offset, unit))
         hashes = [index_key_hash(message.topic, key) for key in index_keys(message, options.sizes.tags_from)]
         for key_hash in hashes or ([None] if options.live_topics is None else []):
             entries.append((key_hash, message.physical_offset, message.store_timestamp_ms))

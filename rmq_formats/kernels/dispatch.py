@@ -25,6 +25,16 @@ from rmq_formats.codecs.record_layout import (
     RECORD_SYS_FLAG_AT,
 )
 from rmq_formats.kernels.bytes import COMPILED, INLINED, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.light_queues import (
+    goes_to_light_queues,
+    has_slash,
+    is_blank,
+    is_light_queue,
+    list_end,
+    parse_long,
+    part_count,
+    part_end,
+)
 from rmq_formats.kernels.scan import (
     CODE,
     POSITION,
@@ -39,6 +49,7 @@ from rmq_formats.kernels.text import (
     DELAY,
     INNER_BASE,
     KEYS,
+    LIGHT_NAMES,
     LIGHT_OFFSETS,
     PROPERTY_ROWS,
     TAGS,
@@ -54,8 +65,10 @@ UNIT_QUEUE_OFFSET: Final = 1
 UNIT_PHYSICAL_OFFSET: Final = 2
 UNIT_SIZE: Final = 3
 UNIT_TAGS_CODE: Final = 4
-UNIT_STORE_TIMESTAMP: Final = 5
+UNIT_STORE_TIMESTAMP: Final = 5  # ms; LIGHT_UNIT in a light queue
 UNIT_COLUMNS: Final = 6
+
+LIGHT_UNIT: Final = -(1 << 63)  # instead of a time: the unit is in a light queue (LMQ), and has none in ConsumeQueueExt
 
 # Columns of a key table, int64[n, KEY_COLUMNS].
 KEY_HASH: Final = 0
@@ -70,9 +83,10 @@ QUEUE_TOPIC_BYTES: Final = 1
 QUEUE_ID: Final = 2
 QUEUE_TOPIC_HASH: Final = 3
 QUEUE_MARKS: Final = 4  # of its records: MARK_LIGHT, MARK_BATCH
-QUEUE_COLUMNS: Final = 5
+QUEUE_LAST_UNIT: Final = 5  # row of its last unit in a unit table, which may have been filled anew since
+QUEUE_COLUMNS: Final = 6
 
-MARK_LIGHT: Final = 1  # one that was put into light queues (LMQ) too
+MARK_LIGHT: Final = 1  # one that has places in light queues (LMQ)
 MARK_BATCH: Final = 2  # an inner batch, as only topics with a BatchConsumeQueue have them
 
 # Result of a run, int64[RESULT_COLUMNS].
@@ -171,7 +185,64 @@ def _count(frames: Any, row: int, physical_offset: int, result: Any) -> None:
 
 
 @njit(
-    "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64, int64[:, ::1], int32[::1], uint8[::1],"
+    "int64(uint8[::1], int64[:, ::1], int64, int64[:, ::1], int32[::1], uint8[::1], int64[::1], int64[:, ::1], int64)",
+    **COMPILED,
+)
+def _append_light_units(
+    data: Any, found: Any, own_queue: int, queues: Any, slots: Any, pool: Any, used: Any, units: Any, own_row: int
+) -> int:
+    """Append a unit for each light queue of a record: as its own, at another queue offset.
+
+    A name that stands twice in a record has one unit there, as ``ConsumeQueue`` takes each record once. A place that
+    is no number gives none (Java dispatches nothing from such a record on, and no broker writes one).
+
+    Args:
+        data: uint8[n], holds the record.
+        found: int64[PROPERTY_ROWS, 2], its properties, with LIGHT_NAMES and LIGHT_OFFSETS.
+        own_queue: row of its own queue.
+        queues: see ``find_queue``, as are the next three.
+        slots: of the queue table.
+        pool: of the queue table.
+        used: of the queue table.
+        units: int64[capacity, UNIT_COLUMNS].
+        own_row: row of its own unit, the last one written.
+
+    Returns:
+        One past the last unit; -QUEUES_FULL or -UNITS_FULL where nothing counts that was written.
+    """
+    name_at, place_at = found[LIGHT_NAMES, 0], found[LIGHT_OFFSETS, 0]
+    names_end = list_end(data, name_at, found[LIGHT_NAMES, 1])
+    places_end = list_end(data, place_at, found[LIGHT_OFFSETS, 1])
+    count = part_count(data, name_at, names_end)
+    unit_count = own_row + 1
+    if count != part_count(data, place_at, places_end) or is_blank(data, name_at, found[LIGHT_NAMES, 1]):
+        return unit_count
+    if unit_count + count > len(units):
+        return -UNITS_FULL
+    queues[own_queue, QUEUE_LAST_UNIT] = own_row
+    for _ in range(count):
+        name_end, place_end = part_end(data, name_at, names_end), part_end(data, place_at, places_end)
+        is_number, queue_offset = parse_long(data, place_at, place_end)
+        name_bytes = name_end - name_at
+        if is_number and not has_slash(data, name_at, name_end):
+            queue_id = 0 if is_light_queue(data, name_at, name_bytes) else queues[own_queue, QUEUE_ID]
+            name_hash = java_hash(data, name_at, name_end, np.uint32(0))
+            queue = find_queue(data, name_at, name_bytes, name_hash, queue_id, queues, slots, pool, used)
+            if queue < 0:
+                return -QUEUES_FULL
+            last = queues[queue, QUEUE_LAST_UNIT]
+            if not (own_row <= last < unit_count and units[last, UNIT_QUEUE] == queue):
+                units[unit_count] = units[own_row]
+                units[unit_count, UNIT_QUEUE], units[unit_count, UNIT_QUEUE_OFFSET] = queue, queue_offset
+                units[unit_count, UNIT_STORE_TIMESTAMP] = LIGHT_UNIT
+                queues[queue, QUEUE_LAST_UNIT] = unit_count
+                unit_count += 1
+        name_at, place_at = name_end + 1, place_end + 1
+    return unit_count
+
+
+@njit(
+    "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64, boolean, int64[:, ::1], int32[::1], uint8[::1],"
     " int64[::1], int64[:, ::1], int64[:, ::1], int64[::1])",
     **COMPILED,
 )
@@ -182,6 +253,7 @@ def dispatch_frames(
     start: int,
     delay_levels_ms: Any,
     tags_from: int,
+    to_light_queues: bool,
     queues: Any,
     slots: Any,
     pool: Any,
@@ -199,6 +271,7 @@ def dispatch_frames(
         start: first row to take.
         delay_levels_ms: int64[levels], for tags codes of SCHEDULE_TOPIC_XXXX.
         tags_from: physical offset of the first record whose TAGS are a key, too.
+        to_light_queues: whether records give units to light queues (LMQ), too.
         queues: see ``find_queue``, as are the next three.
         slots: of the queue table.
         pool: of the queue table.
@@ -242,7 +315,6 @@ def dispatch_frames(
         if sys_flag & FLAG_INNER_BATCH and found[INNER_BASE, 1] > 0:  # the filler of a repair has the flag alone
             queues[queue, QUEUE_MARKS] |= MARK_BATCH
             result[MARKS] |= MARK_BATCH
-        _count(frames, row, physical_offset, result)
         if transaction == 0 or transaction == FLAG_TRANSACTION_COMMIT:
             tags_at, tags_bytes = found[TAGS, 0], found[TAGS, 1]
             code = np.int64(0)
@@ -264,6 +336,17 @@ def dispatch_frames(
             units[unit_count, UNIT_TAGS_CODE] = code
             units[unit_count, UNIT_STORE_TIMESTAMP] = timestamp
             unit_count += 1
+            if (
+                to_light_queues
+                and not (sys_flag & FLAG_INNER_BATCH and found[INNER_BASE, 1] > 0)
+                and found[LIGHT_OFFSETS, 1] > 0
+                and found[LIGHT_NAMES, 1] > 0
+                and goes_to_light_queues(data, topic_at, topic_bytes)
+            ):
+                unit_count = _append_light_units(data, found, queue, queues, slots, pool, used, units, unit_count - 1)
+                if unit_count < 0:
+                    return -unit_count
+        _count(frames, row, physical_offset, result)
         prefix = topic_hash * np.uint32(31) + np.uint32(35)  # the key is topic + '#' + key
         if found[UNIQ_KEY, 1] > 0:
             hashed = java_hash(data, found[UNIQ_KEY, 0], found[UNIQ_KEY, 0] + found[UNIQ_KEY, 1], prefix)

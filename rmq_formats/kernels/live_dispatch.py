@@ -170,8 +170,8 @@ def dispatch_log(
         numbers[RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
     result[:] = 0
     lacking = dispatch_frames(
-        data, file_offset, frames[:count], 0, delay_levels_ms, numbers[RUN_TAGS_FROM], queues, slots, pool, used, units,
-        keys, result,
+        data, file_offset, frames[:count], 0, delay_levels_ms, numbers[RUN_TAGS_FROM], False, queues, slots, pool, used,
+        units, keys, result,
     )  # fmt: skip
     if lacking != DONE:
         return lacking

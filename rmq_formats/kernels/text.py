@@ -29,7 +29,8 @@ DELAY: Final = 3
 LIGHT_OFFSETS: Final = 4  # INNER_MULTI_QUEUE_OFFSET: places in light queues (LMQ)
 INNER_BASE: Final = 5  # of an inner batch: the queue offset of its first message
 INNER_NUM: Final = 6  # of an inner batch: its messages
-PROPERTY_ROWS: Final = 7
+LIGHT_NAMES: Final = 7  # INNER_MULTI_DISPATCH: names of light queues
+PROPERTY_ROWS: Final = 8
 
 _TAGS_WORD = int.from_bytes(b"TAGS", "big", signed=True)
 _KEYS_WORD = int.from_bytes(b"KEYS", "big", signed=True)
@@ -40,6 +41,7 @@ _INNE_WORD = int.from_bytes(b"INNE", "big", signed=True)
 _INNER_BASE = np.frombuffer(b"INNER_BASE", dtype=np.uint8)
 _INNER_NUM = np.frombuffer(b"INNER_NUM", dtype=np.uint8)
 _LIGHT_OFFSETS = np.frombuffer(b"INNER_MULTI_QUEUE_OFFSET", dtype=np.uint8)
+_LIGHT_NAMES = np.frombuffer(b"INNER_MULTI_DISPATCH", dtype=np.uint8)
 _POWERS = np.array([pow(31, exponent, 1 << 32) for exponent in range(17)], dtype=np.uint32)
 REPLACEMENT: Final = 0xFFFD
 
@@ -164,6 +166,8 @@ def _take_property(data: Any, entry: int, end: int, found: Any) -> None:
     elif word == _INNE_WORD:
         if _begins_with(data, entry, end, _LIGHT_OFFSETS):
             row, name_bytes = LIGHT_OFFSETS, np.int64(len(_LIGHT_OFFSETS))
+        elif _begins_with(data, entry, end, _LIGHT_NAMES):
+            row, name_bytes = LIGHT_NAMES, np.int64(len(_LIGHT_NAMES))
         elif _begins_with(data, entry, end, _INNER_BASE):
             row, name_bytes = INNER_BASE, np.int64(len(_INNER_BASE))
         elif _begins_with(data, entry, end, _INNER_NUM):

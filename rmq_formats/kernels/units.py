@@ -26,7 +26,7 @@ QUEUE_OFFSET: Final = 0
 PHYSICAL_OFFSET: Final = 1
 SIZE: Final = 2
 TAGS_CODE: Final = 3
-STORE_TIMESTAMP: Final = 4
+STORE_TIMESTAMP: Final = 4  # ms, or LIGHT_UNIT
 ROW_COLUMNS: Final = 5
 
 

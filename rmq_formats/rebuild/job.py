@@ -140,13 +140,12 @@ def _removed_if_refused(area: WorkArea) -> Iterator[None]:
 def _with_batch_topics(
     scans: Sequence[ScanResult], storage: Storage, root: str, options: RebuildOptions
 ) -> RebuildOptions:
-    """Add the topics whose records tell of batch queues; refuse those of light queues."""
+    """Add the topics whose records tell of batch queues."""
     if not options.consumequeue:
         return options
-    light = [topic for scan in scans for topic in scan.light_topics]
     batch = frozenset(topic for scan in scans for topic in scan.batch_topics)
     untold = batch if not options.batch_topics and stored_topics(storage, root) is None else ()
-    store_variants.refuse(store_variants.marked_records(root, light, sorted(untold)))
+    store_variants.refuse(store_variants.marked_records(root, (), sorted(untold)))
     return replace(options, batch_topics=options.batch_topics | batch)
 
 

@@ -28,6 +28,7 @@ from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.scan import derived_images
 from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.light_units import drop_light_units, own_queues
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_formats.tasks import batch_queues, spill
@@ -50,7 +51,6 @@ class ScanResult:
         key_count: keys that they give to the Index.
         damages: (physical offset, size, code) of each damaged stretch, the first MAX_REPORTED.
         damage_count: all of them.
-        light_topics: whose messages were put into light queues (LMQ) too.
         batch_topics: that have inner batches, and so a BatchConsumeQueue.
     """
 
@@ -63,7 +63,6 @@ class ScanResult:
     key_count: int
     damages: tuple[tuple[int, int, int], ...]
     damage_count: int
-    light_topics: tuple[str, ...] = ()
     batch_topics: tuple[str, ...] = ()
 
     def to_json(self) -> str:
@@ -150,7 +149,9 @@ def scan_split(
     done = f"spill/scan-{split.number:06d}.json"
     if begin is None and area.exists(done):
         return ScanResult.from_json(area.read_text(done))
-    dispatcher = Dispatcher(options.sizes.delay_levels_ms, split.size_bytes, tags_from=options.sizes.tags_from)
+    dispatcher = Dispatcher(
+        options.sizes.delay_levels_ms, split.size_bytes, tags_from=options.sizes.tags_from, to_light_queues=True
+    )
     damages: list[Damage] = []
     first, end = -1, -1
     storage, path = open_storage(split.path)
@@ -162,6 +163,7 @@ def scan_split(
             dispatcher.dispatch(batch)
     units, keys = _only_live(*dispatcher.take(), dispatcher, options)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
+    units = drop_light_units(units, names, options.batch_topics)
     if options.consumequeue:
         area.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
         batch_queues.spill_batches(area, split.number, dispatcher.inner_batches())
@@ -171,7 +173,7 @@ def scan_split(
     result = ScanResult(
         split.number, first, end, dispatcher.message_count, dispatcher.record_bytes,
         dispatcher.last_physical_offset if options.live_topics is None else -1, len(keys), reported, len(damages),
-        dispatcher.marked_topics(dispatch_kernel.MARK_LIGHT), dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
+        dispatcher.marked_topics(dispatch_kernel.MARK_BATCH),
     )  # fmt: skip
     write_text(area, done, result.to_json())
     return result
@@ -183,7 +185,8 @@ def _only_live(
     if options.live_topics is None:
         return units, keys
     live = np.array([topic in options.live_topics for topic, _ in dispatcher.queue_names()], dtype=bool)
-    return units[live[units[:, dispatch_kernel.UNIT_QUEUE]]], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
+    # No list of topics has light queues: their units live as the record's own does.
+    return units[live[own_queues(units)]], keys[live[keys[:, dispatch_kernel.KEY_QUEUE]]]
 
 
 def _queue_findings(topic: str, queue_id: int, placement: derived_images.Placement) -> Iterator[Finding]:

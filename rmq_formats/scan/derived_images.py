@@ -20,6 +20,7 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.kernels import index as index_kernel
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.dispatch import LIGHT_UNIT
 
 Rows = NDArray[np.int64]
 
@@ -98,16 +99,19 @@ def consumequeue_images(rows: Rows, file_bytes: int) -> Iterator[tuple[int, NDAr
 def ext_images(rows: Rows, file_bytes: int) -> tuple[Rows, list[bytes]]:
     """Build the ConsumeQueueExt files of one queue, for a broker with ``enableConsumeQueueExt``.
 
-    Each unit is put there without a bit map (``enableCalcFilterBitMap`` is off), so all have one size.
+    Each unit is put there without a bit map (``enableCalcFilterBitMap`` is off), so all have one size. Those that come
+    from a record of another queue, for a light one, are not (``ConsumeQueue#doDispatchLmqQueue``).
 
     Returns:
         The rows with ext addresses for tags codes, and the used bytes of each file.
     """
     per_file = (file_bytes - EXT_END_BYTES) // EXT_UNIT_MIN_BYTES
-    numbers = np.arange(len(rows), dtype=np.int64)
     addressed = rows.copy()
+    with_ext = rows[:, unit_kernel.STORE_TIMESTAMP] != LIGHT_UNIT
+    rows = rows[with_ext]
+    numbers = np.arange(len(rows), dtype=np.int64)
     address = numbers // per_file * file_bytes + numbers % per_file * EXT_UNIT_MIN_BYTES
-    addressed[:, unit_kernel.TAGS_CODE] = address + np.iinfo(np.int64).min
+    addressed[with_ext, unit_kernel.TAGS_CODE] = address + np.iinfo(np.int64).min
     units = np.zeros(len(rows), dtype=[("size", ">i2"), ("tags", ">i8"), ("time", ">i8"), ("bits", ">i2")])
     units["size"] = EXT_UNIT_MIN_BYTES
     units["tags"] = rows[:, unit_kernel.TAGS_CODE]

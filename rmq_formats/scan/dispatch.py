@@ -61,7 +61,14 @@ class QueueTable:
 class Dispatcher(QueueTable):
     """Dispatches frames to units and keys, and numbers the queues that occur."""
 
-    def __init__(self, delay_levels_ms: Sequence[int], log_bytes: int = 0, *, tags_from: int = NO_TAGS) -> None:
+    def __init__(
+        self,
+        delay_levels_ms: Sequence[int],
+        log_bytes: int = 0,
+        *,
+        tags_from: int = NO_TAGS,
+        to_light_queues: bool = False,
+    ) -> None:
         """Create a dispatcher with empty tables.
 
         Args:
@@ -69,10 +76,12 @@ class Dispatcher(QueueTable):
             log_bytes: expected bytes of the log, if known: tables that have their final size from the start are
                 not copied when they grow, and what they do not use costs nothing.
             tags_from: physical offset of the first record whose TAGS are a key of the Index.
+            to_light_queues: give units to light queues (LMQ) too, as the records' properties say.
         """
         super().__init__()
         self._delay_levels_ms = np.array(delay_levels_ms, dtype=np.int64)
         self._tags_from = tags_from
+        self._to_light_queues = to_light_queues
         rows = min(max(_FIRST_ROWS, log_bytes // _USUAL_RECORD_BYTES), _MOST_FIRST_ROWS)
         self._units = np.empty((rows, kernel.UNIT_COLUMNS), dtype=np.int64)
         self._keys = np.empty((2 * rows, kernel.KEY_COLUMNS), dtype=np.int64)
@@ -102,7 +111,8 @@ class Dispatcher(QueueTable):
         while True:
             status = kernel.dispatch_frames(
                 batch.data, batch.physical_offset, batch.frames, int(result[kernel.NEXT_FRAME]), self._delay_levels_ms,
-                self._tags_from, self._queues, self._slots, self._pool, self._used, self._units, self._keys, result,
+                self._tags_from, self._to_light_queues, self._queues, self._slots, self._pool, self._used, self._units,
+                self._keys, result,
             )  # fmt: skip
             if status == kernel.DONE:
                 break

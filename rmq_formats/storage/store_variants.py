@@ -219,7 +219,6 @@ def no_queue_rebuild(found: StoreVariants) -> str | None:
     """Why ConsumeQueue cannot be made out of the CommitLog."""
     for variant, reason in (
         (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB, which rmq does not write"),
-        (Variant.LIGHT_QUEUES, "light queues (LMQ), which a rebuild would drop"),
         (Variant.ROCKSDB_CONFIG, f"{_NO_ROCKSDB_CONFIG}: which topics have batch queues cannot be told"),
     ):
         if variant in found:
@@ -309,7 +308,7 @@ def no_cut(found: StoreVariants) -> str | None:
 
 
 def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequence[str]) -> str | None:
-    """Why ConsumeQueue cannot be made out of records that were seen in the log.
+    """Why ConsumeQueue cannot be made out of records that were seen in the log, or nothing be appended to it.
 
     Args:
         root: of the store.
@@ -317,8 +316,9 @@ def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequenc
         batch_topics: that have inner batches, where nothing tells which other topics have batch queues.
     """
     if light_topics:
-        what = f"messages of topic {min(light_topics)} were put into light queues (LMQ), which a rebuild would drop"
-    elif batch_topics:
+        what = f"messages of topic {min(light_topics)} were put into light queues (LMQ), which rmq does not append to"
+        return f"{paths.commitlog_dir(root)}: {what}"
+    if batch_topics:
         what = (
             f"topic {min(batch_topics)} has inner batches, and without config/topics.json nothing tells which other "
             "topics have batch queues (BatchConsumeQueue)"

@@ -33,6 +33,7 @@ FILE_TYPES = [
     "consumequeue_ext",
     "dledger",
     "index",
+    "light_queues",
     "store",
     "timer",
 ]

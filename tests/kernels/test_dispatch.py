@@ -25,6 +25,9 @@ from tests.consumequeue_oracle import dispatch_tags_code, goes_to_consumequeue
 from tests.index_oracle import index_keys
 from tests.kernels.scanned_segments import FILE_OFFSET, batches
 from tests.kernels.test_text import blocks
+from tests.light_queues_oracle import light_places
+from tests.light_records import message as light_message
+from tests.light_records import odd_records
 from tests.record_strategies import encode_segment, messages, plain_message
 
 LEVELS = (1000, 5000, 10_000)
@@ -32,10 +35,11 @@ Rows = list[tuple[Any, ...]]
 
 
 def dispatched(
-    data: bytes, file_offset: int = FILE_OFFSET, levels: tuple[int, ...] = LEVELS, tags_from: int = NO_TAGS, **scan: Any
-) -> tuple[Rows, Rows]:
+    data: bytes, file_offset: int = FILE_OFFSET, levels: tuple[int, ...] = LEVELS, tags_from: int = NO_TAGS,
+    *, to_light_queues: bool = True, **scan: Any,
+) -> tuple[Rows, Rows]:  # fmt: skip
     """Units and keys with their queues' names, as the kernel gives them."""
-    dispatcher = Dispatcher(levels, tags_from=tags_from)
+    dispatcher = Dispatcher(levels, tags_from=tags_from, to_light_queues=to_light_queues)
     for batch in batches(data, file_offset, **scan):
         dispatcher.dispatch(batch)
     units, keys = (table.tolist() for table in dispatcher.take())
@@ -58,6 +62,7 @@ def expected(
         if goes_to_consumequeue(message.sys_flag):
             code = dispatch_tags_code(message, levels)
             units.append((*queue, message.queue_offset, at, message.size, code, time))
+            units += [(*place, at, message.size, code, kernel.LIGHT_UNIT) for place in light_places(message)]
         keys += [(index_key_hash(message.topic, key), at, time, *queue) for key in index_keys(message, tags_from)]
     return units, keys
 
@@ -194,3 +199,45 @@ def test_hash_collisions_of_queues_are_told_apart() -> None:
     units, _ = check([plain_message(name, queue_id=number) for number in (0, 1 << 24, -1) for name in names])
     assert len({unit[:2] for unit in units}) == 12
     assert np.unique([unit[2] for unit in units]).size == 12
+
+
+def test_odd_lists_of_light_queues_give_the_units_of_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_FIRST_ROWS", 20)
+    stored = odd_records()
+    units, _ = check(stored, window_bytes=8192)
+    assert sum(unit[0].startswith("%LMQ%") for unit in units) > 1600
+    data, _ = encode_segment(stored, FILE_OFFSET, 0, blank=False)
+    own = [unit for unit in units if unit[-1] != kernel.LIGHT_UNIT]
+    assert dispatched(data, to_light_queues=False)[0] == own
+
+
+lists = st.lists(
+    st.sampled_from(
+        ["%LMQ%a", "%LMQ%b", "%LMQ%", "%LMQ", "a", "TopicTest", "x/y", " ", "\t", ",", ",", "", "0", "1", "-1", "+7",
+         "+", "-", "9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809",
+         "1" * 40, "0" * 40, "007", "1 ", "中", "😀"]
+    ), max_size=12,
+)  # fmt: skip
+separators = st.sampled_from([",", ",", ",", "", ",,"])
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(lists, lists, separators, st.booleans()), min_size=1, max_size=6))
+def test_any_lists_of_light_queues_give_the_units_of_the_oracle(
+    given_lists: list[tuple[list[str], list[str], str, bool]],
+) -> None:
+    stored = []
+    for names, places, separator, is_paired in given_lists:
+        numbers = (
+            [part if part.strip("+-0123456789") == "" and part else "3" for part in names] if is_paired else places
+        )
+        stored.append(light_message("TopicTest", separator.join(names), separator.join(numbers)))
+    check(stored)
+
+
+def test_a_record_may_name_as_many_light_queues_as_its_properties_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "_FIRST_ROWS", 4)
+    names = [chr(0x21 + n % 11) + chr(0x30 + n // 11 % 70) + chr(0x30 + n // 770) for n in range(5000)]
+    stored = [light_message("t", ",".join(names), ",".join("9" * len(names)))] * 3
+    units, _ = check(stored)
+    assert len({unit[0] for unit in units}) > 4000

@@ -15,11 +15,13 @@ from tests.kernels.guarded_memory import guarded
 NAMES = {
     "TAGS": kernel.TAGS, "KEYS": kernel.KEYS, "UNIQ_KEY": kernel.UNIQ_KEY, "DELAY": kernel.DELAY,
     "INNER_MULTI_QUEUE_OFFSET": kernel.LIGHT_OFFSETS, "INNER_BASE": kernel.INNER_BASE,
+    "INNER_MULTI_DISPATCH": kernel.LIGHT_NAMES,
 }  # fmt: skip
 texts = st.text(max_size=80)
 ascii_texts = st.text(st.characters(max_codepoint=127), max_size=200)
 pieces = st.sampled_from(
     [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"DELAX", b"INNER_MULTI_QUEUE_OFFSET", b"INNER_MULTI_QUEUE_OFFSEX",
+     b"INNER_MULTI_DISPATCH", b"INNER_MULTI_DISPATCX",
      b"INNER_BASE", b"TAG", b"\1", b"\1", b"\2", b"\2", b" ", b"a", b"x" * 17,
      "中".encode(), "😀".encode(), b"\xe4\xb8", b"\xff", b"\xed\xa0\x80", b"\0"]
 )  # fmt: skip

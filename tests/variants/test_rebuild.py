@@ -17,7 +17,6 @@ from tests.variants.conftest import Untouched, refusal
 
 SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
 REFUSED = {  # a rebuild of the queues: words of the line
-    "lmq": ("consumequeue/%LMQ%", "light queues (LMQ)", "--what index"),
     "rocksdb_crash": ("consumequeue/CURRENT", "RocksDB", "--what index"),
     "rocksdb_lmq": ("consumequeue/CURRENT", "RocksDB", "--what index"),
 }
@@ -65,7 +64,7 @@ def test_a_rebuild_in_place_leaves_the_other_layouts_files(name: str, variant: V
     }
 
 
-@pytest.mark.parametrize(("name", "words"), [("lmq", "light queues"), ("rocksdb_crash", "light queues")])
+@pytest.mark.parametrize(("name", "words"), [("bcq", "inner batches")])
 @pytest.mark.parametrize("splits", [1, 7])
 def test_a_log_alone_tells_by_its_records(
     name: str, words: str, splits: int, golden: Variant, untouched: Untouched, tmp_path: Path

@@ -1,0 +1,37 @@
+"""Chooses units of light queues (LMQ) by the queues of their records' own units."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.kernels import dispatch as kernel
+
+Units = NDArray[np.int64]
+
+
+def own_queues(units: Units) -> Units:
+    """The row of each unit's record's own queue, int64[n]: a record's own unit comes before those of light queues.
+
+    Args:
+        units: int64[n, UNIT_COLUMNS], in log order, with all units of each record.
+    """
+    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != kernel.LIGHT_UNIT
+    queues: Units = units[is_own, kernel.UNIT_QUEUE][np.cumsum(is_own) - 1]
+    return queues
+
+
+def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topics: Collection[str]) -> Units:
+    """Drop the light units of records in batch queues, from which Java gives none (only ``ConsumeQueue`` does).
+
+    Args:
+        units: int64[n, UNIT_COLUMNS], as in ``own_queues``.
+        names: topic and queue id of each queue number in them.
+        batch_topics: that have batch queues.
+    """
+    if not batch_topics:
+        return units
+    is_batch = np.array([topic in batch_topics for topic, _ in names], dtype=bool)
+    is_light = units[:, kernel.UNIT_STORE_TIMESTAMP] == kernel.LIGHT_UNIT
+    kept: Units = units[~(is_light & is_batch[own_queues(units)])]
+    return kept
