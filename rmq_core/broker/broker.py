@@ -205,6 +205,7 @@ class Broker(Service):
             limits=config.limits,
             on_disconnect=self._memberships.disconnected,
             after_batch=self._dispatch,
+            tls=config.tls.server(),
         )
         self._fast_handlers = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
         store.on_dispatched(self._held.arrived)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rmq_core.remoting.access.server_tls import ServerTls
 from rmq_core.remoting.connection import Connection, Handler, log
+from rmq_core.remoting.doorway import Doorway
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES
 
@@ -46,6 +48,7 @@ class RemotingServer:
 
     Attributes:
         connections: those that are open.
+        doors: connections of which it is not known yet whether they speak TLS, or whose handshake is under way.
         held_bytes: of all connections together; see ``ServerLimits.max_held_bytes``.
     """
 
@@ -57,6 +60,7 @@ class RemotingServer:
         on_connect: Callable[[Connection], None] | None = None,
         on_disconnect: Callable[[Connection], None] | None = None,
         after_batch: Callable[[], None] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """Prepare a server.
 
@@ -67,7 +71,10 @@ class RemotingServer:
             on_disconnect: called with each connection that has ended.
             after_batch: called each time that all requests that had arrived on a connection are handled, before
                 the answers are written: for what is done once for many.
+            tls: what it speaks TLS with; None for plain connections alone.
         """
+        self.doors: set[Doorway] = set()
+        self._tls = tls
         self.connections: set[_ServerConnection] = set()
         self.held_bytes = 0
         self.limits = limits
@@ -103,7 +110,7 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         table = self._handlers if handlers is None else handlers
         try:
-            server = await loop.create_server(lambda: _ServerConnection(self, table), host, port, backlog=_BACKLOG)
+            server = await loop.create_server(self._door(table), host, port, backlog=_BACKLOG)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
@@ -113,6 +120,18 @@ class RemotingServer:
         name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
+    def _door(self, table: Mapping[int, Handler]) -> Callable[[], asyncio.Protocol]:
+        def connection() -> _ServerConnection:
+            return _ServerConnection(self, table)
+
+        tls = self._tls
+        return connection if tls is None else lambda: Doorway(self, tls, connection)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for one more connection."""
+        return len(self.connections) + len(self.doors) >= self.limits.max_connections
+
     async def close(self, grace_s: float = 1.0) -> None:
         """Stop listening, let waiting requests have their answers, close all connections.
 
@@ -121,6 +140,8 @@ class RemotingServer:
         """
         for server in self._servers:
             server.close()
+        for door in list(self.doors):
+            door.abort()
         for connection in self.connections:
             connection.refuses_requests = True
         loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from rmq_core.remoting.access.server_tls import TlsSettings
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -16,7 +17,7 @@ _DEFAULTS = ServerLimits()
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Base of a server's settings. The first two are Java's.
+    """Base of a server's settings. The first two and the last three are Java's.
 
     Attributes:
         server_channel_max_idle_time_seconds: idle connections end after that, s.
@@ -31,6 +32,10 @@ class ServerSettings:
         max_waiting_bytes: no more requests of a client are read while those whose answers are awaited take more.
         max_held_bytes: of unfinished frames, requests that wait, long polls and answers that are not yet sent, all
             connections together: above it, the connection that holds the most is closed.
+        tls_server_mode: which connections are accepted: ``disabled``, plain ones; ``permissive``, both on one port;
+            ``enforcing``, those with TLS.
+        tls_config_file: a Java properties file that names the certificates, see ``read_tls_file``.
+        tls_enable: whether the server's own connections to others speak TLS; an enforcing server's do anyway.
     """
 
     server_channel_max_idle_time_seconds: int = setting(120, low=1)
@@ -43,6 +48,15 @@ class ServerSettings:
     max_connections: int = setting(_DEFAULTS.max_connections, low=1)
     max_waiting_bytes: int = setting(_DEFAULTS.max_waiting_bytes, low=1024)
     max_held_bytes: int = setting(_DEFAULTS.max_held_bytes, low=1024)
+
+    tls_server_mode: str = setting("disabled", java="tls.server.mode")
+    tls_config_file: str = setting("", java="tls.config.file")
+    tls_enable: bool = setting(False, java="tls.enable")
+
+    @property
+    def tls(self) -> TlsSettings:
+        """Return the settings of TLS."""
+        return TlsSettings(self.tls_server_mode, self.tls_config_file, self.tls_enable)
 
     @property
     def limits(self) -> ServerLimits:

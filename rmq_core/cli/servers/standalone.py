@@ -48,6 +48,9 @@ def standalone(
         **listen_flags("--listen", listen),
         "kv_config_path": f"{config_dir(store_settings.root)}/kvConfig.json",
         "order_message_enable": True,
+        "tls_server_mode": settings.tls_server_mode,
+        "tls_config_file": settings.tls_config_file,
+        "tls_enable": settings.tls_enable,
     }
     namesrv_settings, _ = load_namesrv_config(flags=namesrv_flags)
 

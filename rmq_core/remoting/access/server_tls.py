@@ -1,0 +1,209 @@
+"""TLS of a server's connections: the original's modes and its file of settings, and certificates that change.
+
+Source: ``TlsMode``, ``TlsSystemConfig``, ``TlsHelper#extractTlsConfigFromFile``, ``NettyRemotingServer``. Otherwise
+than there, no certificate is made up where none is given, and a client's certificate is always verified.
+"""
+
+import ssl
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from rmq_core.remoting.access.tls import Tls
+from rmq_core.remoting.java_properties import parse_properties
+from rmq_formats.errors import FormatError, OptionError
+
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+class TlsMode(StrEnum):
+    """Which connections a server accepts."""
+
+    DISABLED = "disabled"  # plain ones
+    PERMISSIVE = "permissive"  # both, on one port: the first byte tells
+    ENFORCING = "enforcing"  # those with TLS
+
+
+class ClientAuth(StrEnum):
+    """Whether a client has to show a certificate."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    REQUIRE = "require"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFile:
+    """The settings in the file that ``tls.config.file`` names.
+
+    Attributes:
+        path: of the file, for errors.
+        cert_path: PEM of the server's certificate and what signed it.
+        key_path: PEM of its private key (PKCS#8).
+        key_password: of that key.
+        client_auth: whether clients show a certificate.
+        trust_cert_path: PEM of the authorities that sign clients' certificates.
+        client: what the server's own connections to others speak TLS with.
+    """
+
+    path: str
+    cert_path: str | None
+    key_path: str | None
+    key_password: str | None = field(default=None, repr=False)
+    client_auth: ClientAuth = ClientAuth.NONE
+    trust_cert_path: str | None = None
+    client: Tls = field(default_factory=Tls)
+
+
+def read_tls_file(path: str) -> TlsFile:
+    """Read a file of TLS settings, a Java properties file with the original's keys.
+
+    Raises:
+        OptionError: it cannot be read, has an unknown key, or asks for what is not there.
+    """
+    try:
+        values = dict(parse_properties(Path(path).read_bytes().decode()))
+    except OSError as error:
+        raise OptionError(f"tls.config.file {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, FormatError) as error:
+        raise OptionError(f"tls.config.file {path}: {error}") from error
+    text = values.pop
+    if _boolean(path, "tls.test.mode.enable", text("tls.test.mode.enable", "false")):
+        raise OptionError(f"{path}: tls.test.mode.enable=true is not supported: give a certificate of your own")
+    told = text("tls.server.need.client.auth", "none").strip().lower()
+    try:
+        client_auth = ClientAuth(told)
+    except ValueError as error:
+        raise OptionError(f"{path}: tls.server.need.client.auth={told}: give none, optional or require") from error
+    verifies = _boolean(path, "tls.server.authClient", text("tls.server.authClient", "true"))
+    if client_auth is not ClientAuth.NONE and not verifies:
+        raise OptionError(f"{path}: tls.server.authClient=false is not supported: it lets any certificate in")
+    found = TlsFile(
+        path=path, cert_path=text("tls.server.certPath", None), key_path=text("tls.server.keyPath", None),
+        key_password=text("tls.server.keyPassword", None), client_auth=client_auth,
+        trust_cert_path=text("tls.server.trustCertPath", None),
+        client=Tls(
+            trust_cert_path=text("tls.client.trustCertPath", None), cert_path=text("tls.client.certPath", None),
+            key_path=text("tls.client.keyPath", None), key_password=text("tls.client.keyPassword", None),
+            auth_server=_boolean(path, "tls.client.authServer", text("tls.client.authServer", "true")),
+            server_name=text("tls.client.serverName", None),
+        ),
+    )  # fmt: skip
+    if values:
+        raise OptionError(f"{path}: unknown key {min(values)!r}")
+    return found
+
+
+def _boolean(path: str, key: str, value: str) -> bool:
+    try:
+        return _BOOLEANS[value.strip().lower()]
+    except KeyError as error:
+        raise OptionError(f"{path}: {key}={value}: give true or false") from error
+
+
+class ServerTls:
+    """What a server speaks TLS with; its certificates are loaded anew when their files change.
+
+    Attributes:
+        mode: which connections are accepted; not DISABLED.
+    """
+
+    def __init__(self, mode: TlsMode, file: TlsFile) -> None:
+        """Load the certificates.
+
+        Raises:
+            OptionError: one is missing or cannot be used; naming the file.
+        """
+        self.mode = mode
+        self._file = file
+        if file.cert_path is None or file.key_path is None:
+            raise OptionError(f"{file.path}: tls.server.mode={mode} needs tls.server.certPath and tls.server.keyPath")
+        if file.client_auth is not ClientAuth.NONE and file.trust_cert_path is None:
+            raise OptionError(f"{file.path}: tls.server.need.client.auth={file.client_auth} needs "
+                              "tls.server.trustCertPath")  # fmt: skip
+        self._state = self._states()
+        self.context = self._load()
+
+    def reload(self) -> bool:
+        """Load the certificates again if a file has changed; return whether they were loaded.
+
+        Raises:
+            OptionError: they cannot be used; the former ones stay, and the same files are not tried again.
+        """
+        state = self._states()
+        if state == self._state:
+            return False
+        self._state = state
+        self.context = self._load()
+        return True
+
+    def _states(self) -> list[tuple[int, int, int] | None]:
+        paths = (self._file.cert_path, self._file.key_path, self._file.trust_cert_path)
+        return [_state(path) for path in paths if path is not None]
+
+    def _load(self) -> ssl.SSLContext:
+        file = self._file
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:  # never without a password: OpenSSL would ask for it on the terminal
+            context.load_cert_chain(str(file.cert_path), file.key_path, file.key_password or "")
+        except (OSError, ValueError) as error:
+            raise _unusable(file, "certPath", file.cert_path, error) from error
+        if file.client_auth is not ClientAuth.NONE:
+            try:
+                context.load_verify_locations(file.trust_cert_path)
+            except OSError as error:
+                raise _unusable(file, "trustCertPath", file.trust_cert_path, error) from error
+            required = file.client_auth is ClientAuth.REQUIRE
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        return context
+
+
+def _state(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _unusable(file: TlsFile, key: str, path: str | None, error: Exception) -> OptionError:
+    is_system = isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.strerror
+    said = error.strerror if isinstance(error, OSError) and is_system else "no certificate, or key of it, in PEM"
+    return OptionError(f"{file.path}: tls.server.{key} {path}: {said}")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """The settings of a server that say whether it speaks TLS, and its clients to others.
+
+    Attributes:
+        mode: ``tls.server.mode``.
+        config_file: ``tls.config.file``; empty for none.
+        for_own_clients: ``tls.enable``; as in the original, an enforcing server's own connections speak TLS, too.
+    """
+
+    mode: str
+    config_file: str
+    for_own_clients: bool
+
+    def server(self) -> ServerTls | None:
+        """Load what the server speaks TLS with; None for a plain one. Raises OptionError."""
+        mode = self._mode()
+        if mode is TlsMode.DISABLED:
+            return None
+        if not self.config_file:
+            raise OptionError(f"tls.server.mode={mode} needs tls.config.file, which names the certificate")
+        return ServerTls(mode, read_tls_file(self.config_file))
+
+    def client(self) -> Tls | None:
+        """What the server's own connections speak TLS with; None for plain ones. Raises OptionError."""
+        if not self.for_own_clients and self._mode() is not TlsMode.ENFORCING:
+            return None
+        return read_tls_file(self.config_file).client if self.config_file else Tls()
+
+    def _mode(self) -> TlsMode:
+        try:
+            return TlsMode(self.mode.strip().lower())
+        except ValueError as error:
+            raise OptionError(f"tls.server.mode={self.mode}: give disabled, permissive or enforcing") from error

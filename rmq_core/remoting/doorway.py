@@ -1,0 +1,143 @@
+"""The doorway of a port that accepts TLS: the first byte of a connection tells whether it speaks it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from rmq_core.remoting.access.server_tls import ServerTls, TlsMode
+from rmq_core.remoting.connection import log
+from rmq_formats.errors import OptionError
+
+HANDSHAKE_BYTE: Final = 0x16  # of a TLS record; a frame's length begins with 0 or 1
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+MAX_EARLY_BYTES: Final = 1 << 20  # that a client sends before its connection is made: no more than a window of its own
+
+
+class Doorkeeper(Protocol):
+    """The server behind the doorway."""
+
+    doors: "set[Doorway]"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for one more connection."""
+        ...
+
+
+class Doorway(asyncio.Protocol):
+    """A connection before it is known what it speaks; then it gives way to the real one.
+
+    Args:
+        server: the server behind it.
+        tls: its certificates and mode.
+        make: makes the protocol of the connection.
+    """
+
+    def __init__(self, server: Doorkeeper, tls: ServerTls, make: Callable[[], asyncio.Protocol]) -> None:
+        self._server, self._tls, self._make = server, tls, make
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._early = bytearray()  # of the client's, behind the handshake, before the real protocol is there
+        self._remote = ""
+        self._is_in_tls = False
+        self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._give_up)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first byte, if there is room."""
+        self._transport = cast(asyncio.Transport, transport)
+        host, port, *_ = transport.get_extra_info("peername") or ("", "")
+        self._remote = f"{host}:{port}"
+        if self._server.is_full:
+            self.abort()
+            return
+        self._server.doors.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Look at the first byte; what comes behind a handshake waits for the connection."""
+        if self._is_in_tls:
+            self._early += data
+            if len(self._early) > MAX_EARLY_BYTES:
+                self._refuse("sent too much before its connection was made")
+            return
+        if data[0] == HANDSHAKE_BYTE:
+            self._is_in_tls = True
+            cast(asyncio.Transport, self._transport).pause_reading()  # until start_tls has its protocol in place
+            self._task = self._loop.create_task(self._shake_hands(data))
+        elif self._tls.mode is TlsMode.ENFORCING:
+            self._refuse("speaks no TLS")
+        else:
+            self._enter(cast(asyncio.Transport, self._transport), data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Forget a connection that has ended."""
+        self._leave()
+        if self._task is not None:
+            self._task.cancel()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._leave()
+        if self._task is not None:
+            self._task.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _shake_hands(self, hello: bytes) -> None:
+        """Do the handshake, of which the first bytes were read already, and let the connection in."""
+        transport = cast(asyncio.Transport, self._transport)
+        self._reload()
+        starting = self._loop.create_task(
+            self._loop.start_tls(
+                transport, self, self._tls.context, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+            )
+        )
+        await asyncio.sleep(0)  # it has put its protocol in place, and scheduled that one's connection_made
+        self._loop.call_soon(_feed, transport, hello)  # right behind that, before anything more is read
+        try:
+            inner = await starting
+        except OSError as error:
+            self._refuse(f"TLS handshake failed: {error}")
+            return
+        if inner is None:  # it has ended meanwhile
+            self._leave()
+            return
+        self._enter(inner, bytes(self._early))
+
+    def _reload(self) -> None:
+        """Load the certificates again if they have changed; what cannot be used is told, and the former ones stay."""
+        try:
+            if self._tls.reload():
+                log.info("loaded the certificates of TLS again: their files have changed")
+        except OptionError as error:
+            log.warning("the certificates of TLS stay as they were: %(error)s", {"error": error})
+
+    def _enter(self, transport: asyncio.Transport, data: bytes) -> None:
+        self._leave()
+        protocol = self._make()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if data:
+            protocol.data_received(data)
+
+    def _refuse(self, reason: str) -> None:
+        log.info("closed %(client)s: %(reason)s", {"client": self._remote, "reason": reason})
+        self.abort()
+
+    def _give_up(self) -> None:
+        self._refuse(f"no request within {HANDSHAKE_TIMEOUT_S:g} s")
+
+    def _leave(self) -> None:
+        self._timer.cancel()
+        self._server.doors.discard(self)
+
+
+def _feed(transport: asyncio.Transport, data: bytes) -> None:
+    """Give the protocol that ``start_tls`` has put in place what was read before."""
+    protocol = cast(asyncio.BufferedProtocol, transport.get_protocol())
+    while data and not transport.is_closing():
+        room = cast(memoryview, protocol.get_buffer(len(data)))
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]
