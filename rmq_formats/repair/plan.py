@@ -46,6 +46,13 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.CONFIG_TOPICS,
         finding_kinds.CONSUMER_OFFSET,
         finding_kinds.DELAY_OFFSET,
+        finding_kinds.ENTRY_HEADER,
+        finding_kinds.ENTRY_ORDER,
+        finding_kinds.ENTRY_UNIT,
+        finding_kinds.ENTRY_UNIT_SURPLUS,
+        finding_kinds.DLEDGER_CHECKPOINT,
+        finding_kinds.DLEDGER_TERM,
+        finding_kinds.BATCH_UNIT,  # a repair refuses stores with batch queues
     }
 )
 

@@ -145,10 +145,15 @@ def publish_objects(
         "retired": [*(_DERIVED_FILES if overwrite else ()), *retired],
         "directories": list(_DERIVED if overwrite else ()),
         "files": list(files),
-        "dispatch": None if dispatch is None else asdict(dispatch),
+        "dispatch": None if dispatch is None else _noted(dispatch),
     }
     write_text(area, PUBLISHING, json.dumps(note))
     _copy_all(area, note)
+
+
+def _noted(dispatch: RebuildOptions) -> dict[str, Any]:
+    """What ``dispatch_objects`` needs of the options: a write leaves no topics out, and knows of no batch queues."""
+    return {"consumequeue": dispatch.consumequeue, "index": dispatch.index, "sizes": asdict(dispatch.sizes)}
 
 
 def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:

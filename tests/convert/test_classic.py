@@ -54,7 +54,9 @@ def test_the_classic_store_has_the_same_messages(
     assert [(item.queue_id, item.queue_offset) for item in halves(out)] == [
         (item.queue_id, item.queue_offset) for item in halves(store)
     ]
-    assert faults(out) == faults(store)
+    # DLedger takes a record's time before its turn in the log: a classic log whose times fall was not written so.
+    falling = {"commitlog.store_timestamp"} if name == "dledger_crash" else set()
+    assert faults(out) == faults(store) | falling
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint", "commitlog", "config", "consumequeue", "index"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
