@@ -19,14 +19,29 @@
     └── OptionError               an option or argument that is unknown or has a bad value
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+# In URIs: what follows the user's name before the @, and values of queries whose names say that they are secret.
+_SECRETS: Final = re.compile(
+    r"(?<=://)([^/?#\s:@]*:)[^/?#\s@]+(?=@)|([?&][\w.-]*(?:secret|password|token|key)[\w.-]*=)[^&/#\s]+", re.IGNORECASE
+)
+
+
+def without_secrets(text: str) -> str:
+    """Put ``***`` in the place of secrets in a text's URIs, so that it may be shown: ``s3://KEY:***@bucket/store``."""
+    return _SECRETS.sub(lambda found: f"{found.group(1) or found.group(2)}***", text) if "://" in text else text
 
 
 class RmqError(Exception):
-    """Base of every error that the project raises on purpose."""
+    """Base of every error that the project raises on purpose. Its text has no secrets of URIs."""
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 @dataclass
@@ -53,7 +68,7 @@ class FormatError(RmqError):
         detail = ""
         if self.expected is not None or self.actual is not None:
             detail = f" (expected {self.expected}, found {self.actual})"
-        return f"{where}{self.reason}{at}{detail}"
+        return without_secrets(f"{where}{self.reason}{at}{detail}")
 
 
 class TruncatedError(FormatError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rmq_formats.errors import StoreError
+from rmq_formats.errors import StoreError, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ def print_json(value: Any) -> None:
 
 def warn(text: str) -> None:
     """Print one line on stderr, whatever characters the text holds."""
-    line = " ".join(text.split())
+    line = " ".join(without_secrets(text).split())
     if len(line) > MAX_LINE_CHARACTERS:
         line = f"{line[:MAX_LINE_CHARACTERS]} …"
     sys.stderr.write(f"rmq: {line}\n")

@@ -15,6 +15,7 @@ from rmq_formats.codecs import paths
 from rmq_formats.errors import (
     StoreLayoutError,
     told_as_store_errors,
+    without_secrets,
 )
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.rebuild import tasks
@@ -308,8 +309,8 @@ def _report(
         found += [Finding.from_dict(fields) for fields in result.findings]
         counts.update(result.finding_counts)
     return RebuildReport(
-        store,
-        out,
+        without_secrets(store),
+        without_secrets(out),
         messages=sum(scan.message_count for scan in scans),
         bytes=sum(scan.record_bytes for scan in scans),
         units=sum(result.unit_count for result in written),
@@ -319,6 +320,6 @@ def _report(
         files=sum(result.file_count for result in written),
         seconds=clock.seconds(),
         phases=clock.phases,
-        findings=tuple(found),
+        findings=tuple(finding.without_secrets() for finding in found),
         finding_counts={code: count for code, count in sorted(counts.items()) if count},
     )

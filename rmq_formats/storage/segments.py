@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Protocol
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
 
 from rmq_formats.codecs import paths
@@ -30,6 +31,9 @@ WRITE_DIRECTORY: Final = ".rmq-write"  # in a store: where a write works
 PUBLISHING: Final = "publish.json"  # there: names what is being published, as long as it is
 _TAIL_BLOCK_BYTES: Final = 4 << 20
 _LAST_BLOCK_BYTES: Final = 64 << 10  # where the data of a full file ends, as a rule
+_GCS_SCHEMES: Final = ("gs://", "gcs://")
+_GCS_PATIENCE: Final = "retry_limit_seconds=30"  # its client tries for a quarter of an hour, without a word
+_REASON_CHARACTERS: Final = 300  # libraries list each place where they looked
 _QUERY: Final = re.compile(r"/*(\?(?:[^/]|(?<=:)//)*)")
 
 
@@ -212,16 +216,16 @@ class _ArrowFile:
             self._file = file_system.open_input_file(path)
         except FileNotFoundError:
             raise StoreNotFoundError(f"{path}: no such object") from None
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be opened ({error})") from error
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{path}: cannot be opened ({_reason(error)})") from error
         self.size_bytes = int(self._file.size())
         self._path = path
 
     def read_into(self, offset: int, target: memoryview) -> int:
         try:
             got = self._file.read_at(min(len(target), max(0, self.size_bytes - offset)), offset)
-        except OSError as error:
-            raise StoreError(f"{self._path}: cannot be read at {offset} ({error})") from error
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{self._path}: cannot be read at {offset} ({_reason(error)})") from error
         target[: len(got)] = got
         return len(got)
 
@@ -230,6 +234,12 @@ class _ArrowFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _reason(error: Exception) -> str:
+    """What a library says, on one line and not for pages."""
+    words = " ".join(str(error).split())
+    return words if len(words) <= _REASON_CHARACTERS else f"{words[:_REASON_CHARACTERS]} …"
 
 
 def split_query(uri: str) -> tuple[str, str]:
@@ -262,10 +272,12 @@ class ArrowStorage(Storage):
 
     def _connect(self) -> None:
         self._location, query = split_query(self._uri)
+        if self._location.startswith(_GCS_SCHEMES) and "retry_limit_seconds" not in query:
+            query = f"{query}&{_GCS_PATIENCE}" if query else f"?{_GCS_PATIENCE}"
         try:
             self.file_system, root = pafs.FileSystem.from_uri(self._location + query)
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{self._uri}: cannot be opened ({error})") from error
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StoreError(f"{self._uri}: cannot be opened ({_reason(error)})") from error
         self._root = root.rstrip("/")
 
     def __getstate__(self) -> str:
@@ -282,8 +294,8 @@ class ArrowStorage(Storage):
     def _info(self, path: str) -> Any:
         try:
             return self.file_system.get_file_info(self.inner(path))
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be looked up ({error})") from error
+        except (OSError, pa.ArrowException) as error:  # Azure's tells of credentials by the latter
+            raise StoreError(f"{path}: cannot be looked up ({_reason(error)})") from error
 
     def entries(self, path: str) -> list[Entry]:
         """List a directory, sorted; empty where there is none."""
@@ -292,8 +304,8 @@ class ArrowStorage(Storage):
             infos: list[Any] = self.file_system.get_file_info(selector)
         except NotADirectoryError:
             return []
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be listed ({error})") from error
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{path}: cannot be listed ({_reason(error)})") from error
         directory = pafs.FileType.Directory
         found = [Entry(info.base_name, info.type == directory, info.size or 0, info.mtime_ns or 0) for info in infos]
         return sorted(found, key=lambda entry: entry.name)

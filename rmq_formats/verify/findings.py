@@ -1,9 +1,11 @@
 """Findings of store checks: a stable code with severity and remedy, and the place of the fault."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from rmq_formats.errors import without_secrets
 
 
 class Severity(StrEnum):
@@ -52,6 +54,10 @@ class Finding:
     expected: str | None = None
     actual: str | None = None
     count: int = 1
+
+    def without_secrets(self) -> "Finding":
+        """The same finding, to be shown: no secret in a path that is a URI."""
+        return self if self.path is None else replace(self, path=without_secrets(self.path))
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to a flat dictionary, for JSON and tables; fields that say nothing are None."""

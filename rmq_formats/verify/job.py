@@ -217,7 +217,7 @@ class _Verification:
             segments=tuple(job_scan.segment_states(checks)),
             findings=sorted_findings(self.findings.kept),
             counts=dict(self.findings.counts),
-        )
+        ).without_secrets()
 
     def _mark(self, phase: str) -> None:
         now = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from rmq_formats.errors import OptionError
+from rmq_formats.errors import OptionError, without_secrets
 from rmq_formats.tasks.html_text import bytes_text, card, card_findings, counted, tone
 from rmq_formats.verify.findings import Finding, Kind, Severity
 from rmq_formats.verify.phases.scan import SegmentState
@@ -60,6 +60,16 @@ class VerifyReport:
     segments: tuple[SegmentState, ...]
     findings: tuple[Finding, ...]
     counts: dict[Kind, int]
+
+    def without_secrets(self) -> "VerifyReport":
+        """The same report with no secrets in the URIs of its store and files."""
+        return replace(
+            self,
+            store=without_secrets(self.store),
+            index_paths=tuple(without_secrets(path) for path in self.index_paths),
+            segments=tuple(replace(segment, path=without_secrets(segment.path)) for segment in self.segments),
+            findings=tuple(finding.without_secrets() for finding in self.findings),
+        )
 
     def total(self, severity: Severity) -> int:
         """Return the number of faults of one severity."""

@@ -21,7 +21,7 @@ from rmq_formats.verify.phases.plan import VerifyOptions
 from tests import warm_processes
 from tests.conftest import GOLDEN_SETTINGS
 from tests.rebuilt_stores import Splits, built, golden_options
-from tests.scale.conftest import Bucket
+from tests.scale.conftest import AWS, Bucket
 
 OnS3 = Callable[[str], str]
 Golden = Callable[[str], Path]
@@ -85,12 +85,25 @@ def test_verify_finds_the_same_as_on_a_local_disk(golden_on_s3: OnS3, golden: Go
 
 
 @pytest.mark.long
-def test_the_command_line_reads_there(golden_on_s3: OnS3) -> None:
-    rmq = Path(sys.executable).parent / "rmq"
-    command = [str(rmq), "verify", golden_on_s3("exotic"), "--workers", "2", "--json"]
-    done = warm_processes.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
-    assert done.returncode in {0, 1}, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["messages"] > 0
+def test_the_command_line_reads_there_and_shows_no_secret(golden_on_s3: OnS3, bucket: Bucket, tmp_path: Path) -> None:
+    uri = golden_on_s3("crash").replace(f":{AWS['AWS_SECRET_ACCESS_KEY']}@", ":HIDDEN@")
+    bucket.files.delete_file(f"{bucket.name}/stores/crash/checkpoint")
+    with bucket.files.open_output_stream(f"{bucket.name}/stores/crash/commitlog/stray") as stray:
+        stray.write(b"1")
+    html, out = tmp_path / "report.html", tmp_path / "out"
+    said = []
+    for arguments in (
+        ("verify", uri, "--workers", "2", "--json"), ("verify", uri, "--workers", "2", "--report", html),
+        ("rebuild", uri, "--out", out, "--json"), ("rebuild", uri, "--consumequeue-file-bytes", "7"),
+        ("inspect", uri), ("dump", uri, "--limit", "1"), ("verify", f"{uri}none"), ("query", uri, "--topic", "none"),
+    ):  # fmt: skip
+        command = [str(Path(sys.executable).parent / "rmq"), *map(str, arguments)]
+        done = warm_processes.run(command, capture_output=True, text=True, timeout=120, check=False, env=os.environ)
+        assert "Traceback" not in done.stderr
+        said += [done.stdout, done.stderr]
+    assert json.loads(said[0].splitlines()[-1])["messages"] > 0
+    assert "tests:***@" in said[0]
+    assert "HIDDEN" not in "".join([*said, html.read_text()])
 
 
 @pytest.mark.spark

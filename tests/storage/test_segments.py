@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from rmq_formats.errors import StoreError, StoreNotFoundError
+from rmq_formats.errors import StoreError, StoreNotFoundError, without_secrets
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.storage import segments
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -208,3 +208,26 @@ def test_a_store_behind_a_file_uri_is_rebuilt(
     rebuild_store(f"file://{golden('exotic') / 'store'}", f"file://{tmp_path}", options, Splits(3))
     rebuild(golden("exotic") / "store", tmp_path / "again", options)
     assert built(tmp_path) == built(tmp_path / "again") == built(golden("exotic") / "expected")
+
+
+def test_an_object_store_that_does_not_answer_is_told_soon_in_a_short_line() -> None:
+    storage, root = open_storage(
+        "gs://anonymous@bucket/store?endpoint_override=127.0.0.1:1&scheme=http&retry_limit_seconds=1"
+    )
+    with pytest.raises(StoreError, match="cannot be looked up") as told:
+        storage.exists(root)
+    with pytest.raises(StoreError, match="cannot be listed") as listed:
+        storage.entries(root)
+    assert all(len(str(error.value)) < 600 for error in (told, listed))
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("s3://KEY:a%2Fb+c@bucket/s?x=1/f: no", "s3://KEY:***@bucket/s?x=1/f: no"),
+    ("s3://b/s?secret_key=A&scheme=http/commitlog/0", "s3://b/s?secret_key=***&scheme=http/commitlog/0"),
+    ("abfss://c@a/s?sas_token=A&client_secret=B", "abfss://c@a/s?sas_token=***&client_secret=***"),
+    ("at 10:20@30 of s3://bucket/store", "at 10:20@30 of s3://bucket/store"),
+    ("127.0.0.1:9876", "127.0.0.1:9876"),
+])  # fmt: skip
+def test_secrets_of_uris_are_not_shown(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+    assert str(StoreError(text)) == shown

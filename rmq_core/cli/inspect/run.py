@@ -17,7 +17,7 @@ from rmq_core.cli.output import bytes_text, counted, printable, time_text
 from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, recognise
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.errors import FormatError
+from rmq_formats.errors import FormatError, without_secrets
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
@@ -81,13 +81,13 @@ def run(path: str, as_json: bool) -> int:
 
 def gather(place: KnownPath) -> Facts:
     """The facts of a path."""
-    facts = Facts(place.kind, place.path)
+    facts = Facts(place.kind, without_secrets(place.path))
     parts = [place]
     if place.kind is PathKind.STORE:
         parts = [place.child(kind) for kind in PathKind if _is_part(place, kind)]
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         found = store_variants.recognise(place.storage, place.path)
-        facts.layouts = {variant.value: path for variant, path in found.places.items()} or None
+        facts.layouts = {variant.value: without_secrets(path) for variant, path in found.places.items()} or None
         if Variant.DLEDGER in found:  # the log has files in two directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
@@ -98,7 +98,7 @@ def gather(place: KnownPath) -> Facts:
         except FormatError as error:
             if place.kind is not PathKind.STORE:
                 raise
-            facts.errors += (f"{part.path}: {error}",)
+            facts.errors += (without_secrets(f"{part.path}: {error}"),)
     return facts
 
 
