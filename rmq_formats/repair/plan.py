@@ -52,6 +52,10 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.ENTRY_UNIT_SURPLUS,
         finding_kinds.DLEDGER_CHECKPOINT,
         finding_kinds.DLEDGER_TERM,
+        finding_kinds.EPOCH_FILE,
+        finding_kinds.EPOCH,
+        finding_kinds.EPOCH_BEYOND,
+        finding_kinds.BROKER_IDENTITY,
         finding_kinds.BATCH_UNIT,  # a repair refuses stores with batch queues
     }
 )

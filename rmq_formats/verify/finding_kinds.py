@@ -115,6 +115,29 @@ DLEDGER_TERM: Final = Kind(
     "it is behind the term of the last entry, or does not parse: the member could vote twice in one term; restore it",
 )  # fmt: skip
 
+# --- controller mode --------------------------------------------------------------------
+_FROM_REPLICA = (
+    "restore the file from a replica of the group, or let the broker join the group anew with an empty store"
+)
+EPOCH_FILE: Final = Kind(
+    "controller.epoch_file", _WARNING,
+    "a broker that starts takes the .bak beside it, and without one cannot tell which part of its log is its master's: "
+    f"{_FROM_REPLICA}",
+)  # fmt: skip
+EPOCH: Final = Kind(
+    "controller.epoch", _WARNING,
+    f"brokers of a group compare epochs to find where their logs part, and cut there: {_FROM_REPLICA}",
+)  # fmt: skip
+EPOCH_BEYOND: Final = Kind(
+    "controller.epoch.beyond", _WARNING,
+    "the log was longer when this epoch began, as after a crash that lost its last pages; take what is missing from "
+    "another replica of the group",
+)  # fmt: skip
+BROKER_IDENTITY: Final = Kind(
+    "controller.identity", _WARNING,
+    "a broker does not start so; write cluster#broker#brokerId into it, with the number that the controller knows",
+)  # fmt: skip
+
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = Kind(
     "commitlog.segment.missing", _ERROR, "a file between two others is gone; restore it from a replica"

@@ -65,7 +65,6 @@ NOT_CHECKED: Final = (
     (Variant.ROCKSDB_CONFIG, finding_kinds.CONFIG_NOT_CHECKED, "topics and consumer offsets are in RocksDB"),
     (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage"),
     (Variant.COMPACTION, finding_kinds.OTHER_NOT_CHECKED, "it is of compacted topics"),
-    (Variant.CONTROLLER, finding_kinds.OTHER_NOT_CHECKED, "it is of the controller mode"),
 )
 
 
@@ -324,10 +323,12 @@ class _Verification:
     # --- compare --------------------------------------------------------------------------
 
     def _compare(self, plan: _Plan, checks: Sequence[SplitCheck]) -> Steps[tuple[list[PartResult], list[IndexResult]]]:
-        job_queues.write_facts(self.work, self._facts(plan, checks))
+        facts = self._facts(plan, checks)
+        job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.storage, self.root, self.variants, self.findings, self.excused)
         job_queues.write_queue_notes(self.work, plan.queues, small_files.check(plan.queues, checks))
+        small_files.check_controller(plan.segments, facts)
         index_tasks = self._index_tasks()
         partitions = range(0 if Variant.ROCKSDB_QUEUES in self.variants else len(plan.queues))
         waiting: list[int | IndexFileTask] = [*index_tasks, *partitions]  # largest first

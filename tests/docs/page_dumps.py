@@ -26,6 +26,7 @@ from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
+from rmq_formats.codecs.controller import decode_epochs, encode_epochs
 from rmq_formats.codecs.dledger import INDEX_UNIT_DTYPE, EntryHead
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.index import IndexEntry, IndexHeader
@@ -183,6 +184,17 @@ def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
     yield "text", text.decode(), text
 
 
+def epoch_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    """The lines of an ``epochFileCheckpoint``, which its codec decodes and encodes to the same."""
+    text = data[position : position + size].decode()
+    epochs = decode_epochs(text)
+    assert encode_epochs(epochs) == text
+    values = [("count", len(epochs)), ("checksum", int(text.splitlines()[1]))]
+    values += [(f"epoch_{epoch.number}", epoch.start_offset) for epoch in epochs]
+    for (name, value), line in zip(values, text.splitlines(keepends=True), strict=True):
+        yield name, value, line.encode()
+
+
 HEADER_WIDTHS = dict(zip((attribute.name for attribute in fields(IndexHeader)), (8, 8, 8, 8, 4, 4), strict=True))
 
 DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
@@ -235,6 +247,7 @@ DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
         compacted_offset=4,
         reserved=4,
     ),
+    "epochs": epoch_fields,
     "text": text_fields,
     "json": None,  # bytes only
     "zeros": None,

@@ -31,6 +31,7 @@ FILE_TYPES = [
     "config",
     "consumequeue",
     "consumequeue_ext",
+    "controller",
     "dledger",
     "index",
     "light_queues",

@@ -22,7 +22,6 @@ NOT_CHECKED = {  # codes, and words of one finding's detail
     "rocksdb_lmq": ({"consumequeue.not_checked", "config.not_checked"}, "topics and consumer offsets are in RocksDB"),
     "tiered": ({"store.not_checked"}, "tiered storage"),
     "compaction": ({"store.not_checked"}, "compacted topics"),
-    "controller": ({"store.not_checked"}, "controller mode"),
 }
 Variant = Callable[[str], Path]
 

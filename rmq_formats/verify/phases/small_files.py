@@ -7,11 +7,13 @@ from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import Storage, opened, read_range
+from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_variants import StoreVariants, Variant
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.controller_files import epoch_findings, identity_findings
 from rmq_formats.verify.dledger_files import state_findings
+from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.queues import QueueClaims
@@ -91,6 +93,20 @@ class SmallFilesCheck:
         for directory in store_variants.dledger_directories(self.storage, self.root):
             for finding in state_findings(self.storage, directory, spans):
                 self.excused.add(finding)
+
+    def check_controller(self, segments: Sequence[Segment], facts: LogFacts) -> None:
+        """Check the files of the controller mode.
+
+        Args:
+            segments: of the log, that can be read.
+            facts: of the log.
+        """
+        if Variant.CONTROLLER not in self.variants:
+            return
+        for finding in identity_findings(self.storage, self.root):
+            self.findings.add(finding)
+        for finding in epoch_findings(self.storage, self.root, segments, facts):
+            (self.excused if finding.kind is finding_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
         """Whether there is a config without ``topics.json``, and the topics are not elsewhere."""

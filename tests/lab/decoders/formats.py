@@ -13,6 +13,7 @@ from rmq_formats.codecs import (
     config_json,
     consumequeue,
     consumequeue_ext,
+    controller,
     dledger,
     hosts,
     index,
@@ -179,6 +180,8 @@ def _of_small_files() -> list[Target]:
     marks = Watermark(sequence=7, log_flushed=4096, dispatched=4000, unit_total=30).encode()
     return [
         Target("checkpoint", [mixed["checkpoint"][:32]], _alone(lambda data: Checkpoint.decode(data).min_timestamp_ms)),
+        Target("epochs", [b"2\n1906541172\n1-0\n5-93229\n", b"1\n0\n1-0\n"], _of_text(_read_epochs)),
+        Target("broker identity", [b"GoldenCluster#golden-a#1"], _of_text(controller.decode_identity)),
         Target("watermark", [marks], _alone(_read_watermark)),
         Target("timer unit", [unit], _alone(timer.TimerUnit.decode)),
         Target("timer slot", [slot.encode(), unit[:32]], _alone(timer.TimerSlot.decode)),
@@ -187,6 +190,13 @@ def _of_small_files() -> list[Target]:
         Target("topics.json", tables, _of_text(config_json.topic_configs), share=0.4),
         Target("head of another layout", [*tables[:2], marks, unit], _alone(_tell_layout)),
     ]  # fmt: skip
+
+
+def _read_epochs(text: str) -> None:
+    found = controller.decode_epochs(text)
+    is_written = all(epoch.number >= 0 and epoch.start_offset >= 0 for epoch in found)
+    if is_written and controller.decode_epochs(controller.encode_epochs(found)) != found:
+        raise ViolationError("epochs are others after they were encoded again")
 
 
 def _read_watermark(data: bytes) -> None:
