@@ -168,7 +168,7 @@ class Records(ds.UnionDataset):  # type: ignore[misc] # pyarrow ships no types
         return _CHEAPEST if _CHEAPEST in self._options.columns else self._options.columns[0]
 
     def _plan(self, reading: ReadOptions) -> ReadPlan:
-        return plan_read(self._storage, self.path, reading.query, split_bytes=SPLIT_BYTES)
+        return plan_read(self._storage, self.path, reading.query, split_bytes=SPLIT_BYTES, logs=reading.logs)
 
     def _batches(self, reading: ReadOptions, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
         tasks = self._plan(reading).tasks

@@ -18,7 +18,8 @@ from rmq_formats.read.dirty import dirty_queues_reason
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.point_reads import Points, read_points
-from rmq_formats.read.query import MAX_LONG, Query, QueueBounds, ReadOptions
+from rmq_formats.read.query import COMMITLOG_ONLY, MAX_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
+from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_messages
 from rmq_formats.read.queues import last_unit
 from rmq_formats.read.task import read_task
 from rmq_formats.records import Records
@@ -36,6 +37,10 @@ _EDGE_BYTES: Final = 16 << 20  # searched for the first or last record, which ha
 _SHOWN_TOPICS: Final = 8
 
 
+def _reopened(path: str, logs: Logs) -> "Store":
+    return Store(path, tier=logs.tier, log=logs.kind)
+
+
 class Store(Records):
     """A store at rest, or that of a running broker, which is read up to what is written when a call begins.
 
@@ -44,22 +49,40 @@ class Store(Records):
     It is an Arrow dataset of all its records, as ``arrow()`` gives them: engines take it as a table.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        tier: str | PathLike[str] | None = None,
+        log: LogKind | str | None = None,
+    ) -> None:
         """Open a store.
 
         Args:
             path: its root directory, or a URI that ``pyarrow.fs`` opens.
+            tier: the broker's ``tieredStoreFilePath``: its messages come with those of the store, none twice.
+            log: which logs are read: ``commitlog``, the default without a tier; ``joined``, that with one: the tier
+                and the CommitLog; ``tiered``, the tier alone; ``compacted``, what is left of compacted topics.
+                Records of a tier and of compacted topics have the place in their queue's log as physical offset.
 
         Raises:
+            OptionError: a log that is none, or that does not go with a tier.
             StoreError: the URI cannot be opened.
         """
-        super().__init__(fspath(path), ReadOptions(tuple(COMMITLOG.names)))
+        logs = Logs.of(log, None if tier is None else fspath(tier))
+        super().__init__(fspath(path), ReadOptions(tuple(COMMITLOG.names), logs=logs))
 
-    def __reduce__(self) -> tuple[type["Store"], tuple[str]]:
-        return Store, (self.path,)
+    def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[str, Logs]]:
+        return _reopened, (self.path, self._options.logs)
 
     def __repr__(self) -> str:
-        return f"Store({self.path!r})"
+        logs = self._options.logs
+        more = (f", tier={logs.tier!r}" if logs.tier else "") + f", log={str(logs.kind)!r}"
+        return f"Store({self.path!r}{more if logs != COMMITLOG_ONLY else ''})"
+
+    def compacted(self) -> "Store":
+        """Return the same store with the logs of its compacted topics in place of the CommitLog."""
+        return Store(self.path, log=LogKind.COMPACTED)
 
     def segments(self) -> list[Segment]:
         """List the files of the CommitLog, by offset.
@@ -70,8 +93,8 @@ class Store(Records):
         return commitlog_segments(self._storage, self.path)
 
     def topics(self) -> list[str]:
-        """The topics that have a ConsumeQueue; where there is none at all, those of the log, which is scanned."""
-        found = named_topics(self._storage, self.path)
+        """The topics that have a ConsumeQueue; where there is none at all, those of the logs, which are scanned."""
+        found = named_topics(self._storage, self.path) if self._options.logs == COMMITLOG_ONLY else []
         if not found:
             names: set[str] = set()
             for batch in self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False):
@@ -177,7 +200,8 @@ class Store(Records):
         if query is None:
             query = Query(topics=None if topic is None else frozenset([topic]))
         names = tuple(COMMITLOG.names if columns is None else columns)
-        return Records(self.path, ReadOptions(names, query, wanted_mode, verify_crc, decompress))
+        logs = self._options.logs
+        return Records(self.path, ReadOptions(names, query, wanted_mode, verify_crc, decompress, logs))
 
     def query(
         self,
@@ -234,11 +258,15 @@ class Store(Records):
         self, query: Query, mode: Mode = Mode.DROPMALFORMED, on_plan: OnPlan | None = None
     ) -> Iterator[StoredMessage]:
         """Read the messages of a query. Their places come first, so that only what is wanted is decoded."""
-        plan = plan_read(self._storage, self.path, query)
+        plan = plan_read(self._storage, self.path, query, logs=self._options.logs)
         if on_plan:
             on_plan(plan)
-        segments = self.segments()
+        segments: list[Segment] = []
         for task in plan.tasks:
+            if isinstance(task, QueueLogsTask):
+                yield from queue_log_messages(task, query, mode)
+                continue
+            segments = segments or self.segments()
             for batch in read_task(self.path, task, ReadOptions(_PLACE, query, mode)):
                 places = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)
                 yield from self._decode(segments, places)
@@ -257,6 +285,8 @@ class Store(Records):
         self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
     ) -> list[StoredMessage]:
         """Find the first message of each queue that was stored at a time or later."""
+        if self._options.logs.kind is not LogKind.COMMITLOG:
+            return self._first_of_queues(topic, queue_id, time_ms, on_plan)
         segments = self.segments()
         queues = list(topic_queues(self._storage, paths.consumequeue_dir(self.path), topic))
         if not queues or dirty_queues_reason(self._storage, self.path, frozenset([topic])) is not None:
@@ -272,6 +302,19 @@ class Store(Records):
                     return self._scan_since(topic, queue_id, time_ms, on_plan)
                 units += [] if unit is None else [(unit.physical_offset, unit.size)]
         return list(self._decode(segments, np.array(units, dtype=np.int64).reshape(-1, 2)))
+
+    def _first_of_queues(
+        self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None
+    ) -> list[StoredMessage]:
+        """Find the first message of each queue that was stored at a time or later, in whatever logs are read."""
+        queues = None if queue_id is None else {topic: frozenset([queue_id])}
+        first: dict[int, StoredMessage] = {}
+        query = Query(topics=frozenset([topic]), queues=queues, first_ms=time_ms)
+        for message in self._read(query, on_plan=on_plan):
+            known = first.get(message.queue_id)
+            if known is None or message.queue_offset < known.queue_offset:
+                first[message.queue_id] = message
+        return [first[number] for number in sorted(first)]
 
     def _scan_since(
         self, topic: str, queue_id: int | None, time_ms: int, on_plan: OnPlan | None

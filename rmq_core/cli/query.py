@@ -30,6 +30,10 @@ def query(
             help="With --topic: of each queue the first message stored then or later. UTC if without a zone; or ms.",
         ),
     ] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath: look there, too, for what has expired."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, as rmq dump prints it.")] = False,
 ) -> int:
     """Find messages in a store by key, id, queue offset or time.
@@ -45,6 +49,8 @@ def query(
         raise OptionError(f"{given[0]}: give --topic too")
     if offset is not None and queue is None:
         raise OptionError("--offset: give --queue too")
+    if msg_id is not None and tier is not None:
+        raise OptionError("--msg-id: names a place in the CommitLog; leave --tier out")
     if msg_id is not None and not (topic is None and queue is None):
         raise OptionError("--msg-id: names one message; leave --topic and --queue out")
     time_ms = None if time is None else parse_time(time)
@@ -57,6 +63,7 @@ def query(
             key=key, uniq_key=uniq_key, msg_id=msg_id, topic=topic, queue_id=queue, offset=offset, time=time_ms
         ),
         as_json=as_json,
+        tier=tier,
     )
 
 

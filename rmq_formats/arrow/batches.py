@@ -66,7 +66,7 @@ def record_batches(
     inflates = decompress and "body" in schema.names
     for batch in batches:
         if mode is Mode.FAILFAST:
-            _fail_at_damage(batch, path)
+            fail_at_damage(batch, path)
         if mode is Mode.PERMISSIVE and batch.damages:
             wanted = [damage for damage in batch.damages if selector is None or selector.damage(damage)]
             if wanted:
@@ -96,7 +96,7 @@ def _wanted_rows(batch: FrameBatch, mode: Mode, selector: RowSelector | None) ->
     return rows
 
 
-def _fail_at_damage(batch: FrameBatch, path: str | None) -> None:
+def fail_at_damage(batch: FrameBatch, path: str | None) -> None:
     """Raise FormatError at the first damaged stretch or record of a batch, if there is one."""
     for damage in batch.damages[:1]:  # damages precede the frames of a batch
         raise FormatError(damage.code.text, damage.physical_offset, path)

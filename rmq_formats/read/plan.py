@@ -14,12 +14,13 @@ from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_str
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
-from rmq_formats.read.query import AccessPath, Query
+from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, LogKind, Logs, Query
+from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import average_record_bytes, last_unit
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.commitlog import check_store, commitlog_segments
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues, walk_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
@@ -83,7 +84,7 @@ class QueuesTask:
     end: int
 
 
-Task = ScanTask | PlacesTask | QueuesTask
+Task = ScanTask | PlacesTask | QueuesTask | QueueLogsTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class ReadPlan:
     def scanned_bytes(self) -> int:
         """Bytes of the log that are scanned, rather than read by their offsets."""
         splits = [task.split for task in self.tasks if isinstance(task, ScanTask)]
-        return sum(min(split.limit, split.data_end) - split.start for split in splits)
+        of_queues = sum(task.size_bytes for task in self.tasks if isinstance(task, QueueLogsTask))
+        return of_queues + sum(min(split.limit, split.data_end) - split.start for split in splits)
 
     def __str__(self) -> str:
         scanned = f", {self.scanned_bytes} bytes of the log scanned" if self.scanned_bytes else ""
@@ -119,6 +121,7 @@ def plan_read(
     access_path: AccessPath = AccessPath.AUTO,
     split_bytes: int = DEFAULT_SPLIT_BYTES,
     min_tasks: int = 1,
+    logs: Logs = COMMITLOG_ONLY,
 ) -> ReadPlan:
     """Plan the read of a store.
 
@@ -129,15 +132,32 @@ def plan_read(
         access_path: AUTO chooses; another one is used as asked, whatever its files may lack.
         split_bytes: bytes of the log that a task reads, about.
         min_tasks: make tasks smaller until there are about this many.
+        logs: which logs of the store.
 
     Raises:
-        StoreNotFoundError: no such store, or an access path was asked for whose files are not there.
+        StoreNotFoundError: no such store or log, or an access path was asked for whose files are not there.
         OptionError: the query does not fit the access path asked for.
     """
+    if logs.kind is not LogKind.COMMITLOG:
+        return _with_queue_logs(storage, root, query, access_path, split_bytes, min_tasks, logs)
     segments = commitlog_segments(storage, root)
     begin, end = log_bounds(storage, segments)
     planner = _Planner(storage, root, query, segments, begin, end, split_bytes, min_tasks)
     return planner.plan(access_path)
+
+
+def _with_queue_logs(
+    storage: Storage, root: str, query: Query, access_path: AccessPath, split_bytes: int, min_tasks: int, logs: Logs
+) -> ReadPlan:
+    """Plan the read of the logs of single queues, and of the CommitLog behind them where both are joined."""
+    if access_path not in {AccessPath.AUTO, AccessPath.SCAN}:
+        raise OptionError(f"accessPath {access_path} is of the CommitLog; log {logs.kind} needs auto or scan")
+    check_store(storage, root)
+    tasks, told = queue_log_tasks(storage, root, query, logs, split_bytes, min_tasks)
+    if logs.kind is not LogKind.JOINED:
+        return ReadPlan(AccessPath.SCAN, told, tuple(tasks))
+    kept = plan_read(storage, root, query, access_path=access_path, split_bytes=split_bytes, min_tasks=min_tasks)
+    return ReadPlan(kept.access_path, f"{told}; of the CommitLog: {kept.reason}", (*tasks, *kept.tasks))
 
 
 @dataclass(frozen=True, slots=True)

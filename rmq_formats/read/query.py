@@ -8,6 +8,7 @@ from typing import Final
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.errors import OptionError
 
 MAX_LONG: Final = (1 << 63) - 1
 MIN_LONG: Final = -(1 << 63)
@@ -139,6 +140,49 @@ class AccessPath(StrEnum):
     MESSAGE_ID = "msgId"  # not an option: chosen for message ids, which are offsets
 
 
+class LogKind(StrEnum):
+    """Which logs of a store are read."""
+
+    COMMITLOG = "commitlog"
+    COMPACTED = "compacted"  # those of compacted topics
+    TIERED = "tiered"  # those of tiered storage
+    JOINED = "joined"  # those of tiered storage as far as the CommitLog has no more, and the CommitLog
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The logs that are read.
+
+    Attributes:
+        kind: which.
+        tier: ``tieredStoreFilePath``, a path or URI; None where no tier is read.
+    """
+
+    kind: LogKind = LogKind.COMMITLOG
+    tier: str | None = None
+
+    @classmethod
+    def of(cls, kind: LogKind | str | None, tier: str | None) -> "Logs":
+        """Return the logs that two options name: with a tier and no kind, both joined.
+
+        Raises:
+            OptionError: a kind that is none, a tier without its place, or a place for another kind.
+        """
+        try:
+            found = LogKind(kind or (LogKind.COMMITLOG if tier is None else LogKind.JOINED))
+        except ValueError:
+            raise OptionError(f"log {kind!r}: give {', '.join(LogKind)}") from None
+        needs_tier = found in {LogKind.TIERED, LogKind.JOINED}
+        if needs_tier and tier is None:
+            raise OptionError(f"log {found} needs tier, the path that the broker has as tieredStoreFilePath")
+        if tier is not None and not needs_tier:
+            raise OptionError(f"tier is read with log {LogKind.JOINED} or {LogKind.TIERED}, not {found}")
+        return cls(found, tier)
+
+
+COMMITLOG_ONLY: Final = Logs()
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """Options of reading: columns, damage mode, and what is done to bodies.
@@ -149,6 +193,7 @@ class ReadOptions:
         mode: what becomes of damaged stretches.
         verify_crc: check the sums of bodies and records.
         decompress: inflate bodies that the producer compressed.
+        logs: which logs.
     """
 
     columns: tuple[str, ...]
@@ -156,6 +201,7 @@ class ReadOptions:
     mode: Mode = Mode.PERMISSIVE
     verify_crc: bool = True
     decompress: bool = False
+    logs: Logs = COMMITLOG_ONLY
 
     @property
     def checks_crc(self) -> bool:

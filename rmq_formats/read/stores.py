@@ -215,11 +215,13 @@ def _beside(file: str, root: str) -> str:
 
 
 def _told_names(meant: _Meant) -> tuple[str | None, str | None]:
+    return (None, None) if meant.cluster and meant.name else told_names(meant.path)
+
+
+def told_names(path: str) -> tuple[str | None, str | None]:
     """Return cluster and broker as a store tells them; None for what it does not tell, or not clearly."""
-    if meant.cluster and meant.name:
-        return None, None
     try:
-        storage, root = open_storage(meant.path)
+        storage, root = open_storage(path)
         identity = _IDENTITY.search(_small_file(storage, f"{root}/brokerIdentity"))
         if identity is not None:
             return identity[1].decode(errors="replace"), identity[2].decode(errors="replace")

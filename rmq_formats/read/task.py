@@ -15,6 +15,7 @@ from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
 from rmq_formats.read.plan import PlacesTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import Query, ReadOptions
+from rmq_formats.read.queue_logs import QueueLogsTask, part_frames, part_selector
 from rmq_formats.read.queues import message_units, units_in_log_range
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
@@ -38,8 +39,11 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
         FormatError: in FAILFAST, at the first damage that the task meets.
         StoreError: a file that cannot be read.
     """
-    storage, path = open_storage(root)
     schema = schema_of(options.columns)
+    if isinstance(task, QueueLogsTask):
+        yield from _read_queue_logs(task, schema, options)
+        return
+    storage, path = open_storage(root)
     if isinstance(task, ScanTask):
         yield from _batches(_scan(storage, task, options), schema, options, task.split.path)
         return
@@ -71,6 +75,15 @@ def _batches(
     return record_batches(
         frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path
     )
+
+
+def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    storage, _ = open_storage(task.root)
+    for part in task.parts:
+        yield from record_batches(
+            part_frames(storage, part, options), schema, mode=options.mode, decompress=options.decompress,
+            selector=part_selector(part, options.query), path=part.split.path,
+        )  # fmt: skip
 
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:

@@ -28,6 +28,7 @@ FILE_TYPES = [
     "batchconsumequeue",
     "checkpoint",
     "commitlog",
+    "compaction",
     "config",
     "consumequeue",
     "consumequeue_ext",
@@ -36,6 +37,7 @@ FILE_TYPES = [
     "index",
     "light_queues",
     "store",
+    "tiered",
     "timer",
 ]
 

@@ -108,6 +108,7 @@ def plans_of(options: SourceOptions) -> "list[StorePlan[ReadPlan]]":
             access_path=options.access_path,
             split_bytes=options.split_bytes,
             min_tasks=min_tasks,
+            logs=options.read.logs,
         )
 
     return planned(options, stores, plan)

@@ -17,6 +17,8 @@ source lets one take precedence over another).
   in ``.toml``, names a TOML file of several stores (``rmq_formats.read.stores``). Rows have the columns ``cluster``
   and ``broker_name``; in JSON by queue ``"broker-a:0"`` is a queue of that broker, ``"0"`` one of each.
 - ``missingStores`` ``row`` makes a row of a store that is not there, with ``record_error``.
+- ``tier`` is the broker's ``tieredStoreFilePath``: what the CommitLog has no more comes from there. ``log`` says which
+  logs are read: ``commitlog``, ``joined`` (the default with a tier), ``tiered`` (the tier alone), ``compacted``.
 - ``accessPath`` ``auto`` gives the rows of a scan. Another one is used as asked: ``consumequeue`` and
   ``index`` give the records that these files name. ``scan`` reads the whole log, ``auto`` skips segments
   that are an hour or more off the wanted times.
@@ -29,7 +31,18 @@ from typing import Any, Final, TypeVar
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.errors import OptionError, RmqError
-from rmq_formats.read.query import MAX_LONG, MIN_LONG, AccessPath, Query, Queue, QueueBounds, ReadOptions, parse_tags
+from rmq_formats.read.query import (
+    MAX_LONG,
+    MIN_LONG,
+    AccessPath,
+    LogKind,
+    Logs,
+    Query,
+    Queue,
+    QueueBounds,
+    ReadOptions,
+    parse_tags,
+)
 from rmq_formats.spark.options import values
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 from rmq_formats.spark.options.values import EARLIEST, LATEST
@@ -118,6 +131,8 @@ COMMITLOG_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "maxOffsetsPerTrigger",
     "missingStores",
+    "log",
+    "tier",
 )
 CONSUMEQUEUE_OPTIONS: Final = (*_COMMON, *_QUEUES)
 INDEX_OPTIONS: Final = _COMMON
@@ -184,6 +199,7 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
             common.read,
             verify_crc=given.get_or("verifyCrc", values.boolean, True),
             decompress=given.get_or("decompress", values.boolean, False),
+            logs=Logs.of(given.get("log", values.log_kind), given.get("tier", values.path)),
         ),
         access_path=given.get_or("accessPath", values.access_path, AccessPath.AUTO),
         pushdown=given.get_or("pushdown", values.boolean, False),
@@ -231,6 +247,8 @@ def stream_only(options: SourceOptions) -> SourceOptions:
     ends = [query.end_physical_offset, *(bounds.end_offset for bounds in query.bounds.values())]
     if query.end_ms is not None or min(ends) < MAX_LONG or any(b.end_ms < MAX_LONG for b in query.bounds.values()):
         raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
+    if options.read.logs.kind is not LogKind.COMMITLOG:
+        raise OptionError("a stream follows the CommitLog: leave out log and tier, or read a batch")
     if options.access_path not in (AccessPath.AUTO, AccessPath.SCAN):
         raise OptionError(f"option accessPath cannot be {options.access_path} for a stream: it scans what is new")
     return options

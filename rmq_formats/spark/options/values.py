@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats.arrow.schema import Mode
-from rmq_formats.read.query import AccessPath, Queue
+from rmq_formats.read.query import AccessPath, LogKind, Queue
 
 EARLIEST: Final = -2  # Kafka's numbers for the two ends of a queue
 LATEST: Final = -1
@@ -92,6 +92,14 @@ def names(text: str) -> tuple[str, ...]:
     if not all(found):
         raise ValueError("expected a list of names, separated by commas")
     return found
+
+
+def log_kind(text: str) -> LogKind:
+    """Parse which logs are read."""
+    try:
+        return LogKind(text.strip().lower())
+    except ValueError:
+        raise ValueError(f"give {', '.join(LogKind)}") from None
 
 
 def text(text: str) -> str:

@@ -1,0 +1,156 @@
+"""Logs of single queues: those of tiered storage and of compacted topics, which hold records of the CommitLog again.
+
+Each record there says its place in the log of its queue where it would say that in the CommitLog, and is the same
+otherwise: whatever scans a CommitLog scans these. docs/formats/tiered.md, docs/formats/compaction.md
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from rmq_formats.codecs import paths, tiered
+from rmq_formats.errors import StoreNotFoundError, StoreSizeError
+from rmq_formats.storage.queue_files import queue_topics, topic_queues
+from rmq_formats.storage.segments import Segment, Storage, list_segments
+
+COMPACTION: Final = "compaction"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLog:
+    """The log of one queue.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        segments: its files, by offset; at least one. Of a compacted log some are gone, with the places that they had.
+        units: files of its units, by offset: 20 bytes a unit in tiered storage, 46 in a compacted log, where each file
+            has the offset of its log file.
+        is_padded: whether files are made with their full size, so that zeros follow what is written.
+    """
+
+    topic: str
+    queue_id: int
+    segments: tuple[Segment, ...]
+    units: tuple[Segment, ...] = ()
+    is_padded: bool = False
+
+
+def compaction_log_dir(root: str) -> str:
+    """``<root>/compaction/compactionLog``."""
+    return f"{root}/{COMPACTION}/compactionLog"
+
+
+def compaction_queue_dir(root: str) -> str:
+    """``<root>/compaction/compactionCq``."""
+    return f"{root}/{COMPACTION}/compactionCq"
+
+
+def compacted_logs(storage: Storage, root: str, wants_topic: Callable[[str], bool]) -> Iterator[QueueLog]:
+    """List the logs of compacted topics of a store, by topic and queue.
+
+    Args:
+        storage: where the store is.
+        root: of the store.
+        wants_topic: whether a topic is wanted.
+
+    Raises:
+        StoreSizeError: files overlap.
+    """
+    directory = compaction_log_dir(root)
+    for topic in filter(wants_topic, queue_topics(storage, directory)):
+        for found in topic_queues(storage, directory, topic):
+            units = list_segments(storage, f"{compaction_queue_dir(root)}/{topic}/{found.queue_id}")
+            yield QueueLog(topic, found.queue_id, _checked(found.segments), tuple(units), is_padded=True)
+
+
+def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
+    """List the brokers that have a directory in a tiered storage: by cluster and name, with the directory.
+
+    Args:
+        storage: where it is.
+        tier: ``tieredStoreFilePath``.
+    """
+    found = {}
+    for entry in storage.entries(tier):
+        cluster = tiered.parse_cluster_directory(entry.name) if entry.is_directory else None
+        if cluster is not None:
+            for broker in storage.entries(f"{tier}/{entry.name}"):
+                if broker.is_directory:
+                    found[cluster, broker.name] = f"{tier}/{entry.name}/{broker.name}"
+    return found
+
+
+def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: str | None) -> str:
+    """Find the directory of a broker in a tiered storage.
+
+    Args:
+        storage: where it is.
+        tier: ``tieredStoreFilePath``.
+        cluster: the broker's cluster; None where it is not known.
+        broker: its name; None where it is not known: then there must be one broker only.
+
+    Raises:
+        StoreNotFoundError: there is no tiered storage, or not of that broker, or of several.
+    """
+    brokers = tiered_brokers(storage, tier)
+    if not brokers:
+        raise StoreNotFoundError(f"{tier}: no tiered storage")
+    fit = {
+        name: path
+        for name, path in brokers.items()
+        if (broker is None or name[1] == broker) and (cluster is None or name[0] == cluster)
+    }
+    if len(fit) == 1:
+        return next(iter(fit.values()))
+    there = ", ".join(f"{name[1]} of {name[0]}" for name in sorted(brokers))
+    whose = "which broker's is meant is not known" if broker is None else f"broker {broker}"
+    raise StoreNotFoundError(f"{tier}: {whose}; there are {there}")
+
+
+def tiered_logs(storage: Storage, directory: str, wants_topic: Callable[[str], bool]) -> Iterator[QueueLog]:
+    """List the logs of a broker's queues in tiered storage, by topic and queue.
+
+    Args:
+        storage: where it is.
+        directory: of the broker.
+        wants_topic: whether a topic is wanted.
+
+    Raises:
+        StoreSizeError: files overlap.
+    """
+    for topic in queue_topics(storage, directory):
+        if topic == tiered.INDEX_TOPIC or not wants_topic(topic):
+            continue
+        for queue_id, path in _queue_directories(storage, f"{directory}/{topic}"):
+            segments = tiered_segments(storage, f"{path}/{tiered.COMMIT_LOG}")
+            if segments:
+                units = tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}")
+                yield QueueLog(topic, queue_id, _checked(segments), units)
+
+
+def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:
+    """List the segments of one flat file of tiered storage, by offset; other names are passed over."""
+    found = []
+    for entry in storage.entries(directory):
+        base = None if entry.is_directory else tiered.parse_segment_name(entry.name, entry.size_bytes)
+        if base is not None:
+            found.append(Segment(f"{directory}/{entry.name}", base, entry.size_bytes, 0, entry.version))
+    return tuple(sorted(found, key=lambda segment: segment.start_offset))
+
+
+def _queue_directories(storage: Storage, directory: str) -> list[tuple[int, str]]:
+    numbered = [
+        (queue_id, f"{directory}/{entry.name}")
+        for entry in storage.entries(directory)
+        if entry.is_directory and (queue_id := paths.parse_queue_id(entry.name)) is not None
+    ]
+    return sorted(numbered)
+
+
+def _checked(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    for before, after in pairwise(segments):
+        if before.end_offset > after.start_offset:
+            raise StoreSizeError(f"{after.path}: begins inside of {before.path} ({before.size_bytes} bytes)")
+    return segments
