@@ -65,8 +65,8 @@ GOLDEN_SETTINGS = {
 # Stores of other layouts, see tests/golden/README.md; the log's files have 262144 bytes in all of them.
 _VARIANT = GoldenSettings(262144, 2000, 500, 2000, MIXED_DELAY_LEVELS)
 VARIANTS = dict.fromkeys(
-    ("dledger", "dledger_crash", "dledger_mixed", "lmq", "bcq", "rocksdb_crash", "rocksdb_lmq", "tiered", "compaction",
-     "controller"), _VARIANT
+    ("dledger", "dledger_crash", "dledger_mixed", "lmq", "bcq", "rocksdb", "rocksdb_crash", "rocksdb_lmq", "tiered",
+     "compaction", "controller"), _VARIANT
 )  # fmt: skip
 
 

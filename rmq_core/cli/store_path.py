@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Final
 
-from rmq_formats.codecs import dledger, paths
+from rmq_formats.codecs import dledger, paths, rocksdb_config
 from rmq_formats.codecs.batch_consumequeue import holds_batch_units
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
@@ -32,10 +32,7 @@ from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
-from rmq_formats.storage.store_variants import (
-    ROCKSDB_SIGN,
-    holds_rocksdb_table,
-)
+from rmq_formats.storage.store_variants import holds_rocksdb, holds_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8
@@ -126,16 +123,17 @@ def _refuse_names(storage: Storage, path: str) -> None:
             raise StoreLayoutError(
                 f"{path}: of a DLedger CommitLog beside its entries, which rmq does not read; those are in {here}/data"
             )
-        is_database = name == PathKind.CONSUMEQUEUE and _holds_rocksdb(storage, here)
+        is_database = name == PathKind.CONSUMEQUEUE and holds_rocksdb(storage, here)
         # A topic's directory may stand beside the database; what else is in the directory is the database's.
         is_of_database = number + 1 == len(parts) or (number + 2 == len(parts) and not storage.entries(path))
         if is_database and is_of_database:
             raise StoreLayoutError(f"{path}: a ConsumeQueue in RocksDB, which rmq does not read")
 
 
-def _holds_rocksdb(storage: Storage, directory: str) -> bool:
-    """Whether a directory is a RocksDB; a directory of that name is a topic's."""
-    return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in storage.entries(directory))
+def _is_config_database(storage: Storage, path: str) -> bool:
+    """Whether a directory is a RocksDB of a broker's config."""
+    databases = (*rocksdb_config.DATABASES_V1, rocksdb_config.DATABASE_V2)
+    return path.rpartition("/")[2] in databases and holds_rocksdb(storage, path)
 
 
 def _is_dledger_data(parts: list[str]) -> bool:
@@ -152,6 +150,8 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
         return PathKind(parts[-1])
     if _is_dledger_data(parts):
         return PathKind.COMMITLOG
+    if _is_config_database(storage, path):
+        return PathKind.CONFIG
     if _STORE_NAMES & set(names):
         return PathKind.STORE
     for name in names:
@@ -170,8 +170,8 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
         return PathKind.INDEX
     if parts[-1] == PathKind.CHECKPOINT:
         return PathKind.CHECKPOINT
-    if _holds_rocksdb(storage, path.rpartition("/")[0] or "."):
-        raise StoreLayoutError(f"{path}: a file of a RocksDB, which rmq does not read")
+    if holds_rocksdb(storage, path.rpartition("/")[0] or "."):
+        raise StoreLayoutError(f"{path}: a file of a RocksDB, which rmq does not read alone")
     with opened(storage, path) as file:
         head = read_range(file, 0, _HEAD_BYTES)
         tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))

@@ -165,6 +165,11 @@ class StoredTopicConfig:
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    @property
+    def has_batch_queues(self) -> bool:
+        """Whether the topic's queues are BatchConsumeQueues."""
+        return self.attributes.get("queue.type") == "BatchCQ"
+
 
 def topic_configs(text: str) -> dict[str, StoredTopicConfig]:
     """Parse a ``topics.json`` to topic configs by name, in the file's order.
@@ -176,6 +181,11 @@ def topic_configs(text: str) -> dict[str, StoredTopicConfig]:
     """
     table = _mapping(_mapping(loads(text), "topics.json").get("topicConfigTable"), "topicConfigTable")
     return {name: _topic_config(name, _mapping(config, f"topic {name}")) for name, config in table.items()}
+
+
+def topic_config(name: str, text: str) -> StoredTopicConfig:
+    """Parse the config of one topic, as config in RocksDB has it; Raises as ``topic_configs``."""
+    return _topic_config(name, _mapping(loads(text), f"topic {name}"))
 
 
 def topic_names(text: str) -> list[str]:
@@ -238,6 +248,11 @@ def group_configs(text: str) -> dict[str, StoredGroupConfig]:
     return {name: _group_config(name, _mapping(config, f"group {name}")) for name, config in table.items()}
 
 
+def group_config(name: str, text: str) -> StoredGroupConfig:
+    """Parse the config of one consumer group, as config in RocksDB has it; Raises as ``group_configs``."""
+    return _group_config(name, _mapping(loads(text), f"group {name}"))
+
+
 def _group_config(name: str, config: Mapping[str, object]) -> StoredGroupConfig:
     attributes = _mapping(config.get("attributes"), "attributes")
     return StoredGroupConfig(
@@ -271,11 +286,40 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     table = _mapping(_mapping(loads(text), "consumerOffset.json").get("offsetTable"), "offsetTable")
     found = {}
     for name, queues in table.items():
-        parts = name.split("@")
-        offsets = {_queue_id(name, key): _integer(name, value) for key, value in _mapping(queues, name).items()}
-        if len(parts) == 2 and all(parts):
-            found[parts[0], parts[1]] = offsets
+        offsets = _queue_offsets(name, queues)
+        key = topic_and_group(name)
+        if key is not None:
+            found[key] = offsets
     return found
+
+
+def group_offsets(name: str, text: str) -> dict[int, int]:
+    """Parse the offsets of one ``topic@group``, as config in RocksDB has them; Raises as ``consumer_offsets``.
+
+    Source: ``RocksDBOffsetSerializeWrapper``.
+    """
+    return _queue_offsets(name, _mapping(loads(text), name).get("offsetTable"))
+
+
+def topic_and_group(name: str) -> TopicAndGroup | None:
+    """Split a key ``topic@group``; None for keys of another form."""
+    parts = name.split("@")
+    return (parts[0], parts[1]) if len(parts) == 2 and all(parts) else None
+
+
+def data_version_counter(text: str) -> int:
+    """Parse the counter of a data version: of a config file, or the data version alone; 0 without one.
+
+    Raises:
+        DecodeError: not JSON, or no number.
+    """
+    members = _mapping(loads(text), "a data version")
+    version = _mapping(members.get("dataVersion", members), "dataVersion")
+    return _integer("counter", version.get("counter", 0))
+
+
+def _queue_offsets(name: str, queues: object) -> dict[int, int]:
+    return {_queue_id(name, key): _integer(name, value) for key, value in _mapping(queues, name).items()}
 
 
 def _queue_id(name: str, key: str) -> int:

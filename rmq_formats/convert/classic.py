@@ -58,7 +58,7 @@ def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
     found = store_variants.recognise(storage, root)
     if store_variants.Variant.DLEDGER not in found:
         raise StoreLayoutError(f"{root}: has no DLedger CommitLog: it is a classic store already")
-    store_variants.refuse(store_variants.no_queue_rebuild(found))
+    store_variants.refuse(store_variants.no_classic_store(found))
     segments = commitlog_segments(storage, root)
     directory = Path(paths.commitlog_dir(str(new)))
     directory.mkdir()

@@ -6,6 +6,8 @@ from typing import Final, TypeVar
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig, TopicAndGroup
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError, StoreNotFoundError
+from rmq_formats.read import rocksdb_config
+from rmq_formats.read.rocksdb_config import StoredTable
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage, opened, read_range
 
@@ -13,23 +15,47 @@ MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30
 _OFFSETS: Final = "consumerOffset.json"
 _LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 
-_Table = TypeVar("_Table")
+_Key = TypeVar("_Key")
+_Row = TypeVar("_Row")
 
 
 def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] | None:
     """Read the topics of a store, by name; None where it has no table of them.
 
+    Config in RocksDB of v2 does not have all of them, see ``knows_all_topics``.
+
     Raises:
         StoreNotFoundError: no such store.
-        StoreLayoutError: the tables are in RocksDB.
-        StoreError: neither the file nor its ``.bak`` can be read.
+        StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
+        FormatError: the topics are in a RocksDB that is damaged.
     """
-    return _loaded(storage, root, "topics.json", config_json.topic_configs)
+    return _loaded(storage, root, "topics.json", config_json.topic_configs, rocksdb_config.stored_topics)
+
+
+def knows_all_topics(storage: Storage, root: str) -> bool:
+    """Return whether a topic that ``stored_topics`` lacks does not exist: not so in config in RocksDB of v2."""
+    return not rocksdb_config.is_v2(storage, root)
+
+
+def stored_batch_topics(storage: Storage, root: str) -> frozenset[str]:
+    """Return the topics whose queues are BatchConsumeQueues, as far as the store tells it beside its records.
+
+    Raises:
+        RmqError: the topics are in a RocksDB that cannot be read, as ``stored_topics``.
+    """
+    found = store_variants.recognise(storage, root)
+    if store_variants.Variant.ROCKSDB_CONFIG not in found:
+        return found.batch_topics
+    configs = (stored_topics(storage, root) or {}).items()
+    return found.batch_topics | {name for name, item in configs if item.has_batch_queues}
 
 
 def stored_groups(storage: Storage, root: str) -> dict[str, StoredGroupConfig]:
     """Read the consumer groups of a store, by name; raises as ``stored_topics``."""
-    return _loaded(storage, root, "subscriptionGroup.json", config_json.group_configs) or {}
+    found = _loaded(
+        storage, root, "subscriptionGroup.json", config_json.group_configs, rocksdb_config.stored_groups
+    )  # fmt: skip
+    return found or {}
 
 
 def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int, int]]:
@@ -41,28 +67,42 @@ def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int,
     light = f"{paths.config_dir(root)}/{_LIGHT_OFFSETS}"
     if storage.exists(light):
         raise StoreLayoutError(f"{light}: the offsets of a broker with light queues (LMQ), which rmq does not read")
-    return _loaded(storage, root, _OFFSETS, config_json.consumer_offsets) or {}
+    return _loaded(storage, root, _OFFSETS, config_json.consumer_offsets, rocksdb_config.stored_offsets) or {}
 
 
-def _loaded(storage: Storage, root: str, name: str, parse: Callable[[str], _Table]) -> _Table | None:
-    """Read a table from its file, or from the ``.bak`` where that is missing, empty or does not parse.
+def _loaded(
+    storage: Storage,
+    root: str,
+    name: str,
+    parse: Callable[[str], dict[_Key, _Row]],
+    from_rocksdb: Callable[[Storage, str], StoredTable[dict[_Key, _Row]] | None],
+) -> dict[_Key, _Row] | None:
+    """Read a table from RocksDB, or from its file, or from the ``.bak`` where that is missing, empty or does not parse.
 
-    A broker killed while it wrote them leaves only the second one. Source: ``ConfigManager#load``.
+    A broker killed while it wrote them leaves only the last one. A file beside a RocksDB of v1 that is newer than it
+    is laid over its rows. Source: ``ConfigManager#load``, ``RocksDBTopicConfigManager#merge``.
     """
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
-    store_variants.refuse(store_variants.no_topic_configs(store_variants.recognise(storage, root)))
+    stored = from_rocksdb(storage, root)
+    if stored is not None and stored.counter is None:
+        return stored.rows
     faults = []
     for path in (f"{paths.config_dir(root)}/{name}", f"{paths.config_dir(root)}/{name}.bak"):
         try:
-            return parse(_text(storage, path))
+            text = _text(storage, path)
+            rows = parse(text)
+            if stored is None:
+                return rows
+            is_newer = config_json.data_version_counter(text) > (stored.counter or 0)
+            return stored.rows | rows if is_newer else stored.rows
         except StoreNotFoundError:
             continue
         except DecodeError as error:
             faults.append(f"{path}: {error}")
     if faults:
         raise StoreError(" and ".join(faults))
-    return None
+    return None if stored is None else stored.rows
 
 
 def _text(storage: Storage, path: str) -> str:

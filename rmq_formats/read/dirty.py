@@ -1,16 +1,9 @@
 """Decides whether a store's ConsumeQueue and Index can be relied on to hold all that the log holds."""
 
-import fcntl
-import os
-import struct
-from typing import Final
-
 from rmq_formats.codecs import paths
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.file_locks import is_locked
 from rmq_formats.storage.segments import Storage
-
-# struct flock of Linux on 64-bit machines: type, whence, start, length, process.
-_FLOCK: Final = struct.Struct("@hhqqi")
 
 
 def dirty_reason(storage: Storage, root: str) -> str | None:
@@ -42,15 +35,4 @@ def broker_runs(storage: Storage, root: str) -> bool:
     """Return whether a process of this machine holds the store's lock; it is asked for, not taken."""
     if not storage.is_local:
         return False
-    try:
-        descriptor = os.open(paths.lock_file(root), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        question = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
-        answer = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, question)[: _FLOCK.size])
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return bool(answer[0] != fcntl.F_UNLCK)
+    return is_locked(paths.lock_file(root), 1)

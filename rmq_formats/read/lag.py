@@ -16,7 +16,7 @@ from rmq_formats.arrow.schema import CONSUMER_OFFSETS, schema_of
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
-from rmq_formats.read.broker_config import stored_offsets, stored_topics
+from rmq_formats.read.broker_config import knows_all_topics, stored_offsets, stored_topics
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.query import Query
@@ -86,7 +86,10 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     found = store_variants.recognise(storage, root)
     wanted = found.batch_topics & {topic for topic, _ in offsets}
     store_variants.refuse(store_variants.no_queue_read(found, wanted))
-    rows = sorted(group_queues(offsets, topics), key=lambda row: (row.topic, row.queue_id, row.group))
+    is_whole = knows_all_topics(storage, root)
+    rows = sorted(
+        group_queues(offsets, topics, is_whole=is_whole), key=lambda row: (row.topic, row.queue_id, row.group)
+    )
     if dirty_reason(storage, root) is not None:
         return [LagTask(tuple(rows), is_dirty=True)] if rows else []
     tasks: list[list[GroupQueue]] = []
@@ -98,13 +101,17 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
 
 
 def group_queues(
-    offsets: Mapping[TopicAndGroup, Mapping[int, int]], topics: Mapping[str, StoredTopicConfig] | None
+    offsets: Mapping[TopicAndGroup, Mapping[int, int]],
+    topics: Mapping[str, StoredTopicConfig] | None,
+    *,
+    is_whole: bool = True,
 ) -> Iterable[GroupQueue]:
     """List the queues that groups read, as the broker does: all readable ones of each topic that there is.
 
     Args:
         offsets: committed ones by topic and group, and queue id.
         topics: configs by name; None where they are not known, and the queues are those that have an offset.
+        is_whole: whether there is no other topic; else the queues of others are those that have an offset.
 
     Raises:
         StoreError: a topic has more queues than any broker.
@@ -112,7 +119,7 @@ def group_queues(
     Source: ``AdminBrokerProcessor#getConsumeStats``.
     """
     for (topic, group), queues in offsets.items():
-        if topics is None:
+        if topics is None or (not is_whole and topic not in topics):
             numbers: Iterable[int] = queues
         else:
             config = topics.get(topic)

@@ -17,7 +17,7 @@ from rmq_formats.errors import (
     told_as_store_errors,
     without_secrets,
 )
-from rmq_formats.read.broker_config import stored_topics
+from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_formats.rebuild.report import RebuildReport
@@ -102,6 +102,8 @@ def rebuild_steps(
     if options.consumequeue:
         options = replace(options, batch_topics=store_variants.recognise(storage, root).batch_topics)
     segments = check_rebuild(store, out, options)
+    if options.consumequeue:
+        options = replace(options, batch_topics=stored_batch_topics(storage, root))
     found = segment_findings(segments)
     for directory, _ in log_directories(storage, root):
         found += foreign_findings(storage, directory)
@@ -145,7 +147,9 @@ def _with_batch_topics(
     if not options.consumequeue:
         return options
     batch = frozenset(topic for scan in scans for topic in scan.batch_topics)
-    untold = batch if not options.batch_topics and stored_topics(storage, root) is None else ()
+    untold = batch if not options.batch_topics and stored_topics(storage, root) is None else frozenset()
+    if not knows_all_topics(storage, root):
+        untold |= batch - options.batch_topics
     store_variants.refuse(store_variants.marked_records(root, (), sorted(untold)))
     return replace(options, batch_topics=options.batch_topics | batch)
 

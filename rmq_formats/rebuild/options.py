@@ -8,11 +8,13 @@ from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES
 from rmq_formats.codecs.index import AUTO, parse_index_tags
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.errors import OptionError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import OptionError, StoreLayoutError, StoreNotFoundError, StoreSizeError
+from rmq_formats.read.broker_config import knows_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
+from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.store_sizes import StoreSizes
 
 
@@ -66,19 +68,13 @@ def options_from_arguments(
 
     Raises:
         OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read.
-        StoreLayoutError: there is no ``topics.json``, and the store has its topics in RocksDB.
+        StoreLayoutError: the store's own topics are asked for, and are in RocksDB of v2, which does not have all.
     """
     if what not in {"all", "consumequeue", "index"}:
         raise OptionError(f"--what {what}: give all, consumequeue or index")
     live_topics = None
     if live_topics_of is not None:
-        storage, path = open_storage(live_topics_of)
-        if not storage.exists(path):  # it may be in RocksDB, in the store
-            store_variants.refuse(store_variants.no_topic_configs(store_variants.recognise(*open_storage(store))))
-        try:
-            live_topics = frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
-        except StoreNotFoundError as error:
-            raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
+        live_topics = _live_topics(live_topics_of, store)
     if consumequeue_ext_file_bytes is None:
         consumequeue_ext_file_bytes = _existing_file_bytes(store, paths.consumequeue_ext_dir)
     if batchconsumequeue_file_bytes is None:
@@ -92,6 +88,24 @@ def options_from_arguments(
         batchconsumequeue_file_bytes=batchconsumequeue_file_bytes,
     )  # fmt: skip
     return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics, told)
+
+
+def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
+    """Return the topics of a ``topics.json``, or those in RocksDB where it is the store's own; raises as above."""
+    storage, path = open_storage(live_topics_of)
+    own, root = open_storage(store)
+    is_own = path == f"{paths.config_dir(root)}/topics.json"
+    if is_own and Variant.ROCKSDB_CONFIG in store_variants.recognise(own, root):
+        if not knows_all_topics(own, root):
+            raise StoreLayoutError(
+                f"{paths.config_dir(root)}/rdb: config in RocksDB of v2 has no topic that the broker made by itself, "
+                "so that it does not tell which topics live; give --topics-json"
+            )
+        return frozenset(stored_topics(own, root) or ())
+    try:
+        return frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
+    except StoreNotFoundError as error:
+        raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
 
 
 def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:

@@ -44,6 +44,7 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.TOPIC_UNKNOWN,
         finding_kinds.CONFIG_LOST,
         finding_kinds.CONFIG_TOPICS,
+        finding_kinds.CONFIG_DATABASE,  # a repair refuses stores with config in RocksDB
         finding_kinds.CONSUMER_OFFSET,
         finding_kinds.DELAY_OFFSET,
         finding_kinds.ENTRY_HEADER,

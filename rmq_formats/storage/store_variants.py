@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs import config_json, paths, rocksdb_config
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError
 
 ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory
-_CONFIG_V1: Final = ("topics", "subscriptionGroups", "consumerOffsets")
 _ROCKSDB_TABLE_END: Final = bytes.fromhex("f7cff485b741e288")  # the magic number of a block-based table
 _CLASSIC_DIRECTORIES: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config", "compaction", "timerlog",
 })  # fmt: skip
 _TOPIC_OF_5_4: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
-_NO_ROCKSDB_CONFIG: Final = "the broker's topics and consumer offsets are in RocksDB, which rmq does not read"
 
 
 class Variant(StrEnum):
@@ -148,8 +146,8 @@ def _is_segment(entry: Name) -> bool:
 def _recognise_config(tree: Tree, config: str, places: dict[Variant, str]) -> set[str]:
     """Add the layouts that ``config`` tells; the topics that it gives a BatchConsumeQueue."""
     names = {entry.name: entry.is_directory for entry in _listed(tree, config)}
-    for name in (*_CONFIG_V1, "rdb"):
-        if names.get(name) and any(entry.name == ROCKSDB_SIGN for entry in _listed(tree, f"{config}/{name}")):
+    for name in (*rocksdb_config.DATABASES_V1, rocksdb_config.DATABASE_V2):
+        if names.get(name) and holds_rocksdb(tree, f"{config}/{name}"):
             places.setdefault(Variant.ROCKSDB_CONFIG, f"{config}/{name}")
     if "tieredStoreMetadata.json" in names:
         places[Variant.TIERED] = f"{config}/tieredStoreMetadata.json"
@@ -174,7 +172,7 @@ def _batch_topics(text: str) -> set[str]:
         configs = config_json.topic_configs(text)
     except DecodeError:
         return set()
-    return {name for name, item in configs.items() if item.attributes.get("queue.type") == "BatchCQ"}
+    return {name for name, item in configs.items() if item.has_batch_queues}
 
 
 def _listed(tree: Tree, path: str) -> Sequence[Name]:
@@ -189,6 +187,11 @@ def _read(tree: Tree, path: str) -> bytes:
         return tree.read_bytes(path)
     except (StoreError, OSError):
         return b""
+
+
+def holds_rocksdb(tree: Tree, directory: str) -> bool:
+    """Whether a directory is a RocksDB; a directory of that name is a topic's."""
+    return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in _listed(tree, directory))
 
 
 def holds_rocksdb_table(tail: bytes) -> bool:
@@ -217,12 +220,9 @@ def no_log_read(dledger: Sequence[str]) -> str | None:
 
 def no_queue_rebuild(found: StoreVariants) -> str | None:
     """Why ConsumeQueue cannot be made out of the CommitLog."""
-    for variant, reason in (
-        (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB, which rmq does not write"),
-        (Variant.ROCKSDB_CONFIG, f"{_NO_ROCKSDB_CONFIG}: which topics have batch queues cannot be told"),
-    ):
-        if variant in found:
-            return f"{found.places[variant]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
+    if Variant.ROCKSDB_QUEUES in found:
+        reason = "the ConsumeQueue is in RocksDB, which rmq does not write"
+        return f"{found.places[Variant.ROCKSDB_QUEUES]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
     if found.unknown_queue_file is not None:
         return unknown_file(found.unknown_queue_file, "no topic's directory")
     return None
@@ -233,6 +233,9 @@ def no_queue_write(found: StoreVariants) -> str | None:
     if Variant.BATCH_QUEUES in found:
         what = "batch queues (BatchConsumeQueue), which are made of the CommitLog alone"
         return f"{found.places[Variant.BATCH_QUEUES]}: {what}; use rmq rebuild"
+    if Variant.ROCKSDB_CONFIG in found:
+        what = "config in RocksDB, which alone tells which topics have batch queues (BatchConsumeQueue)"
+        return f"{found.places[Variant.ROCKSDB_CONFIG]}: {what}; use rmq rebuild"
     return no_queue_rebuild(found)
 
 
@@ -262,11 +265,12 @@ def no_message(found: StoreVariants, topic: str) -> str | None:
     return None
 
 
-def no_topic_configs(found: StoreVariants) -> str | None:
-    """Why the store's topics and consumer offsets are not known."""
-    if Variant.ROCKSDB_CONFIG not in found:
-        return None
-    return f"{found.places[Variant.ROCKSDB_CONFIG]}: {_NO_ROCKSDB_CONFIG}"
+def no_classic_store(found: StoreVariants) -> str | None:
+    """Why no classic store can be made of one."""
+    if Variant.ROCKSDB_CONFIG in found:
+        what = "the broker's topics and consumer offsets are in RocksDB, which is not converted"
+        return f"{found.places[Variant.ROCKSDB_CONFIG]}: {what}"
+    return no_queue_rebuild(found)
 
 
 def no_write(found: StoreVariants) -> str | None:

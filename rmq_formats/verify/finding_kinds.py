@@ -332,6 +332,9 @@ CONFIG_TOPICS: Final = Kind(
     "a broker that starts with this store knows none of its topics, so that no client finds them; restore "
     "topics.json, or make the topics again with mqadmin updateTopic",
 )  # fmt: skip
+CONFIG_DATABASE: Final = Kind(
+    "config.database", _ERROR, "the broker does not open this RocksDB, and does not start; restore its directory"
+)
 CONSUMER_OFFSET: Final = Kind(
     "config.consumer_offset", _WARNING,
     "the group has consumed more than the queue holds, as after a loss; its next messages are passed over until the "

@@ -62,7 +62,6 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
 
 NOT_CHECKED: Final = (
     (Variant.ROCKSDB_QUEUES, finding_kinds.NOT_CHECKED, "the ConsumeQueue is in RocksDB"),
-    (Variant.ROCKSDB_CONFIG, finding_kinds.CONFIG_NOT_CHECKED, "topics and consumer offsets are in RocksDB"),
     (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage"),
     (Variant.COMPACTION, finding_kinds.OTHER_NOT_CHECKED, "it is of compacted topics"),
 )

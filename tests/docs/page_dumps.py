@@ -7,7 +7,8 @@ A hex dump on a page is a fenced block whose info string names what it shows::
     da a3 20 a7      ; +4    magic = 0xDAA320A7
     ```
 
-STORE is a golden store, PATH a file in it, POSITION the first byte shown; KIND is a key of ``DECODERS``.
+STORE is a golden store, PATH a file in it, POSITION the first byte shown; where PATH is a RocksDB, of all its keys and
+values one behind the other; KIND is a key of ``DECODERS``.
 Behind the bytes stand their place in the block and, where KIND has fields, one field's name and value;
 further lines of bytes belong to the same field, lines without bytes are for people.
 """
@@ -31,6 +32,7 @@ from rmq_formats.codecs.dledger import INDEX_UNIT_DTYPE, EntryHead
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.index import IndexEntry, IndexHeader
 from rmq_formats.codecs.record import decode_record
+from rmq_formats.codecs.rocksdb_config import decode_offset, decode_offset_key
 from rmq_formats.codecs.timer import TimerCheckpoint
 from tests.commitlog_walk_oracle import Blank, walk
 
@@ -179,6 +181,20 @@ def ext_unit_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
         position += unit.size
 
 
+def rocksdb_config_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    """One pair of config of v2: the key of an offset, and its value."""
+    pair = data[position : position + size]
+    key = decode_offset_key(pair[:-8])
+    for name, at, width in (("version", 0, 1), ("table", 1, 2), ("kind", 3, 1)):
+        yield int_field(name, int.from_bytes(pair[at : at + width], "big"), width)
+    for name, value in (("group", key.group.encode()), ("topic", key.topic.encode())):
+        yield int_field(f"{name}_bytes", len(value), 2)
+        yield name, value, value
+        yield int_field("separator", 1, 1)
+    yield int_field("queue_id", key.queue_id, 4)
+    yield int_field("queue_offset", decode_offset(pair[-8:]), 8)
+
+
 def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
     text = data[position : position + size]
     yield "text", text.decode(), text
@@ -248,8 +264,10 @@ DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
         reserved=4,
     ),
     "epochs": epoch_fields,
+    "rocksdb_config_v2": rocksdb_config_fields,
     "text": text_fields,
-    "json": None,  # bytes only
+    "bytes": None,  # and nothing else
+    "json": None,  # likewise
     "zeros": None,
 }
 

@@ -20,6 +20,8 @@ from rmq_formats.codecs.layout import index_file_bytes
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_frame import body_crc
 from rmq_formats.scan import derived_images
+from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.segments import LocalStorage
 from tests.consumequeue_oracle import dispatch_tags_code
 from tests.docs.page_dumps import BLOCK, DECODERS, DOCS, DUMPS, PAGES, Dump, Golden, property_fields, says
 from tests.index_oracle import build_index, find_key
@@ -36,6 +38,7 @@ FILE_TYPES = [
     "dledger",
     "index",
     "light_queues",
+    "rocksdb",
     "store",
     "tiered",
     "timer",
@@ -43,7 +46,11 @@ FILE_TYPES = [
 
 
 def golden_bytes(golden: Golden, store: str, path: str) -> bytes:
-    return (golden(store) / "store" / path).read_bytes()
+    place = golden(store) / "store" / path
+    if not place.is_dir():
+        return place.read_bytes()
+    with opened_rocksdb(LocalStorage(), str(place)) as database:
+        return b"".join(key + value for family in database.families for key, value in database.pairs(family))
 
 
 def dump_id(dump: Dump) -> str:

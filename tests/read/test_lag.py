@@ -223,7 +223,7 @@ def test_a_topic_that_is_no_directory_has_no_messages(store: Path) -> None:
     ("name", "told"),
     [
         ("lmq", "lmqConsumerOffset.json: the offsets of a broker with light queues"),
-        ("rocksdb_lmq", "the broker's topics and consumer offsets are in RocksDB"),
+        ("rocksdb_lmq", "the ConsumeQueue is in RocksDB"),
     ],
 )
 def test_layouts_whose_offsets_are_elsewhere_are_refused(golden: Golden, name: str, told: str) -> None:

@@ -17,6 +17,7 @@ LAYOUTS = {
     "dledger_mixed": {Layout.DLEDGER},
     "lmq": {Layout.LIGHT_QUEUES},
     "bcq": {Layout.BATCH_QUEUES},
+    "rocksdb": {Layout.ROCKSDB_QUEUES, Layout.ROCKSDB_CONFIG},
     "rocksdb_crash": {Layout.ROCKSDB_QUEUES, Layout.ROCKSDB_CONFIG},
     "rocksdb_lmq": {Layout.ROCKSDB_QUEUES, Layout.ROCKSDB_CONFIG},
     "tiered": {Layout.TIERED},

@@ -17,6 +17,7 @@ from tests.variants.conftest import Untouched, refusal
 
 SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
 REFUSED = {  # a rebuild of the queues: words of the line
+    "rocksdb": ("consumequeue/CURRENT", "RocksDB", "--what index"),
     "rocksdb_crash": ("consumequeue/CURRENT", "RocksDB", "--what index"),
     "rocksdb_lmq": ("consumequeue/CURRENT", "RocksDB", "--what index"),
 }
@@ -102,7 +103,7 @@ def test_double_written_queues_are_refused(tmp_path: Path, untouched: Untouched)
 @pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])
 def test_topics_in_rocksdb_are_not_taken_for_none(name: str, golden: Variant) -> None:
     store = golden(name) / "store"
-    with pytest.raises(StoreLayoutError, match="config/rdb: the broker's topics and consumer offsets are in RocksDB"):
+    with pytest.raises(StoreLayoutError, match="config/rdb: config in RocksDB of v2 has no topic that the broker made"):
         options_from_arguments("index", 2000, None, 500, 2000, (), str(store), f"{store}/config/topics.json")
     with pytest.raises(OptionError, match="no such file") as caught:
         options_from_arguments("index", 2000, None, 500, 2000, (), str(golden("tiered")), f"{store}/config/none.json")

@@ -18,8 +18,9 @@ from tests.variants.conftest import Untouched
 
 NOT_CHECKED = {  # codes, and words of one finding's detail
     "lmq": ({"consumequeue.not_checked"}, "light queues (LMQ)"),
-    "rocksdb_crash": ({"consumequeue.not_checked", "config.not_checked"}, "the ConsumeQueue is in RocksDB"),
-    "rocksdb_lmq": ({"consumequeue.not_checked", "config.not_checked"}, "topics and consumer offsets are in RocksDB"),
+    "rocksdb": ({"consumequeue.not_checked"}, "the ConsumeQueue is in RocksDB"),
+    "rocksdb_crash": ({"consumequeue.not_checked"}, "the ConsumeQueue is in RocksDB"),
+    "rocksdb_lmq": ({"consumequeue.not_checked"}, "the ConsumeQueue is in RocksDB"),
     "tiered": ({"store.not_checked"}, "tiered storage"),
     "compaction": ({"store.not_checked"}, "compacted topics"),
 }

@@ -25,6 +25,7 @@ CLOSED = {
     "dledger_mixed": "DLedger",
     "lmq": "LMQ",
     "bcq": "BatchCons",
+    "rocksdb": "RocksDB",
     "rocksdb_crash": "RocksDB",
     "rocksdb_lmq": "RocksDB",
 }

@@ -12,6 +12,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
+from rmq_formats.read import broker_config, rocksdb_config
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
@@ -85,6 +86,30 @@ class IndexFacts:
     begin_physical_offset: int
     end_physical_offset: int
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFacts:
+    """How many rows the tables of config in RocksDB have.
+
+    Attributes:
+        topics: of v2 without those that the broker made by itself.
+        groups: consumer groups with settings.
+        group_topics: pairs of a topic and a group with offsets in it.
+    """
+
+    topics: int
+    groups: int
+    group_topics: int
+
+
+def config_facts(place: KnownPath) -> ConfigFacts:
+    """Count the rows of a store's config. Raises FormatError, StoreError."""
+    storage, root = place.storage, place.path
+    return ConfigFacts(
+        len(broker_config.stored_topics(storage, root) or ()), len(broker_config.stored_groups(storage, root)),
+        len(broker_config.stored_offsets(storage, root)),
+    )  # fmt: skip
 
 
 def queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
@@ -168,5 +193,7 @@ def checkpoint(place: KnownPath) -> Checkpoint | None:
 
 
 def config(place: KnownPath) -> Any:
-    """A config file, parsed. Raises DecodeError."""
+    """A config file or a database of config, parsed. Raises FormatError, StoreError."""
+    if place.is_directory:
+        return rocksdb_config.plain_tables(place.storage, place.path)
     return config_json.loads(place.storage.read_bytes(place.path).decode("utf-8", "replace"))

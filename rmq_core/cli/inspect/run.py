@@ -11,13 +11,13 @@ from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.inspect import file_summaries
-from rmq_core.cli.inspect.file_summaries import ExtFacts, IndexFacts, QueueFileFacts
+from rmq_core.cli.inspect.file_summaries import ConfigFacts, ExtFacts, IndexFacts, QueueFileFacts
 from rmq_core.cli.inspect.log_summary import CommitLogFacts, log_facts
 from rmq_core.cli.output import bytes_text, counted, printable, time_text
 from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, recognise
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.errors import FormatError, without_secrets
+from rmq_formats.errors import FormatError, StoreError, without_secrets
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
@@ -39,6 +39,7 @@ class Facts:
         checkpoint: the file's numbers.
         config: a parsed config file.
         abort: whether the file ``abort`` is there: a broker runs on the store, or was killed.
+        rocksdb_config: rows of each table of config in RocksDB; None without one.
         errors: files that cannot be read or decoded.
         layouts: of a store, the ones beside CommitLog, ConsumeQueue and IndexFile, by the file that tells each.
     """
@@ -52,6 +53,7 @@ class Facts:
     checkpoint: Checkpoint | None = None
     config: Any = None
     abort: bool | None = None
+    rocksdb_config: ConfigFacts | None = None
     errors: tuple[str, ...] = ()
     layouts: dict[str, str] | None = None
 
@@ -92,6 +94,11 @@ def gather(place: KnownPath) -> Facts:
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
             parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]
+        if Variant.ROCKSDB_CONFIG in found:
+            try:
+                facts.rocksdb_config = file_summaries.config_facts(place)
+            except (FormatError, StoreError) as error:
+                facts.errors += (str(error),)
     for part in parts:
         try:
             _gather_part(facts, part)
@@ -141,6 +148,8 @@ def show(facts: Facts, console: Console) -> None:
         rows.append(("Index", f"{counted(len(facts.index), 'file')} of {size}: {counted(entries, 'entry')}"))
     if facts.checkpoint is not None:
         rows += _checkpoint_rows(facts.checkpoint)
+    if facts.rocksdb_config is not None:
+        rows.append(("config", _config_text(facts.rocksdb_config)))
     if facts.abort is not None:
         closed = Text("no abort file: no broker runs on it, and the last one closed it")
         running = Text("abort file: a broker runs on it, or was killed", style="yellow")
@@ -159,6 +168,11 @@ def _kind_text(facts: Facts) -> str:
     return {PathKind.STORE: "a store", PathKind.CHECKPOINT: "a checkpoint", PathKind.CONFIG: "a config file"}.get(
         facts.kind, facts.kind
     )
+
+
+def _config_text(config: ConfigFacts) -> str:
+    groups = f"{counted(config.groups, 'consumer group')} with settings"
+    return f"{counted(config.topics, 'topic')}, {groups}, offsets by topic and group: {config.group_topics}; in RocksDB"
 
 
 def _log_rows(log: CommitLogFacts) -> list[tuple[str, str | Text]]:

@@ -18,6 +18,7 @@ from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.queues import QueueClaims
 from rmq_formats.verify.phases.scan import SplitCheck
+from rmq_formats.verify.rocksdb_config import RocksDbConfig, read_rocksdb_config
 
 QueuesByPartition = Sequence[Sequence[tuple[str, int]]]
 
@@ -61,18 +62,28 @@ class SmallFilesCheck:
         self._check_dledger(checks)
         config = paths.config_dir(self.root)
         texts = config_texts(self.storage, config, self.findings)
-        known = self._known_topics(texts.get("topics.json"))
+        stored = read_rocksdb_config(self.storage, self.root, self.variants, self.findings)
+        known = self._known_topics(texts.get("topics.json"), stored)
         if known is not None:
             self._tell_unknown_topics(queues, known)
         elif any(queues) and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
-        groups = checkpoint_and_config.consumer_claims(texts.get("consumerOffset.json", "{}"))
+        groups = (
+            stored.claims
+            if stored.claims is not None
+            else list(checkpoint_and_config.consumer_claims(texts.get("consumerOffset.json", "{}")))
+        )
         delays = checkpoint_and_config.delay_claims(texts.get("delayOffset.json", "{}"))
         return QueueClaims(
             known_topics=known,
-            batch_topics=self.variants.batch_topics.union(*(check.batch_topics for check in checks)),
-            offsets={f"{config}/consumerOffset.json": list(groups), f"{config}/delayOffset.json": list(delays)},
+            batch_topics=self.variants.batch_topics.union(
+                stored.batch_topics, *(check.batch_topics for check in checks)
+            ),
+            offsets={
+                stored.offsets_path or f"{config}/consumerOffset.json": groups,
+                f"{config}/delayOffset.json": list(delays),
+            },
         )
 
     def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
@@ -113,9 +124,11 @@ class SmallFilesCheck:
         is_elsewhere = "topics.json" in texts or Variant.ROCKSDB_CONFIG in self.variants
         return not is_elsewhere and self.storage.exists(paths.config_dir(self.root))
 
-    def _known_topics(self, text: str | None) -> frozenset[str] | None:
+    def _known_topics(self, text: str | None, stored: RocksDbConfig) -> frozenset[str] | None:
         """Topics that the broker knows; None if that is not known."""
-        if text is not None and Variant.ROCKSDB_CONFIG not in self.variants:
+        if Variant.ROCKSDB_CONFIG in self.variants:
+            return stored.known_topics
+        if text is not None:
             with suppress(DecodeError):
                 return frozenset(config_json.topic_names(text))
         return None

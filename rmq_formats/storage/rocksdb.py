@@ -1,0 +1,202 @@
+"""Opens a RocksDB of a store for reading, by the library rocksdict: the only module that imports it.
+
+The library writes a file of its own into the directory that it opens, even to read, and a store is never written into:
+so it is given a temporary directory of links to the database's files, or of copies where the store is not local.
+"""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rmq_formats.errors import FormatError, StoreError, StoreLockedError
+from rmq_formats.storage.file_locks import is_locked
+from rmq_formats.storage.segments import Storage, opened, read_range
+
+if TYPE_CHECKING:
+    from rocksdict import Rdict
+
+DEFAULT_FAMILY: Final = "default"
+CHUNK_PAIRS: Final = 65536  # some 10 MB of Python's objects
+_LOCK: Final = "LOCK"  # locked whole. Source: PosixFileSystem::LockFile
+_COPY_BYTES: Final = 16 << 20
+_FILE: Final = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-[0-9]+|[0-9]+\.(sst|log|blob)")  # and no LOG, LOCK
+
+
+class RocksDb:
+    """A RocksDB that is open for reading.
+
+    Attributes:
+        path: of the database's directory.
+        families: names of its column families.
+    """
+
+    def __init__(self, path: str, database: "Rdict", families: list[str]) -> None:
+        self.path = path
+        self.families = tuple(families)
+        self._handles = {
+            name: database if name == DEFAULT_FAMILY else database.get_column_family(name) for name in families
+        }
+
+    def chunks(
+        self, family: str, begin: bytes = b"", end: bytes | None = None, chunk_pairs: int = CHUNK_PAIRS
+    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Read keys and values in the order of the keys, some at a time.
+
+        Args:
+            family: the column family; one that is not there is empty.
+            begin: first key.
+            end: one past the last key; None is the family's end.
+            chunk_pairs: how many at a time.
+
+        Raises:
+            FormatError: a damaged file of the database.
+        """
+        handle = self._handles.get(family)
+        if handle is None:
+            return
+        with self._told():
+            items: Any = handle.items(from_key=begin, read_opt=_read_options(end))  # of bytes, in raw mode
+            last: bytes | None = None
+            while chunk := list(islice(items, chunk_pairs)):
+                last = chunk[-1][0]
+                yield [key for key, _ in chunk], [value for _, value in chunk]
+        self._check_end(handle, begin, end, last)
+
+    def _check_end(self, handle: "Rdict", begin: bytes, end: bytes | None, last: bytes | None) -> None:
+        """Raise FormatError where pairs ended at damage: the library's iterators end there as at the last pair."""
+        with self._told():
+            at = handle.iter(_read_options(end))
+            at.seek(begin if last is None else last)
+            if last is not None and at.valid():
+                at.next()
+            at.status()
+        if at.valid():
+            raise FormatError("pairs are missing: it was changed while it was read", path=self.path)
+
+    def pairs(self, family: str, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Read the pairs of a small family; see ``chunks``."""
+        for keys, values in self.chunks(family, begin, end):
+            yield from zip(keys, values, strict=True)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        """Return the value of a key; None without one. Raises FormatError."""
+        handle = self._handles.get(family)
+        with self._told():
+            found: bytes | None = None if handle is None else handle.get(key)
+        return found
+
+    def first_from(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the first pair from a key on; None at the family's end. Raises FormatError."""
+        return self._seek(family, key, is_before=False)
+
+    def last_until(self, family: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the last pair up to a key, that key's included; None without one. Raises FormatError."""
+        return self._seek(family, key, is_before=True)
+
+    def _seek(self, family: str, key: bytes, *, is_before: bool) -> tuple[bytes, bytes] | None:
+        handle = self._handles.get(family)
+        if handle is None:
+            return None
+        with self._told():
+            at = handle.iter(_read_options(None))
+            at.seek_for_prev(key) if is_before else at.seek(key)
+            if at.valid():
+                return at.key(), at.value()
+            at.status()
+        return None
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        with _told_as_damage(self.path):
+            yield
+
+
+@contextmanager
+def opened_rocksdb(storage: Storage, path: str) -> Iterator[RocksDb]:
+    """Open a RocksDB for reading, and close it at the end of the ``with`` block.
+
+    Args:
+        storage: where it is.
+        path: its directory.
+
+    Raises:
+        StoreError: the library rocksdict is not installed, or a file cannot be read.
+        StoreLockedError: a running broker has the database open.
+        FormatError: it cannot be opened, as a file of it is missing or damaged.
+    """
+    rocksdict = _library(path)
+    if storage.is_local and is_locked(f"{path}/{_LOCK}"):
+        raise StoreLockedError(f"{path}: a running broker has this RocksDB open, and keeps a part of it in memory")
+    with tempfile.TemporaryDirectory(prefix="rmq-rocksdb-") as directory:
+        _link_files(storage, path, directory)
+        with _told_as_damage(path):
+            families = rocksdict.Rdict.list_cf(directory, _options())
+            database = rocksdict.Rdict(
+                directory, _options(), column_families={name: _options() for name in families},
+                access_type=rocksdict.AccessType.read_only(False),
+            )  # fmt: skip
+        try:
+            yield RocksDb(path, database, families)
+        finally:
+            with suppress(Exception):  # nothing was written that could be lost
+                database.close()
+
+
+def _library(path: str) -> Any:
+    try:
+        import rocksdict  # noqa: PLC0415 # an extra of the wheel
+    except ImportError as error:
+        raise StoreError(f"{path}: is a RocksDB, which needs pip install 'rmq-lake[rocksdb]'") from error
+    return rocksdict
+
+
+def _options() -> Any:
+    from rocksdict import Options  # noqa: PLC0415
+
+    return Options(raw_mode=True)
+
+
+def _read_options(end: bytes | None) -> Any:
+    from rocksdict import ReadOptions  # noqa: PLC0415
+
+    options = ReadOptions()
+    if end is not None:
+        options.set_iterate_upper_bound(end)
+    return options
+
+
+@contextmanager
+def _told_as_damage(path: str) -> Iterator[None]:
+    """Re-raise what the library raises, a plain Exception, as FormatError that names the database."""
+    try:
+        yield
+    except (FormatError, StoreError):
+        raise
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise FormatError(f"a RocksDB that cannot be read: {_one_line(str(error))}", path=path) from error
+
+
+def _one_line(text: str) -> str:
+    """The library's text without the names of the temporary directory."""
+    words = " ".join(text.split()).split(" ")
+    return " ".join(Path(word).name if "rmq-rocksdb-" in word else word for word in words)
+
+
+def _link_files(storage: Storage, path: str, directory: str) -> None:
+    """Link the files of a database in a directory, or copy them there from a store that is not local."""
+    for entry in storage.entries(path):
+        if entry.is_directory or not _FILE.fullmatch(entry.name):
+            continue
+        target = Path(directory, entry.name)
+        if storage.is_local:
+            target.symlink_to(Path(path, entry.name).absolute())
+            continue
+        with opened(storage, f"{path}/{entry.name}") as file, target.open("wb") as copy:
+            for at in range(0, file.size_bytes, _COPY_BYTES):
+                copy.write(read_range(file, at, min(_COPY_BYTES, file.size_bytes - at)))
