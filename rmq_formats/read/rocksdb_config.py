@@ -78,7 +78,7 @@ def is_v2(storage: Storage, root: str) -> bool:
 
 def plain_tables(storage: Storage, path: str) -> dict[str, object]:
     """Read a database of config by its path, as values of JSON: of v1 by name, of v2 by table and name."""
-    with opened_rocksdb(storage, path) as database:
+    with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
         try:
             if path.rpartition("/")[2] != codec.DATABASE_V2:
                 return {name: config_json.loads(text) for name, text in _named_v1(database)}
@@ -111,7 +111,7 @@ def _table(
         path = _directory(root, codec.DATABASE_V2)
     elif not has_v1:
         return None
-    with opened_rocksdb(storage, path) as database:
+    with opened_rocksdb(storage, path, root) as database:
         try:
             if not has_v1:
                 return StoredTable(path, read_v2(database))

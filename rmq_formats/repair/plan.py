@@ -44,7 +44,10 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.TOPIC_UNKNOWN,
         finding_kinds.CONFIG_LOST,
         finding_kinds.CONFIG_TOPICS,
-        finding_kinds.CONFIG_DATABASE,  # a repair refuses stores with config in RocksDB
+        finding_kinds.CONFIG_DATABASE,  # a repair refuses stores with config or queues in RocksDB
+        finding_kinds.QUEUE_DATABASE,
+        finding_kinds.QUEUE_END,
+        finding_kinds.UNIT_TIME,
         finding_kinds.CONSUMER_OFFSET,
         finding_kinds.DELAY_OFFSET,
         finding_kinds.ENTRY_HEADER,

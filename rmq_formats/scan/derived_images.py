@@ -70,6 +70,16 @@ def place_units(rows: Rows, max_gap_units: int = MAX_GAP_UNITS) -> Placement:
     return Placement(kept, repeated, displaced, span - len(kept))
 
 
+def place_last(rows: Rows) -> Placement:
+    """Order one queue's units as ``place_units``, but for a queue in RocksDB: the last record has a queue offset.
+
+    A key is put again there, without a look at what was. Source: ``RocksDBConsumeQueueTable``.
+    """
+    if unit_kernel.contiguous_count(rows) == len(rows):
+        return place_units(rows)
+    return place_units(np.ascontiguousarray(rows[::-1]))
+
+
 def consumequeue_images(rows: Rows, file_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Build the files of one queue: start offset in bytes, and the used bytes from the file's start on.
 

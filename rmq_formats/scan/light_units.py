@@ -21,6 +21,16 @@ def own_queues(units: Units) -> Units:
     return queues
 
 
+def with_store_times(units: Units) -> Units:
+    """Give light units the store time of their record, which units in RocksDB have and those in files do not."""
+    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != kernel.LIGHT_UNIT
+    if is_own.all():
+        return units
+    timed = units.copy()
+    timed[:, kernel.UNIT_STORE_TIMESTAMP] = units[is_own, kernel.UNIT_STORE_TIMESTAMP][np.cumsum(is_own) - 1]
+    return timed
+
+
 def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topics: Collection[str]) -> Units:
     """Drop the light units of records in batch queues, from which Java gives none (only ``ConsumeQueue`` does).
 

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rmq_formats.codecs import paths
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.storage.file_locks import is_locked
 from rmq_formats.storage.segments import Storage, opened, read_range
@@ -116,12 +117,13 @@ class RocksDb:
 
 
 @contextmanager
-def opened_rocksdb(storage: Storage, path: str) -> Iterator[RocksDb]:
+def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
     """Open a RocksDB for reading, and close it at the end of the ``with`` block.
 
     Args:
         storage: where it is.
         path: its directory.
+        root: of the store that has it.
 
     Raises:
         StoreError: the library rocksdict is not installed, or a file cannot be read.
@@ -140,10 +142,22 @@ def opened_rocksdb(storage: Storage, path: str) -> Iterator[RocksDb]:
                 access_type=rocksdict.AccessType.read_only(False),
             )  # fmt: skip
         try:
+            _check_tables(storage, path, root, {str(file["name"]).lstrip("/") for file in database.live_files()})
             yield RocksDb(path, database, families)
         finally:
             with suppress(Exception):  # nothing was written that could be lost
                 database.close()
+
+
+def _check_tables(storage: Storage, path: str, root: str, live: set[str]) -> None:
+    """Refuse a database that does not name a table that it has: its MANIFEST was cut, which opens without a word.
+
+    A broker that was killed may leave such a table, too, and its next start deletes it.
+    """
+    there = {entry.name for entry in storage.entries(path) if entry.name.endswith(".sst")}
+    if there - live and not storage.exists(paths.abort_file(root)):
+        what = f"its MANIFEST does not name {min(there - live)}, though the broker closed it"
+        raise FormatError(f"a RocksDB that lacks a part: {what}", path=path)
 
 
 def _library(path: str) -> Any:

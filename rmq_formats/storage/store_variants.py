@@ -91,8 +91,9 @@ def recognise(tree: Tree, root: str) -> StoreVariants:
     unknown = None
     queues = _listed(tree, paths.consumequeue_dir(root))
     names = {entry.name for entry in queues if not entry.is_directory}
-    if ROCKSDB_SIGN in names:
-        places[Variant.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{ROCKSDB_SIGN}"
+    sign = next((name for name in sorted(names) if name == ROCKSDB_SIGN or name.startswith("MANIFEST-")), None)
+    if sign is not None:  # the second one, where the first is lost
+        places[Variant.ROCKSDB_QUEUES] = f"{paths.consumequeue_dir(root)}/{sign}"
     elif top.get("consumequeue_rocksdb"):
         places[Variant.ROCKSDB_QUEUES] = f"{root}/consumequeue_rocksdb"
     elif names:
@@ -197,6 +198,15 @@ def holds_rocksdb(tree: Tree, directory: str) -> bool:
 def holds_rocksdb_table(tail: bytes) -> bool:
     """Whether a file that ends so is a table of a RocksDB (``*.sst``)."""
     return tail.endswith(_ROCKSDB_TABLE_END)
+
+
+def queue_database(root: str, found: StoreVariants) -> str | None:
+    """Return the directory of the ConsumeQueue in RocksDB; None where there is none."""
+    if Variant.ROCKSDB_QUEUES not in found:
+        return None
+    place = found.places[Variant.ROCKSDB_QUEUES]
+    directory = paths.consumequeue_dir(root)
+    return directory if place.startswith(f"{directory}/") else place
 
 
 # --- what must not be done ------------------------------------------------------------------

@@ -6,7 +6,7 @@ not reported as full of wrong tags codes when the option is not given.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rmq_formats.codecs import paths
@@ -20,18 +20,21 @@ from rmq_formats.storage.segments import Segment, Storage, list_segments, opened
 UNITS_LOOKED_AT: Final = 8  # units sampled of each level, in a row
 _FILES_LOOKED_AT: Final = 8  # files sampled of each level: the records of its last units may be lost
 MAX_DELAY_MS: Final = 366 * 86_400_000
-_MAX_LEVELS: Final = 1000
+MAX_LEVELS: Final = 1000
 
 
 def told_delay_levels(
     storage: Storage, root: str, segments: Sequence[Segment], default: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Infer the levels, in ms: the default ones, unless half the queues of delayed messages agree on others."""
-    told: dict[int, tuple[int, int]] = {}
-    for queue_id in _queue_ids(storage, root):
-        delays = Counter(_delays(storage, root, segments, queue_id))
-        if delays:
-            told[queue_id] = delays.most_common(1)[0]
+    delays = {queue_id: _delays(storage, root, segments, queue_id) for queue_id in _queue_ids(storage, root)}
+    return levels_of_delays(delays, default)
+
+
+def levels_of_delays(delays: Mapping[int, Iterable[int]], default: tuple[int, ...]) -> tuple[int, ...]:
+    """Infer the levels from delays of messages, in ms, by level; as ``told_delay_levels``."""
+    counted = {level: Counter(own) for level, own in delays.items()}
+    told = {level: own.most_common(1)[0] for level, own in counted.items() if own}
     other = {level: delay for level, (delay, _) in told.items() if level >= len(default) or default[level] != delay}
     units = sum(told[level][1] for level in other)
     if 2 * len(other) < len(told) or units < 2:  # the first levels of many are the default ones
@@ -48,7 +51,7 @@ def _queue_ids(storage: Storage, root: str) -> list[int]:
     except RmqError:
         return []
     numbers = (paths.parse_queue_id(entry.name) for entry in entries if entry.is_directory)
-    return sorted(number for number in numbers if number is not None and number < _MAX_LEVELS)
+    return sorted(number for number in numbers if number is not None and number < MAX_LEVELS)
 
 
 def _delays(storage: Storage, root: str, segments: Sequence[Segment], queue_id: int) -> Iterator[int]:

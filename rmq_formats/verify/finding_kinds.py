@@ -3,6 +3,7 @@
 ``docs/verify.md`` has the same list as a table; a test keeps both equal.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from rmq_formats.codecs.damage import Damage, DamageCode
@@ -11,6 +12,10 @@ from rmq_formats.verify.findings import Finding, Kind, Severity
 _ERROR, _WARNING, _INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 _RESTORE = "restore the stretch from a replica, or quarantine it with rmq repair; what follows it is sound"
 _REBUILD_QUEUE = "stop the broker and run rmq rebuild --what consumequeue"
+_RENEW_DATABASE = (
+    "stop the broker, move the directory of the RocksDB away, and make an empty file abort in the store: the broker "
+    "then makes all of it anew"
+)
 _REBUILD_INDEX = "stop the broker and run rmq rebuild --what index"
 _MOVE_AWAY = "move it out of the store"
 
@@ -234,6 +239,20 @@ QUEUE_OF_OTHER_KIND: Final = Kind(
     "consumequeue.kind", _ERROR,
     f"RocketMQ refuses a store where a topic has batch queues and plain ones; {_REBUILD_QUEUE}",
 )  # fmt: skip
+UNIT_TIME: Final = Kind(
+    "consumequeue.unit.store_timestamp", _ERROR, f"a search by time finds another message; {_RENEW_DATABASE}"
+)
+UNIT_UNDISPATCHED: Final = Kind(
+    "consumequeue.unit.undispatched", _INFO,
+    "messages that were not in RocksDB yet when it was last flushed, as after a kill: a broker puts them there when it "
+    "starts",
+)  # fmt: skip
+QUEUE_END: Final = Kind(
+    "consumequeue.end", _ERROR, f"the broker takes the queue for longer or shorter than it is; {_RENEW_DATABASE}"
+)
+QUEUE_DATABASE: Final = Kind(
+    "consumequeue.database", _ERROR, f"a broker does not start with a RocksDB that it cannot read; {_RENEW_DATABASE}"
+)
 TOPIC_UNKNOWN: Final = Kind(
     "consumequeue.topic.unknown", _WARNING,
     "config/topics.json does not know the topic: it was deleted, and a rebuild brought it back, or the config was "
@@ -349,6 +368,12 @@ ALL: Final[tuple[Kind, ...]] = (
     *DAMAGE.values(),
     *(value for value in list(globals().values()) if isinstance(value, Kind)),
 )
+
+
+def of_rocksdb(kind: Kind) -> Kind:
+    """The kind of a fault of a ConsumeQueue that is in RocksDB: with the remedy that is one there."""
+    return replace(kind, remedy=kind.remedy.replace(_REBUILD_QUEUE, _RENEW_DATABASE))
+
 
 # What a rebuild and ``inspect`` say in place of the kinds in DAMAGE: they do not tell damages apart.
 LOG_DAMAGED: Final = Kind(

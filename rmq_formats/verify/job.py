@@ -29,7 +29,7 @@ from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.waves import MAX_PARTITIONS, mend_seams, partition_count
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
-from rmq_formats.verify.delay_levels import told_delay_levels
+from rmq_formats.verify.delay_levels import levels_of_delays, told_delay_levels
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.phases import index as job_index
@@ -47,6 +47,7 @@ from rmq_formats.verify.phases.plan import (
     with_delay_levels,
 )
 from rmq_formats.verify.phases.queues import PartResult, check_queues
+from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, look_into_database
 from rmq_formats.verify.phases.scan import SplitCheck, check_split
 from rmq_formats.verify.phases.small_files import SmallFilesCheck, read_checkpoint
 from rmq_formats.verify.report import VerifyReport, sorted_findings
@@ -61,7 +62,6 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
 }
 
 NOT_CHECKED: Final = (
-    (Variant.ROCKSDB_QUEUES, finding_kinds.NOT_CHECKED, "the ConsumeQueue is in RocksDB"),
     (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage"),
     (Variant.COMPACTION, finding_kinds.OTHER_NOT_CHECKED, "it is of compacted topics"),
 )
@@ -165,6 +165,7 @@ class _Plan:
     splits: list[Split]
     sizes: StoreSizes
     queues: list[list[tuple[str, int]]]
+    database: DatabaseNote | None
 
 
 class _Verification:
@@ -237,16 +238,20 @@ class _Verification:
         for finding in segment_findings(every, sizes.commitlog_file_bytes):
             in_making = finding.kind in _IN_MAKING and finding.path == every[-1].path  # a broker allocates a next file
             (self.excused if in_making else self.findings).add(finding)
+        database = look_into_database(self.storage, self.root, self.variants, self.findings)
         if self.options.delay_levels_ms is None:
             told = told_delay_levels(self.storage, self.root, segments, sizes.delay_levels_ms)
+            if database.delays:
+                told = levels_of_delays(database.delays, sizes.delay_levels_ms)
             sizes = with_delay_levels(sizes, told, self.findings)
         splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
         queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)
+        queues |= database.queues
         count = min(MAX_PARTITIONS, max(partition_count(splits), -(-len(queues) // QUEUES_PER_PARTITION)))
         parts: list[list[tuple[str, int]]] = [[] for _ in range(count)]
         for queue in sorted(queues):
             parts[queue_partition(*queue, count)].append(queue)
-        return _Plan(segments, unreadable, splits, sizes, parts)
+        return _Plan(segments, unreadable, splits, sizes, parts, database.note)
 
     def _readable(self, every: list[Segment]) -> Steps[tuple[list[Segment], list[int], list[Segment]]]:
         """Look at the log's files: those that can be read, where their data ends, and those that cannot."""
@@ -271,7 +276,8 @@ class _Verification:
             if variant in self.variants:
                 self.findings.add(Finding(kind, f"not checked, because {reason}", self.variants.places[variant]))
         light = sorted({topic for check in checks for topic in check.light_topics})
-        if light and not any(kind is finding_kinds.NOT_CHECKED for kind in self.findings.counts):
+        is_elsewhere = Variant.ROCKSDB_QUEUES in self.variants
+        if light and not is_elsewhere and not any(kind is finding_kinds.NOT_CHECKED for kind in self.findings.counts):
             detail = f"not checked, because the light queues (LMQ) of the messages of topic {light[0]} are not there"
             self.findings.add(
                 Finding(finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.root), count=len(light))
@@ -282,7 +288,10 @@ class _Verification:
     def _scan(self, plan: _Plan) -> Steps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         tell = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
-        task = functools.partial(check_split, sizes=plan.sizes, work=self.work, partitions=len(plan.queues))
+        task = functools.partial(
+            check_split, sizes=plan.sizes, work=self.work, partitions=len(plan.queues),
+            to_light_queues=plan.database is not None,
+        )  # fmt: skip
         checks: list[SplitCheck] = yield Wave(task, plan.splits, tell)
         checks = mend_seams(
             plan.splits,
@@ -326,10 +335,12 @@ class _Verification:
         job_queues.write_facts(self.work, facts)
         job_index.write_key_table(self.work, checks)
         small_files = SmallFilesCheck(self.storage, self.root, self.variants, self.findings, self.excused)
-        job_queues.write_queue_notes(self.work, plan.queues, small_files.check(plan.queues, checks))
+        has_files = Variant.ROCKSDB_QUEUES not in self.variants or self.variants.has_queue_files
+        claims = small_files.check(plan.queues, checks)
+        job_queues.write_queue_notes(self.work, plan.queues, claims, plan.database, has_files=has_files)
         small_files.check_controller(plan.segments, facts)
         index_tasks = self._index_tasks()
-        partitions = range(0 if Variant.ROCKSDB_QUEUES in self.variants else len(plan.queues))
+        partitions = range(len(plan.queues) if has_files or plan.database is not None else 0)
         waiting: list[int | IndexFileTask] = [*index_tasks, *partitions]  # largest first
         task = functools.partial(
             _compare_task, root=self.root, split_count=len(plan.splits), sizes=plan.sizes, work=self.work

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from rmq_formats.codecs import layout
+from rmq_formats.codecs import layout, rocksdb_queue
 from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_DTYPE
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import Unit
@@ -195,6 +195,41 @@ def rocksdb_config_fields(data: bytes, position: int, size: int) -> Iterator[Fie
     yield int_field("queue_offset", decode_offset(pair[-8:]), 8)
 
 
+def rocksdb_unit_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    """One unit of a ConsumeQueue in RocksDB: its key, and its value."""
+    key, value = data[position : position + size - 28], data[position + size - 28 : position + size]
+    topic, queue_id, prefix = rocksdb_queue.split_unit_key(key)
+    offsets, units = rocksdb_queue.decode_units(prefix, [key], [value])
+    yield from _topic_fields(topic)
+    yield int_field("queue_id", queue_id, 4)
+    yield int_field("separator", 1, 1)
+    yield int_field("queue_offset", int(offsets[0]), 8)
+    for name in units.dtype.names:
+        yield int_field(name, int(units[0][name]), units.dtype[name].itemsize)
+
+
+def rocksdb_bound_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
+    """What a ConsumeQueue in RocksDB says of a queue's end: its key, and its value."""
+    pair = data[position : position + size]
+    bound = rocksdb_queue.QueueBound.decode(pair[-16:])
+    topic_bytes = int.from_bytes(pair[:4], "big")
+    topic, queue_id = pair[5 : 5 + topic_bytes].decode(), int.from_bytes(pair[-20:-16], "big")
+    assert rocksdb_queue.bound_key(topic, queue_id) == pair[:-16]
+    yield from _topic_fields(topic)
+    yield "which", rocksdb_queue.MAX, rocksdb_queue.MAX
+    yield int_field("separator", 1, 1)
+    yield int_field("queue_id", queue_id, 4)
+    yield int_field("physical_offset", bound.physical_offset, 8)
+    yield int_field("queue_offset", bound.queue_offset, 8)
+
+
+def _topic_fields(topic: str) -> Iterator[Field]:
+    yield int_field("topic_bytes", len(topic.encode()), 4)
+    yield int_field("separator", 1, 1)
+    yield "topic", topic, topic.encode()
+    yield int_field("separator", 1, 1)
+
+
 def text_fields(data: bytes, position: int, size: int) -> Iterator[Field]:
     text = data[position : position + size]
     yield "text", text.decode(), text
@@ -264,7 +299,9 @@ DECODERS: dict[str, Callable[[bytes, int, int], Iterator[Field]] | None] = {
         reserved=4,
     ),
     "epochs": epoch_fields,
+    "rocksdb_bound": rocksdb_bound_fields,
     "rocksdb_config_v2": rocksdb_config_fields,
+    "rocksdb_unit": rocksdb_unit_fields,
     "text": text_fields,
     "bytes": None,  # and nothing else
     "json": None,  # likewise

@@ -49,7 +49,7 @@ def golden_bytes(golden: Golden, store: str, path: str) -> bytes:
     place = golden(store) / "store" / path
     if not place.is_dir():
         return place.read_bytes()
-    with opened_rocksdb(LocalStorage(), str(place)) as database:
+    with opened_rocksdb(LocalStorage(), str(place), str(golden(store) / "store")) as database:
         return b"".join(key + value for family in database.families for key, value in database.pairs(family))
 
 

@@ -30,7 +30,7 @@ DATABASES = {  # of golden stores, with what Java lists of them
 
 def pairs_of(path: Path | str, chunk_pairs: int = 64) -> list[tuple[str, bytes, bytes]]:
     storage, place = open_storage(str(path))
-    with opened_rocksdb(storage, place) as database:
+    with opened_rocksdb(storage, place, place.rpartition("/")[0]) as database:
         return [
             (family, *pair)
             for family in database.families
@@ -65,7 +65,7 @@ def test_a_database_is_read_from_where_it_is_not_local(database: Path, tmp_path:
     from rmq_formats.storage.segments import ArrowStorage
 
     storage = ArrowStorage(f"file://{tmp_path}")
-    with opened_rocksdb(storage, f"file://{database}") as found:
+    with opened_rocksdb(storage, f"file://{database}", f"file://{tmp_path}") as found:
         assert len(list(found.pairs("default"))) == 709
 
 
@@ -77,6 +77,15 @@ def test_a_database_without_a_file_is_refused_in_one_line(name: str, database: P
     assert "\n" not in str(caught.value)
     assert "rmq-rocksdb-" not in str(caught.value)
     assert str(caught.value).startswith(f"{database}: ")
+
+
+def test_a_manifest_that_was_cut_lacks_tables(database: Path) -> None:
+    path = database / "MANIFEST-000005"
+    path.write_bytes(path.read_bytes()[:231])
+    with pytest.raises(FormatError, match=r"its MANIFEST does not name 000010.sst, though the broker closed it"):
+        pairs_of(database)
+    (database.parent / "abort").touch()
+    assert pairs_of(database) == []
 
 
 def cuts_and_flips() -> Iterator[tuple[str, int, bool]]:
@@ -118,7 +127,7 @@ def test_a_database_that_a_broker_has_open_is_refused(database: Path) -> None:
 
 
 def test_a_lock_is_asked_for_and_not_taken(database: Path) -> None:
-    with opened_rocksdb(LocalStorage(), str(database)):
+    with opened_rocksdb(LocalStorage(), str(database), str(database.parent)):
         descriptor = os.open(database / "LOCK", os.O_RDWR)
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(descriptor)
@@ -131,7 +140,7 @@ def test_without_the_library_the_extra_is_named(database: Path, monkeypatch: pyt
 
 
 def test_single_pairs_are_found(database: Path) -> None:
-    with opened_rocksdb(LocalStorage(), str(database)) as found:
+    with opened_rocksdb(LocalStorage(), str(database), str(database.parent)) as found:
         pairs = list(found.pairs("default"))
         assert found.get("default", pairs[5][0]) == pairs[5][1]
         assert found.get("default", pairs[5][0] + b"\0") is None

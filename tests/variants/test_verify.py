@@ -18,9 +18,6 @@ from tests.variants.conftest import Untouched
 
 NOT_CHECKED = {  # codes, and words of one finding's detail
     "lmq": ({"consumequeue.not_checked"}, "light queues (LMQ)"),
-    "rocksdb": ({"consumequeue.not_checked"}, "the ConsumeQueue is in RocksDB"),
-    "rocksdb_crash": ({"consumequeue.not_checked"}, "the ConsumeQueue is in RocksDB"),
-    "rocksdb_lmq": ({"consumequeue.not_checked"}, "the ConsumeQueue is in RocksDB"),
     "tiered": ({"store.not_checked"}, "tiered storage"),
     "compaction": ({"store.not_checked"}, "compacted topics"),
 }
@@ -66,7 +63,7 @@ def test_people_are_told_why_on_screen_and_page(name: str, rmq: Rmq, golden: Var
 
 @pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])
 def test_damage_beside_a_rocksdb_is_found_and_no_rebuild_of_queues_advised(name: str, variant: Variant) -> None:
-    store = variant(name)
+    store, lost = variant(name), {"rocksdb_crash": set(), "rocksdb_lmq": {"consumequeue.unit.lost"}}[name]
     path = store / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     data[20_000] ^= 0x5A
@@ -77,7 +74,7 @@ def test_damage_beside_a_rocksdb_is_found_and_no_rebuild_of_queues_advised(name:
     found = {kind.code for kind, _ in report.kinds() if not kind.code.endswith("not_checked")}
     assert {"index.missing"} < found
     assert any(code.startswith("commitlog.") for code in found)
-    assert not any(code.startswith("consumequeue.") for code in found)
+    assert {code for code in found if code.startswith("consumequeue.")} - {"consumequeue.unit.undispatched"} == lost
     assert not any("consumequeue" in kind.remedy or "rmq rebuild;" in kind.remedy for kind, _ in report.kinds())
 
 

@@ -15,6 +15,7 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.rocksdb_queues import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened
 from rmq_formats.storage.store_variants import StoreVariants, Variant
@@ -29,6 +30,7 @@ from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.phases.plan import entries_or_finding
+from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
 
 _NO_ROWS = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
@@ -72,12 +74,15 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
     found: set[tuple[str, int]] = set()
     batch = paths.batch_consumequeue_dir(root)
     trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root), batch]
-    if Variant.ROCKSDB_QUEUES in variants:
+    is_database = Variant.ROCKSDB_QUEUES in variants
+    if is_database and not variants.has_queue_files:
         trees = [batch]
     lmq_count = 0
     for tree in trees:
         for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
             path = f"{tree}/{topic.name}"
+            if not topic.is_directory and is_database and tree == paths.consumequeue_dir(root):
+                continue  # the database's
             if not topic.is_directory:
                 findings.add(Finding(finding_kinds.STRAY, "a file among the topics' directories", path))
             elif not is_named_topic(topic.name):
@@ -124,6 +129,9 @@ def write_queue_notes(
     work: WorkArea,
     directories: Sequence[Sequence[tuple[str, int]]],
     claims: QueueClaims,
+    database: DatabaseNote | None = None,
+    *,
+    has_files: bool = True,
 ) -> None:
     """Write the store's queue directories and claimed offsets for the tasks, one file a partition.
 
@@ -131,8 +139,12 @@ def write_queue_notes(
         work: the work directory.
         directories: topic and queue id of each queue that has a directory, by partition.
         claims: what other files say of the queues.
+        database: the ConsumeQueue in RocksDB; None without one that can be read.
+        has_files: whether there are ConsumeQueue files, too.
     """
     notes = {
+        "database": None if database is None else [database.path, database.dispatched],
+        "has_files": has_files,
         "known_topics": None if claims.known_topics is None else sorted(claims.known_topics),
         "batch_topics": sorted(claims.batch_topics),
     }
@@ -170,11 +182,12 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
         claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
     task = _PartitionCheck(root, split_count, sizes, work)
     unit_count = 0
-    for name in sorted(queues):
-        parts = queues.pop(name)
-        rows = np.concatenate(parts) if parts else _NO_ROWS
-        unit_count += len(rows)
-        task.check(QueueName(*name), rows, claims.get(name, ()))
+    with opened_again(task.storage, task.database_note, task.findings) as database:
+        for name in sorted(queues):
+            parts = queues.pop(name)
+            rows = np.concatenate(parts) if parts else _NO_ROWS
+            unit_count += len(rows)
+            task.check(QueueName(*name), rows, claims.get(name, ()), database)
     return PartResult(task.findings, task.excused, task.queue_count, unit_count)
 
 
@@ -196,15 +209,46 @@ class _PartitionCheck:
         topics = json.loads(work.read_text("topics.json"))
         self.known_topics = None if topics["known_topics"] is None else frozenset(topics["known_topics"])
         self.batch_topics = frozenset(topics["batch_topics"])
+        self.database_note = None if topics["database"] is None else DatabaseNote(*topics["database"])
+        self.has_files = topics["has_files"]
         self._inner_batches = functools.cache(lambda: batch_queues.read_batches(work, split_count))
 
-    def check(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
+    def check(
+        self,
+        name: QueueName,
+        rows: NDArray[np.int64],
+        claims: Sequence[tuple[str, Claim]],
+        database: QueueDatabase | None,
+    ) -> None:
         """Verify one queue."""
         if not is_named_topic(name.topic):
             return  # the scan has reported it for each record
         if name.topic in self.batch_topics:
             self._check_batch_queue(name, rows, claims)
             return
+        if database is not None and self.database_note is not None:
+            self._check_in_database(name, rows, claims, database, self.database_note.dispatched)
+        if self.has_files and (database is None or not name.topic.startswith(LIGHT_QUEUE_PREFIX)):
+            self._check_files(name, rows, claims)
+
+    def _check_in_database(
+        self,
+        name: QueueName,
+        rows: NDArray[np.int64],
+        claims: Sequence[tuple[str, Claim]],
+        database: QueueDatabase,
+        dispatched: int,
+    ) -> None:
+        self.queue_count += 1
+        is_light = name.topic.startswith(LIGHT_QUEUE_PREFIX)  # which no table of topics has
+        is_known = self.known_topics is None or is_light or name.topic in self.known_topics
+        end_offset = check_stored_queue(
+            name, rows, database, dispatched, self.facts, self.findings, self.excused, is_known=is_known
+        )
+        if not self.has_files:
+            self._check_claims(claims, end_offset)
+
+    def _check_files(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
         directory = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)
         files = self._files(
             name,

@@ -12,6 +12,7 @@ from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.errors import RmqError
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.light_units import with_store_times
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_formats.tasks import batch_queues, spill
@@ -81,7 +82,13 @@ class SplitCheck:
 
 
 def check_split(
-    split: Split, sizes: StoreSizes, work: WorkArea, partitions: int, *, begin: int | None = None
+    split: Split,
+    sizes: StoreSizes,
+    work: WorkArea,
+    partitions: int,
+    *,
+    to_light_queues: bool = False,
+    begin: int | None = None,
 ) -> SplitCheck:
     """Task: check one split; its units, keys and damaged stretches go to the work directory.
 
@@ -90,10 +97,13 @@ def check_split(
         sizes: the broker's sizes.
         work: the work directory.
         partitions: of the queues.
+        to_light_queues: give units to light queues (LMQ) too, with their records' store times.
         begin: the file position of the split's first frame, where a search would find another.
     """
     findings = FindingList()
-    dispatcher = Dispatcher(sizes.delay_levels_ms, split.size_bytes, tags_from=sizes.tags_from)
+    dispatcher = Dispatcher(
+        sizes.delay_levels_ms, split.size_bytes, tags_from=sizes.tags_from, to_light_queues=to_light_queues
+    )
     start = split.file_offset + (split.start if begin is None else begin)
     first, end, last, failed, check, entries = -1, start, -1, False, None, None
     storage, path = open_storage(split.path)
@@ -118,6 +128,7 @@ def check_split(
             )
         )
     units, keys = dispatcher.take()
+    units = with_store_times(units)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
     work.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
     batch_queues.spill_batches(work, split.number, dispatcher.inner_batches())

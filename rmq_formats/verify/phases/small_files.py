@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
@@ -134,6 +135,9 @@ class SmallFilesCheck:
         return None
 
     def _tell_unknown_topics(self, queues: QueuesByPartition, known: frozenset[str]) -> None:
+        database = store_variants.queue_database(self.root, self.variants)
         for topic in sorted({topic for part in queues for topic, _ in part} - known):
-            path = f"{paths.consumequeue_dir(self.root)}/{topic}"
+            if topic.startswith(LIGHT_QUEUE_PREFIX):  # which no table of topics has
+                continue
+            path = database or f"{paths.consumequeue_dir(self.root)}/{topic}"
             self.findings.add(Finding(finding_kinds.TOPIC_UNKNOWN, "the topic has queues", path, topic=topic))

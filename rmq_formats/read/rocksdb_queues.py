@@ -1,0 +1,106 @@
+"""Reads a ConsumeQueue that is in RocksDB: its queues, their units, how far they go."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import rocksdb_queue as codec
+from rmq_formats.codecs.rocksdb_queue import QueueBound
+from rmq_formats.errors import DecodeError, FormatError
+from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
+from rmq_formats.storage.segments import Storage
+
+_LAST_OFFSET: Final = b"\xff" * 8
+_Value = TypeVar("_Value")
+
+
+class QueueDatabase:
+    """A ConsumeQueue in RocksDB, open for reading.
+
+    Attributes:
+        path: of the database.
+    """
+
+    def __init__(self, database: RocksDb) -> None:
+        self.path = database.path
+        self._database = database
+
+    def queues(self) -> Iterator[tuple[str, int]]:
+        """List the queues that have units: topic and queue id, by the length of the topic, the topic and the id.
+
+        Raises:
+            FormatError: a damaged file, or a key that is none of a unit.
+        """
+        found = self._database.first_from(codec.UNITS_FAMILY, b"")
+        while found is not None:
+            topic, queue_id, prefix = self._told(codec.split_unit_key, found[0])
+            yield topic, queue_id
+            found = self._database.first_from(codec.UNITS_FAMILY, codec.behind_queue(prefix))
+
+    def units(
+        self, topic: str, queue_id: int, first_offset: int = 0, end_offset: int | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:
+        """Read units of a queue in the order of their queue offsets, some at a time.
+
+        Args:
+            topic: the queue's topic.
+            queue_id: its number.
+            first_offset: the first queue offset.
+            end_offset: one past the last one; None is the queue's end.
+
+        Yields:
+            Queue offsets, int64[n], and units, UNIT_VALUE_DTYPE[n].
+
+        Raises:
+            FormatError: a damaged file, or a pair that is no unit.
+        """
+        prefix = codec.queue_prefix(topic, queue_id)
+        end = codec.behind_queue(prefix) if end_offset is None else codec.unit_key(topic, queue_id, end_offset)
+        begin = codec.unit_key(topic, queue_id, first_offset)
+        for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
+            yield self._told(codec.decode_units, prefix, keys, values)
+
+    def first_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return the queue offset of a queue's first unit; None without any. Raises FormatError."""
+        prefix = codec.queue_prefix(topic, queue_id)
+        found = self._database.first_from(codec.UNITS_FAMILY, prefix)
+        return self._offset(prefix, found)
+
+    def last_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return the queue offset of a queue's last unit; None without any. Raises FormatError."""
+        prefix = codec.queue_prefix(topic, queue_id)
+        return self._offset(prefix, self._database.last_until(codec.UNITS_FAMILY, prefix + _LAST_OFFSET))
+
+    def _offset(self, prefix: bytes, found: tuple[bytes, bytes] | None) -> int | None:
+        if found is None or not found[0].startswith(prefix):
+            return None
+        return int(self._told(codec.decode_units, prefix, [found[0]], [found[1]])[0][0])
+
+    def bound(self, topic: str, queue_id: int, which: bytes = codec.MAX) -> QueueBound | None:
+        """Return what the database says of a queue's end or begin; None if nothing. Raises FormatError."""
+        value = self._database.get(codec.OFFSETS_FAMILY, codec.bound_key(topic, queue_id, which))
+        return None if value is None else self._told(QueueBound.decode, value)
+
+    def checkpoint(self) -> int:
+        """Return one past the last record that was dispatched; 0 where the database does not say. Raises FormatError.
+
+        Source: ``RocksDBConsumeQueueOffsetTable#getMaxPhyOffset``.
+        """
+        value = self._database.get(codec.OFFSETS_FAMILY, codec.CHECKPOINT_KEY)
+        return 0 if value is None else self._told(codec.decode_checkpoint, value)
+
+    def _told(self, decode: Callable[..., _Value], *arguments: object) -> _Value:
+        try:
+            return decode(*arguments)
+        except DecodeError as error:
+            raise FormatError(str(error), path=self.path) from error
+
+
+@contextmanager
+def opened_queues(storage: Storage, path: str) -> Iterator[QueueDatabase]:
+    """Open a ConsumeQueue in RocksDB by its directory in a store; see ``opened_rocksdb``."""
+    with opened_rocksdb(storage, path, path.rpartition("/")[0]) as database:
+        yield QueueDatabase(database)

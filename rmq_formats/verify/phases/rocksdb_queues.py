@@ -1,0 +1,143 @@
+"""Looks into a ConsumeQueue in RocksDB for a verification: which queues it has, and what one of them has."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs.layout import SCHEDULE_TOPIC
+from rmq_formats.codecs.rocksdb_queue import UNIT_VALUE_DTYPE
+from rmq_formats.errors import FormatError, StoreError, StoreLockedError
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.scan.derived_images import place_last
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_variants import StoreVariants
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.delay_levels import MAX_DELAY_MS, MAX_LEVELS, UNITS_LOOKED_AT
+from rmq_formats.verify.facts import LogFacts
+from rmq_formats.verify.findings import Finding, FindingList
+from rmq_formats.verify.queue import QueueName
+from rmq_formats.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseNote:
+    """What the tasks of a verification need of the database.
+
+    Attributes:
+        path: of its directory.
+        dispatched: one past the last record that is in it, by what it says itself.
+    """
+
+    path: str
+    dispatched: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLook:
+    """What the driver of a verification sees in the database.
+
+    Attributes:
+        note: for the tasks; None where there is no database, or none that can be read.
+        queues: topic and id of each queue.
+        delays: of a few delayed messages of each level from 0 on, in ms.
+    """
+
+    note: DatabaseNote | None = None
+    queues: frozenset[tuple[str, int]] = frozenset()
+    delays: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+def look_into_database(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> DatabaseLook:
+    """Open a store's database of queues, and list its queues.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        variants: its layouts.
+        findings: takes what is wrong with the database, or why it is not checked.
+    """
+    path = store_variants.queue_database(root, variants)
+    if path is None:
+        return DatabaseLook()
+    try:
+        with opened_queues(storage, path) as database:
+            note = DatabaseNote(path, database.checkpoint())
+            queues = frozenset(database.queues())
+            levels = sorted(own for topic, own in queues if topic == SCHEDULE_TOPIC and 0 <= own < MAX_LEVELS)
+            return DatabaseLook(note, queues, {level: _delays(database, level) for level in levels})
+    except FormatError as error:
+        findings.add(Finding(finding_kinds.QUEUE_DATABASE, error.reason, path))
+    except StoreLockedError:
+        findings.add(Finding(finding_kinds.NOT_CHECKED, "not checked, because a running broker has it open", path))
+    except StoreError as error:
+        findings.add(Finding(finding_kinds.NOT_CHECKED, f"not checked, because {error}", path))
+    return DatabaseLook()
+
+
+def _delays(database: QueueDatabase, level: int) -> list[int]:
+    """The delays of the last messages of a level: delivery time less store time, which a unit has both."""
+    last = database.last_offset(SCHEDULE_TOPIC, level)
+    begin = max(0, (last or 0) - UNITS_LOOKED_AT)
+    found: list[int] = []
+    for _, units in database.units(SCHEDULE_TOPIC, level, begin):
+        delays = units["tags_code"].astype(np.int64) - units["store_timestamp"].astype(np.int64)
+        found += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
+    return found
+
+
+@contextmanager
+def opened_again(storage: Storage, note: DatabaseNote | None, findings: FindingList) -> Iterator[QueueDatabase | None]:
+    """Open the database in a task; None where there is none, or where it has become unreadable, which is a finding."""
+    with ExitStack() as stack:
+        database = None
+        if note is not None:
+            try:
+                database = stack.enter_context(opened_queues(storage, note.path))
+            except (FormatError, StoreError) as error:
+                findings.add(Finding(finding_kinds.QUEUE_DATABASE, str(error), note.path))
+        yield database
+
+
+def check_stored_queue(
+    name: QueueName,
+    rows: NDArray[np.int64],
+    database: QueueDatabase,
+    dispatched: int,
+    facts: LogFacts,
+    findings: FindingList,
+    excused: FindingList,
+    *,
+    is_known: bool,
+) -> int:
+    """Compare a queue in the database with its records; return its end, one past the last place in use.
+
+    Args:
+        name: of the queue.
+        rows: its records, in log order.
+        database: that has its units.
+        dispatched: see ``DatabaseNote``.
+        facts: of the log.
+        findings: added to.
+        excused: takes findings that are none if a broker wrote on meanwhile.
+        is_known: whether the broker knows the topic, or that cannot be told.
+    """
+    check = RocksDbQueueCheck(name, place_last(rows), facts, findings, excused)
+    try:
+        parts = list(database.units(name.topic, name.queue_id))
+        last = database.bound(name.topic, name.queue_id)
+    except FormatError as error:
+        kind = finding_kinds.of_rocksdb(finding_kinds.QUEUE_UNREADABLE)
+        findings.add(name.finding(kind, error.reason, path=database.path))
+        return check.end_offset
+    offsets = np.concatenate([np.empty(0, dtype=np.int64), *(part for part, _ in parts)])
+    if not len(offsets) and len(rows) and not is_known:
+        detail = f"{len(rows)} messages of a topic that is not known, and no units"
+        findings.add(name.finding(finding_kinds.TOPIC_DELETED, detail, count=len(rows)))
+        return check.end_offset
+    units = np.concatenate([np.empty(0, dtype=UNIT_VALUE_DTYPE), *(part for _, part in parts)])
+    check.check(StoredQueue(database.path, offsets, units, last, dispatched))
+    return check.end_offset
