@@ -44,7 +44,7 @@ def refuse_layouts(root: str, plan: RepairPlan, report: VerifyReport) -> None:
         for finding in report.findings:
             if finding.kind is finding_kinds.NOT_CHECKED:  # by its records: the queues' directories may be lost
                 place = finding.path or f"{paths.consumequeue_dir(root)}/{finding.topic}"
-                raise StoreLayoutError(f"{place}: {finding.detail}; a rebuild would lose them, so there is no repair")
+                raise StoreLayoutError(f"{place}: {finding.detail}, so there is no repair")
     if any(_is_cut(item) for item in plan.stretches):
         store_variants.refuse(store_variants.no_cut(found))
 

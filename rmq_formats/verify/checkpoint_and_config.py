@@ -12,10 +12,12 @@ from rmq_formats.errors import DecodeError
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding
 
+CONSUMER_OFFSETS: Final = "consumerOffset.json"
+LIGHT_CONSUMER_OFFSETS: Final = "lmqConsumerOffset.json"  # instead of it, where the broker has light queues (LMQ)
 JSON_FILES: Final = (
-    "topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "consumerFilter.json",
-    "consumerOrderInfo.json", "messageRequestMode.json", "topicQueueMapping.json", "timermetrics",
-    "transactionMetrics",
+    "topics.json", "subscriptionGroup.json", CONSUMER_OFFSETS, LIGHT_CONSUMER_OFFSETS, "delayOffset.json",
+    "consumerFilter.json", "consumerOrderInfo.json", "messageRequestMode.json", "topicQueueMapping.json",
+    "timermetrics", "transactionMetrics",
 )  # fmt: skip
 
 
@@ -164,11 +166,19 @@ def config_fault(path: str, data: bytes) -> str | None:
     if fault is not None:
         return fault
     value = loads(data.decode("utf-8", "replace"))
-    member, is_taken = _FORMS.get(path.rpartition("/")[2], ("", _is_object))
+    forms = _FORMS.get(path.rpartition("/")[2], {})
+    faults = (_member_fault(value, member, is_taken) for member, is_taken in forms.items())
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _member_fault(value: object, member: str, is_taken: Callable[[str, object], bool]) -> str | None:
+    """Return what is wrong with a member of a config file; None if nothing is, or there is no such member."""
     entries = value.get(member) if isinstance(value, dict) else None
-    if not _is_object("", entries):
+    if entries is None:
+        return None
+    if not isinstance(entries, dict):
         return f"{member} is not a JSON object"
-    bad = (key for key, item in (entries or {}).items() if not is_taken(key, item))
+    bad = (key for key, item in entries.items() if not is_taken(key, item))
     return next((f"{member} has a bad value at {key}" for key in bad), None)
 
 
@@ -194,6 +204,10 @@ def _are_offsets(_key: str, value: object) -> bool:
     return value is None or (isinstance(value, dict) and all(_is_offset(*item) for item in value.items()))
 
 
+def _is_light_offset(_key: str, value: object) -> bool:
+    return _is_integer(value)
+
+
 def _is_integer(value: object) -> bool:
     """Return whether fastjson makes a long of a value, which it also does of text."""
     if isinstance(value, str):
@@ -204,17 +218,22 @@ def _is_integer(value: object) -> bool:
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _QUEUE_ID: Final = re.compile(r"[0-9]{1,10}")
 _MAX_LONG: Final = (1 << 63) - 1
-# By config file: the member that a broker needs, and the type of its values.
-_FORMS: Final[Mapping[str, tuple[str, Callable[[str, object], bool]]]] = {
-    "topics.json": ("topicConfigTable", _is_object),
-    "subscriptionGroup.json": ("subscriptionGroupTable", _is_object),
-    "consumerOffset.json": ("offsetTable", _are_offsets),
-    "delayOffset.json": ("offsetTable", _is_offset),
+# By config file: the members that a broker needs, and the type of their values.
+_FORMS: Final[Mapping[str, Mapping[str, Callable[[str, object], bool]]]] = {
+    "topics.json": {"topicConfigTable": _is_object},
+    "subscriptionGroup.json": {"subscriptionGroupTable": _is_object},
+    CONSUMER_OFFSETS: {"offsetTable": _are_offsets},
+    LIGHT_CONSUMER_OFFSETS: {"offsetTable": _are_offsets, "lmqOffsetTable": _is_light_offset},
+    "delayOffset.json": {"offsetTable": _is_offset},
 }
 
 
 def consumer_claims(text: str) -> Iterator[Claim]:
-    """Parse the offsets in a ``consumerOffset.json``; what has another form is passed over."""
+    """Parse the offsets in a ``consumerOffset.json`` or ``lmqConsumerOffset.json``; other forms are passed over."""
+    for name, offset in _table(text, "lmqOffsetTable").items():
+        topic, separator, group = name.partition("@")
+        if separator and isinstance(offset, int) and offset <= _MAX_LONG:
+            yield Claim(topic, 0, offset, group)
     for name, queues in _table(text).items():
         topic, separator, group = name.partition("@")
         if separator and isinstance(queues, Mapping):
@@ -230,10 +249,10 @@ def delay_claims(text: str) -> Iterator[Claim]:
             yield Claim(SCHEDULE_TOPIC, int(level) - 1, offset, None)
 
 
-def _table(text: str) -> Mapping[str, object]:
+def _table(text: str, member: str = "offsetTable") -> Mapping[str, object]:
     try:
         value = loads(text)
     except DecodeError:
         return {}
-    table = value.get("offsetTable") if isinstance(value, dict) else None
+    table = value.get(member) if isinstance(value, dict) else None
     return table if isinstance(table, dict) else {}

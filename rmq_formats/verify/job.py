@@ -48,7 +48,7 @@ from rmq_formats.verify.phases.plan import (
 )
 from rmq_formats.verify.phases.queues import PartResult, check_queues
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, look_into_database
-from rmq_formats.verify.phases.scan import SplitCheck, check_split
+from rmq_formats.verify.phases.scan import ScanOptions, SplitCheck, check_split
 from rmq_formats.verify.phases.small_files import SmallFilesCheck, read_checkpoint
 from rmq_formats.verify.report import VerifyReport, sorted_findings
 
@@ -276,9 +276,11 @@ class _Verification:
             if variant in self.variants:
                 self.findings.add(Finding(kind, f"not checked, because {reason}", self.variants.places[variant]))
         light = sorted({topic for check in checks for topic in check.light_topics})
-        is_elsewhere = Variant.ROCKSDB_QUEUES in self.variants
-        if light and not is_elsewhere and not any(kind is finding_kinds.NOT_CHECKED for kind in self.findings.counts):
-            detail = f"not checked, because the light queues (LMQ) of the messages of topic {light[0]} are not there"
+        if light and Variant.LIGHT_QUEUES not in self.variants and Variant.ROCKSDB_QUEUES not in self.variants:
+            detail = (
+                f"not checked, because messages of topic {light[0]} have places in light queues (LMQ), and the broker "
+                "has none"
+            )
             self.findings.add(
                 Finding(finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.root), count=len(light))
             )
@@ -288,10 +290,15 @@ class _Verification:
     def _scan(self, plan: _Plan) -> Steps[list[SplitCheck]]:
         total = sum(split.size_bytes for split in plan.splits)
         tell = counted_progress(self.on_progress, "scan", total, lambda check: check.split.size_bytes)
-        task = functools.partial(
-            check_split, sizes=plan.sizes, work=self.work, partitions=len(plan.queues),
-            to_light_queues=plan.database is not None,
-        )  # fmt: skip
+        has_files = Variant.ROCKSDB_QUEUES not in self.variants or self.variants.has_queue_files
+        options = ScanOptions(
+            sizes=plan.sizes,
+            partitions=len(plan.queues),
+            to_light_queues=plan.database is not None or (has_files and Variant.LIGHT_QUEUES in self.variants),
+            has_database=plan.database is not None,
+            batch_topics=self.variants.batch_topics,
+        )
+        task = functools.partial(check_split, options=options, work=self.work)
         checks: list[SplitCheck] = yield Wave(task, plan.splits, tell)
         checks = mend_seams(
             plan.splits,

@@ -227,16 +227,17 @@ def test_topics_that_the_config_does_not_know_are_told_only_if_there_is_a_config
     assert codes(verify(store)) == {"consumequeue.missing": 100, "config.lost": 1}
 
 
-def test_light_queues_are_not_judged_and_a_lost_batch_queue_is_missing(store: Path) -> None:
+def test_a_light_queue_of_no_message_dangles_and_a_lost_batch_queue_is_missing(store: Path) -> None:
     (store / "config").mkdir()
     (store / "config" / "topics.json").write_text(topics_json("Orders", batch=("Clicks",)))
     shutil.rmtree(store / "consumequeue" / "Clicks")
     (store / "consumequeue" / "%LMQ%light" / "0").mkdir(parents=True)
-    (store / "consumequeue" / "%LMQ%light" / "0" / f"{0:020d}").write_bytes(b"\1" * 400)
+    (store / "consumequeue" / "%LMQ%light" / "0" / f"{0:020d}").write_bytes(unit_at(queue_file(store), 0).encode() * 20)
     report = verify(store)
-    assert codes(report) == {"consumequeue.missing": 100}
+    assert codes(report) == {"consumequeue.missing": 100, "consumequeue.unit.dangling": 20}
     assert {finding.topic for finding in report.findings if finding.kind.code == "consumequeue.missing"} == {"Clicks"}
-    assert codes(report, informing=True)["consumequeue.not_checked"] == 1
+    assert only(report, "consumequeue.unit.dangling").topic == "%LMQ%light"
+    assert "consumequeue.not_checked" not in codes(report, informing=True)
 
 
 def test_a_gap_that_units_explain_by_damage_is_not_told_twice(store: Path) -> None:

@@ -15,6 +15,7 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.kernels.dispatch import LIGHT_UNIT
 from rmq_formats.read.rocksdb_queues import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened
@@ -77,7 +78,6 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
     is_database = Variant.ROCKSDB_QUEUES in variants
     if is_database and not variants.has_queue_files:
         trees = [batch]
-    lmq_count = 0
     for tree in trees:
         for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
             path = f"{tree}/{topic.name}"
@@ -87,13 +87,8 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
                 findings.add(Finding(finding_kinds.STRAY, "a file among the topics' directories", path))
             elif not is_named_topic(topic.name):
                 findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
-            elif topic.name.startswith(LIGHT_QUEUE_PREFIX):
-                lmq_count += 1
             else:
                 found.update(_queues_of(storage, path, topic.name, findings))
-    if lmq_count:
-        detail = f"not checked, because {lmq_count} light queues (LMQ) hold messages of other topics"
-        findings.add(Finding(finding_kinds.NOT_CHECKED, detail, trees[0], count=lmq_count))
     return found
 
 
@@ -222,7 +217,8 @@ class _PartitionCheck:
     ) -> None:
         """Verify one queue."""
         if not is_named_topic(name.topic):
-            return  # the scan has reported it for each record
+            self._tell_light_name(name, rows)
+            return
         if name.topic in self.batch_topics:
             self._check_batch_queue(name, rows, claims)
             return
@@ -259,7 +255,7 @@ class _PartitionCheck:
         )
         if files is None:
             return
-        if not files and len(rows) and self.known_topics is not None and name.topic not in self.known_topics:
+        if not files and len(rows) and self._is_deleted(name.topic):
             detail = f"{len(rows)} messages of a topic that is not known, and no files"
             self.findings.add(name.finding(finding_kinds.TOPIC_DELETED, detail, count=len(rows)))
             return
@@ -269,6 +265,19 @@ class _PartitionCheck:
         )
         check.check(files, self.sizes.consumequeue_file_bytes)
         self._check_claims(claims, check.end_offset)
+
+    def _is_deleted(self, topic: str) -> bool:
+        """Whether a topic is not known. No list has light queues, and no clean-up takes them (``cleanUnusedTopic``)."""
+        is_light = topic.startswith(LIGHT_QUEUE_PREFIX)
+        return self.known_topics is not None and topic not in self.known_topics and not is_light
+
+    def _tell_light_name(self, name: QueueName, rows: NDArray[np.int64]) -> None:
+        """Report a light queue's name that no directory can have; the scan has done so for each record of a topic."""
+        light = rows[rows[:, unit_kernel.STORE_TIMESTAMP] == LIGHT_UNIT]
+        if len(light):
+            detail = "a light queue's name that is no directory name"
+            offset = int(light[0, unit_kernel.PHYSICAL_OFFSET])
+            self.findings.add(name.finding(finding_kinds.LOG_TOPIC, detail, physical_offset=offset, count=len(light)))
 
     def _check_batch_queue(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
         plain = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)

@@ -12,7 +12,7 @@ from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.errors import RmqError
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.light_units import with_store_times
+from rmq_formats.scan.light_units import drop_light_units, with_store_times
 from rmq_formats.scan.splits import Split, split_frames
 from rmq_formats.storage.segments import open_storage, opened
 from rmq_formats.tasks import batch_queues, spill
@@ -81,28 +81,38 @@ class SplitCheck:
     findings: FindingList | None
 
 
-def check_split(
-    split: Split,
-    sizes: StoreSizes,
-    work: WorkArea,
-    partitions: int,
-    *,
-    to_light_queues: bool = False,
-    begin: int | None = None,
-) -> SplitCheck:
+@dataclass(frozen=True, slots=True)
+class ScanOptions:
+    """What the scan of each split has to know of the store.
+
+    Attributes:
+        sizes: the broker's sizes.
+        partitions: of the queues.
+        to_light_queues: whether the broker has light queues (LMQ), so that records have units there, too.
+        has_database: whether queues are in RocksDB, where a light unit has its record's store time.
+        batch_topics: whose queues are BatchConsumeQueues: their records have no units in light queues.
+    """
+
+    sizes: StoreSizes
+    partitions: int
+    to_light_queues: bool
+    has_database: bool
+    batch_topics: frozenset[str]
+
+
+def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: int | None = None) -> SplitCheck:
     """Task: check one split; its units, keys and damaged stretches go to the work directory.
 
     Args:
         split: what to read.
-        sizes: the broker's sizes.
+        options: what is known of the store.
         work: the work directory.
-        partitions: of the queues.
-        to_light_queues: give units to light queues (LMQ) too, with their records' store times.
         begin: the file position of the split's first frame, where a search would find another.
     """
     findings = FindingList()
+    sizes = options.sizes
     dispatcher = Dispatcher(
-        sizes.delay_levels_ms, split.size_bytes, tags_from=sizes.tags_from, to_light_queues=to_light_queues
+        sizes.delay_levels_ms, split.size_bytes, tags_from=sizes.tags_from, to_light_queues=options.to_light_queues
     )
     start = split.file_offset + (split.start if begin is None else begin)
     first, end, last, failed, check, entries = -1, start, -1, False, None, None
@@ -128,9 +138,11 @@ def check_split(
             )
         )
     units, keys = dispatcher.take()
-    units = with_store_times(units)
     names, file_name = dispatcher.queue_names(), f"{split.number:06d}.arrow"
-    work.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, partitions))
+    units = drop_light_units(units, names, options.batch_topics)
+    if options.has_database:
+        units = with_store_times(units)
+    work.write(f"spill/units-{file_name}", lambda target: spill.write_units(target, units, names, options.partitions))
     batch_queues.spill_batches(work, split.number, dispatcher.inner_batches())
     work.write(f"spill/keys-{file_name}", lambda target: spill.write_keys(target, keys))
     damages = [] if check is None else list(check.damages)

@@ -70,21 +70,20 @@ class SmallFilesCheck:
         elif any(queues) and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
-        groups = (
-            stored.claims
-            if stored.claims is not None
-            else list(checkpoint_and_config.consumer_claims(texts.get("consumerOffset.json", "{}")))
-        )
+        own, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
+        groups = {
+            f"{config}/{name}": list(checkpoint_and_config.consumer_claims(texts.get(name, "{}")))
+            for name in (own, light)
+        }
+        if stored.claims is not None:
+            groups = {stored.offsets_path or f"{config}/{own}": list(stored.claims)}
         delays = checkpoint_and_config.delay_claims(texts.get("delayOffset.json", "{}"))
         return QueueClaims(
             known_topics=known,
             batch_topics=self.variants.batch_topics.union(
                 stored.batch_topics, *(check.batch_topics for check in checks)
             ),
-            offsets={
-                stored.offsets_path or f"{config}/consumerOffset.json": groups,
-                f"{config}/delayOffset.json": list(delays),
-            },
+            offsets={**groups, f"{config}/delayOffset.json": list(delays)},
         )
 
     def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
