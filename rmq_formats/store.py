@@ -12,6 +12,7 @@ from rmq_formats.arrow.schema import COMMITLOG, Mode
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.scan import CODE, POSITION, SOUND
 from rmq_formats.read.dirty import dirty_queues_reason
@@ -118,7 +119,10 @@ class Store(Records):
     ) -> Iterator[StoredMessage]:
         """Iterate over messages in log order. All conditions have to hold; ends are exclusive.
 
-        With a topic it yields the messages that its consumers receive; without one, all records.
+        With a topic it yields the messages that its consumers receive; without one, all records. The name of a light
+        queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
+        topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
+        queue.
 
         Args:
             topic: only that one's.
@@ -140,11 +144,15 @@ class Store(Records):
         if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
             raise OptionError("queue_id, from_offset and to_offset need a topic")
         queues, bounds = None, {}
-        if topic is not None and queue_id is not None:  # queue offsets narrow the query only where they are one queue's
+        is_light = topic is not None and topic.startswith(LIGHT_QUEUE_PREFIX)
+        if topic is not None and queue_id is not None:
             queues = {topic: frozenset([queue_id])}
+        if topic is not None and (
+            queue_id is not None or is_light
+        ):  # queue offsets are of one queue: a light one's is 0
             narrowed = {"first_offset": from_offset, "end_offset": to_offset}
             given = {name: value for name, value in narrowed.items() if value is not None}
-            bounds[topic, queue_id] = QueueBounds(**given)
+            bounds[topic, queue_id or 0] = QueueBounds(**given)
         query = Query(
             topics=None if topic is None else frozenset([topic]),
             queues=queues,
@@ -156,8 +164,11 @@ class Store(Records):
             tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         )
         for message in self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED):
-            if (from_offset is None or message.queue_offset >= from_offset) and (
-                to_offset is None or message.queue_offset < to_offset
+            # What stands in a light queue was chosen by its place there; its queue offset is that in its own queue.
+            is_chosen = is_light and message.topic != topic
+            if is_chosen or (
+                (from_offset is None or message.queue_offset >= from_offset)
+                and (to_offset is None or message.queue_offset < to_offset)
             ):
                 yield message
 
@@ -219,7 +230,7 @@ class Store(Records):
 
         Give ``key`` and ``topic``; ``uniq_key`` and ``topic``; ``msg_id``; ``topic``, ``queue_id`` and
         ``offset``; or ``topic`` and ``time`` (and ``queue_id``): of each queue, the first message stored then
-        or later. Results are in the order of the log.
+        or later. Results are in the order of the log. The name of a light queue (LMQ) is a topic, see ``messages``.
 
         Args:
             key: one part of the KEYS property.
@@ -329,6 +340,8 @@ class Store(Records):
         for task in plan.tasks:
             for batch in read_task(self.path, task, options):
                 rows = np.stack([np.asarray(column, dtype=np.int64) for column in batch.columns], axis=1)
+                if topic.startswith(LIGHT_QUEUE_PREFIX):
+                    rows[:, 0] = 0  # the one queue of a light queue; the rows have the numbers of the messages' own
                 for row in np.unique(rows[:, 0], return_index=True)[1].tolist():
                     first.setdefault(int(rows[row, 0]), (int(rows[row, 1]), int(rows[row, 2])))
         return list(self._decode(self.segments(), np.array(list(first.values()), dtype=np.int64).reshape(-1, 2)))

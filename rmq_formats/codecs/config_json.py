@@ -293,6 +293,23 @@ def consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
     return found
 
 
+def light_consumer_offsets(text: str) -> dict[TopicAndGroup, dict[int, int]]:
+    """Parse a ``lmqConsumerOffset.json`` as ``consumer_offsets`` does; a light queue (LMQ) has the queue id 0.
+
+    Raises:
+        DecodeError: not JSON, or an offset that is none.
+
+    Source: ``LmqConsumerOffsetManager``.
+    """
+    found = consumer_offsets(text)
+    table = _mapping(_mapping(loads(text), "lmqConsumerOffset.json").get("lmqOffsetTable"), "lmqOffsetTable")
+    for name, value in table.items():
+        offset, key = _integer(name, value), topic_and_group(name)
+        if key is not None:
+            found[key] = {0: offset}
+    return found
+
+
 def group_offsets(name: str, text: str) -> dict[int, int]:
     """Parse the offsets of one ``topic@group``, as config in RocksDB has them; Raises as ``consumer_offsets``.
 

@@ -61,13 +61,21 @@ def stored_groups(storage: Storage, root: str) -> dict[str, StoredGroupConfig]:
 def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int, int]]:
     """Read the consumer offsets of a store, by topic and group, and queue id; raises as ``stored_topics``.
 
+    A broker with light queues (LMQ) keeps all of them in a file of its own.
+
     Raises:
-        StoreLayoutError: a broker with light queues has kept them, in a file of its own.
+        StoreLayoutError: there are both files, of which a broker reads the one that its setting ``enableLmq`` tells.
     """
-    light = f"{paths.config_dir(root)}/{_LIGHT_OFFSETS}"
-    if storage.exists(light):
-        raise StoreLayoutError(f"{light}: the offsets of a broker with light queues (LMQ), which rmq does not read")
-    return _loaded(storage, root, _OFFSETS, config_json.consumer_offsets, rocksdb_config.stored_offsets) or {}
+    light, other = (f"{paths.config_dir(root)}/{name}" for name in (_LIGHT_OFFSETS, _OFFSETS))
+    has_light, has_other = (any(storage.exists(path + end) for end in ("", ".bak")) for path in (light, other))
+    if has_light and has_other:
+        reason = f"consumer offsets of a broker with light queues (LMQ), and {_OFFSETS} has those of one without"
+        raise StoreLayoutError(f"{light}: {reason}; move away the file that the broker does not read (enableLmq)")
+    if has_light:
+        parse, name = config_json.light_consumer_offsets, _LIGHT_OFFSETS
+    else:
+        parse, name = config_json.consumer_offsets, _OFFSETS
+    return _loaded(storage, root, name, parse, rocksdb_config.stored_offsets) or {}
 
 
 def _loaded(

@@ -1,8 +1,9 @@
 """How far consumer groups are behind in the queues of a store at rest: offsets, messages and store times.
 
-The offsets are those of ``consumerOffset.json``, the queues those that the broker tells ``mqadmin consumerProgress``:
-all readable ones of a topic in which a group has an offset, those without one counted from 0. Of a queue the two ends
-are looked up in its ConsumeQueue, and store times of two messages where the group is behind.
+The offsets are those of ``consumerOffset.json`` or ``lmqConsumerOffset.json``, the queues those that the broker tells
+``mqadmin consumerProgress``: all readable ones of a topic in which a group has an offset, those without one counted
+from 0, and light queues (LMQ) in which it has one. Of a queue the two ends are looked up in its ConsumeQueue, and store
+times of two messages where the group is behind.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import pyarrow as pa
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, schema_of
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
 from rmq_formats.read.broker_config import knows_all_topics, stored_offsets, stored_topics
 from rmq_formats.read.dirty import dirty_reason
@@ -119,7 +121,8 @@ def group_queues(
     Source: ``AdminBrokerProcessor#getConsumeStats``.
     """
     for (topic, group), queues in offsets.items():
-        if topics is None or (not is_whole and topic not in topics):
+        is_light = topic.startswith(LIGHT_QUEUE_PREFIX)  # no list of topics has light queues (LMQ)
+        if topics is None or ((is_light or not is_whole) and topic not in topics):
             numbers: Iterable[int] = queues
         else:
             config = topics.get(topic)

@@ -247,6 +247,8 @@ class _Planner:
         topics = self.query.named_topics
         if topics is None:
             return "it has keys by topic, and no topic is named"
+        if self.query.reads_light_queues:
+            return "it has keys by the topics that messages were sent to, and light queues (LMQ) are named"
         reason = dirty_reason(self.storage, self.root)
         if reason is not None:
             return reason
@@ -272,6 +274,8 @@ class _Planner:
     def _asked_for_index(self) -> ReadPlan:
         if not self.query.reads_index:
             raise OptionError("accessPath index needs key or uniqKey")
+        if self.query.reads_light_queues:
+            raise OptionError("accessPath index: the Index has no keys of light queues (LMQ)")
         files = index_paths(self.storage, self.root)
         if not files:
             raise StoreNotFoundError(f"{paths.index_dir(self.root)}: no index files")

@@ -8,6 +8,7 @@ from typing import Final
 
 from rmq_formats.arrow.schema import Mode
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError
 
 MAX_LONG: Final = (1 << 63) - 1
@@ -44,6 +45,8 @@ class Query:
     A query by topics selects what RocketMQ dispatches to ConsumeQueues, which leaves out half messages
     and rollbacks of transactions (sys_flag); no consumer gets these. A query by key selects what
     RocketMQ's Index holds: all records but rollbacks. A query without either reads the log itself.
+
+    Names of light queues (LMQ) count as topics: records that stand in one are selected by their place there.
 
     Attributes:
         topics: the topics; None is any.
@@ -93,6 +96,14 @@ class Query:
         return self.topics
 
     @property
+    def reads_light_queues(self) -> bool:
+        """Whether light queues (LMQ) are named, one by one or by a pattern that begins as their names do."""
+        names = self.named_topics
+        if names is None:
+            names = frozenset() if self.topic_pattern is None else frozenset([self.topic_pattern])
+        return any(name.startswith(LIGHT_QUEUE_PREFIX) for name in names)
+
+    @property
     def has_time(self) -> bool:
         """Whether store timestamps are bounded, on one side or both."""
         return self.first_ms is not None or self.end_ms is not None
@@ -117,7 +128,8 @@ class Query:
         """Return whether records of a topic are selected."""
         if self.topics is not None and topic not in self.topics:
             return False
-        if self.topic_values is not None and topic not in self.topic_values:
+        is_light = topic.startswith(LIGHT_QUEUE_PREFIX)  # the values are of records' own topics
+        if self.topic_values is not None and topic not in self.topic_values and not is_light:
             return False
         if self.topic_pattern is not None and re.fullmatch(self.topic_pattern, topic) is None:
             return False

@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.codecs.damage import Damage
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import select as kernel
 from rmq_formats.kernels.columns import text as text_kernel
 from rmq_formats.read.query import MAX_LONG, Query, QueueBounds
-from rmq_formats.scan.dispatch import QueueTable
+from rmq_formats.scan.dispatch import Dispatcher, QueueTable
+from rmq_formats.scan.segment import FrameBatch
 
 
 class RowFilter:
@@ -23,6 +25,7 @@ class RowFilter:
         self._queues = _WantedQueues(query)
         names_queues = query.reads_queues or query.topic_values is not None or bool(query.bounds)
         self._checks_queues = names_queues
+        self._light_queues = _WantedLightQueues(query) if query.reads_light_queues else None
         self._bounds_places = query.first_physical_offset > 0 or query.end_physical_offset < MAX_LONG
         self._tags = None if query.tags is None else _Texts(sorted(query.tags))
         self._uniq_key = None if query.uniq_key is None else _Texts([query.uniq_key])
@@ -48,7 +51,10 @@ class RowFilter:
             keep &= self._has_message_id(rows)
         rows = rows.take(keep)
         if self._checks_queues and len(rows):
-            rows = rows.take(self._queues.wanted(rows))
+            keep = self._queues.wanted(rows)
+            if self._light_queues is not None:
+                keep |= self._light_queues.wanted(rows)
+            rows = rows.take(keep)
         return self._with_properties(rows) if len(rows) else rows
 
     def _with_properties(self, rows: FrameRows) -> FrameRows:
@@ -101,29 +107,80 @@ class _Texts:
         return keep
 
 
-class _WantedQueues(QueueTable):
-    """The queues that come along, about each of which the query is asked once."""
+class _BoundsTable:
+    """The bounds of the queues of a table, about each of which the query is asked once."""
 
     def __init__(self, query: Query) -> None:
-        super().__init__()
         self._query = query
         self._bounds: list[QueueBounds] = []
         self._arrays: list[NDArray[np.int64]] = []
 
-    def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
-        numbers = self._number(rows)
+    def within(
+        self,
+        queues: QueueTable,
+        numbers: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        times_ms: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Whether places of queues are wanted, bool[n].
+
+        Args:
+            queues: the table that numbers them; it may have grown since the last call.
+            numbers: int64[n], row of each place's queue.
+            offsets: int64[n], queue offsets.
+            times_ms: int64[n], store timestamps.
+        """
         known = len(self._bounds)
-        if known < self._used[0]:
-            self._bounds += [self._query.queue_bounds(*name) for name in self.queue_names()[known:]]
+        if known < queues.queue_count:
+            self._bounds += [self._query.queue_bounds(*name) for name in queues.queue_names(known)]
             names = ("first_offset", "end_offset", "first_ms", "end_ms")
             self._arrays = [
                 np.array([getattr(bounds, name) for bounds in self._bounds], dtype=np.int64) for name in names
             ]
-        keep = np.ones(len(rows), dtype=np.bool_)
-        kernel.within_bounds(numbers, rows.queue_offsets, self._arrays[0], self._arrays[1], keep)
-        if self._query.bounds:
-            kernel.within_bounds(numbers, rows.store_timestamps_ms, self._arrays[2], self._arrays[3], keep)
+        keep = np.ones(len(numbers), dtype=np.bool_)
+        if len(numbers):
+            kernel.within_bounds(numbers, offsets, self._arrays[0], self._arrays[1], keep)
+            if self._query.bounds:
+                kernel.within_bounds(numbers, times_ms, self._arrays[2], self._arrays[3], keep)
         return keep
+
+
+class _WantedLightQueues:
+    """The light queues (LMQ) that rows stand in, by the places that dispatch gives them."""
+
+    def __init__(self, query: Query) -> None:
+        self._dispatcher = Dispatcher((), to_light_queues=True)
+        self._bounds = _BoundsTable(query)
+        self._own_topics = None if query.topic_values is None else _WantedQueues(Query(topic_values=query.topic_values))
+
+    def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
+        """Whether a place of a row in a light queue is wanted, bool[rows]."""
+        rows.repair(scan.TOPIC_AT)
+        self._dispatcher.dispatch_units(FrameBatch(rows.data, 0, rows.frames, (), None, 0, 0))
+        units, _ = self._dispatcher.take()
+        row_of_unit = np.cumsum(units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] != dispatch_kernel.LIGHT_UNIT) - 1
+        has_unit = np.isin(rows.frames[:, scan.POSITION], units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET])
+        light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == dispatch_kernel.LIGHT_UNIT
+        places, own = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
+        within = self._bounds.within(
+            self._dispatcher, np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE]),
+            np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]), rows.store_timestamps_ms[own],
+        )  # fmt: skip
+        keep = np.zeros(len(rows), dtype=np.bool_)
+        keep[own[within]] = True
+        return keep if self._own_topics is None else keep & self._own_topics.wanted(rows)
+
+
+class _WantedQueues(QueueTable):
+    """The queues that come along."""
+
+    def __init__(self, query: Query) -> None:
+        super().__init__()
+        self._bounds = _BoundsTable(query)
+
+    def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
+        """Whether a row's place in its own queue is wanted, bool[rows]."""
+        return self._bounds.within(self, self._number(rows), rows.queue_offsets, rows.store_timestamps_ms)
 
     def _number(self, rows: FrameRows) -> NDArray[np.int64]:
         rows.repair(scan.TOPIC_AT)

@@ -43,11 +43,16 @@ class QueueTable:
             queues[fresh, kernel.QUEUE_MARKS] = row[kernel.QUEUE_MARKS]
         self._queues, self._pool, self._slots, self._used = queues, pool, slots, used
 
-    def queue_names(self) -> list[tuple[str, int]]:
-        """Topic and queue id of each row of the queue table."""
+    @property
+    def queue_count(self) -> int:
+        """Rows of the queue table."""
+        return int(self._used[0])
+
+    def queue_names(self, first: int = 0) -> list[tuple[str, int]]:
+        """Topic and queue id of each row of the queue table, from row ``first`` on."""
         pool = self._pool.tobytes()
         names = []
-        for at, size, queue_id, *_ in self._queues[: self._used[0]].tolist():
+        for at, size, queue_id, *_ in self._queues[first : self._used[0]].tolist():
             names.append((pool[at : at + size].decode("utf-8", "replace"), queue_id))
         return names
 
@@ -105,6 +110,14 @@ class Dispatcher(QueueTable):
         return int(self._result[kernel.LAST_OFFSET])
 
     def dispatch(self, batch: FrameBatch) -> None:
+        """Append the units and keys of the sound frames in a batch, and collect its inner batches."""
+        self.dispatch_units(batch)
+        if self._result[kernel.MARKS] & kernel.MARK_BATCH:
+            batches = np.empty((len(batch.frames), BATCH_COLUMNS), dtype=np.int64)
+            count = find_inner_batches(batch.data, batch.physical_offset, batch.frames, batches)
+            self._batches.append(batches[:count].copy())
+
+    def dispatch_units(self, batch: FrameBatch) -> None:
         """Append the units and keys of the sound frames in a batch."""
         result = self._result
         result[kernel.NEXT_FRAME] = 0
@@ -122,10 +135,6 @@ class Dispatcher(QueueTable):
                 self._units = _grown(self._units)
             else:
                 self._keys = _grown(self._keys)
-        if result[kernel.MARKS] & kernel.MARK_BATCH:
-            batches = np.empty((len(batch.frames), BATCH_COLUMNS), dtype=np.int64)
-            count = find_inner_batches(batch.data, batch.physical_offset, batch.frames, batches)
-            self._batches.append(batches[:count].copy())
 
     def inner_batches(self) -> NDArray[np.int64]:
         """The inner batches dispatched, int64[n, BATCH_COLUMNS], in log order."""

@@ -269,9 +269,6 @@ def no_message(found: StoreVariants, topic: str) -> str | None:
     if topic in found.batch_topics:
         what = "batch queues (BatchConsumeQueue): a message within an inner batch has no place of its own"
         return f"{found.places[Variant.BATCH_QUEUES]}: topic {topic} has {what} that rmq knows"
-    if Variant.LIGHT_QUEUES in found and topic.startswith(LIGHT_QUEUE_PREFIX):
-        what = f"{topic} is of light queues (LMQ), which rmq does not look into"
-        return f"{found.places[Variant.LIGHT_QUEUES]}: {what}; ask for the topic that its messages were sent to"
     return None
 
 

@@ -17,6 +17,8 @@ from rmq_formats.spark.live.options import ACCESS_OPTIONS
 from rmq_formats.spark.metadata.options import OFFSETS_OPTIONS
 from rmq_formats.spark.tables.transactions import transactions
 from rmq_formats.spark.views import VIEWS
+from rmq_formats.store import Store
+from tests.light_queues_oracle import light_places
 from tests.read.test_lag import commit, lag
 from tests.spark.live.test_pages import first_cells
 
@@ -108,7 +110,19 @@ def test_views_of_several_brokers_keep_them_apart(
 def test_what_a_store_has_not_is_an_error_of_its_query_alone(
     spark: SparkSession, golden: Callable[[str], Path]
 ) -> None:
-    create_views(spark, str(golden("lmq") / "store"), prefix="lmq_")
+    create_views(spark, str(golden("rocksdb_lmq") / "store"), prefix="lmq_")
     assert spark.table("lmq_messages").count() > 0
-    with pytest.raises(PySparkException, match="the offsets of a broker with light queues"):
+    with pytest.raises(PySparkException, match="the ConsumeQueue is in RocksDB"):
         spark.table("lmq_consumer_offsets").collect()
+
+
+def test_sql_tells_in_which_light_queues_a_message_stands(spark: SparkSession, golden: Callable[[str], Path]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "light_queues.md").read_text("utf-8")
+    (block,) = re.findall(r"^```sql\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    create_views(spark, str(golden("lmq") / "store"))
+    found: dict[int, set[tuple[str, int]]] = {}
+    for row in spark.sql(block).collect():
+        found.setdefault(row.physical_offset, set()).add((row.light_queue, row.place))
+    messages = [message for message in Store(golden("lmq") / "store").messages() if message.sys_flag & 12 in {0, 8}]
+    expected = {one.physical_offset: {(name, place) for name, _, place in light_places(one)} for one in messages}
+    assert found == {offset: places for offset, places in expected.items() if places}

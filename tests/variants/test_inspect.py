@@ -136,14 +136,8 @@ def test_query_finds_what_a_scan_finds(name: str, rmq: Rmq, golden: Variant, unt
     assert row["physical_offset"] in {json.loads(line)["physical_offset"] for line in result.stdout.splitlines()}
 
 
-@pytest.mark.parametrize(
-    ("name", "topic", "queue_id", "offset", "words"),
-    [("bcq", "BatchOrders", 1, 2, "within an inner batch"), ("lmq", "%LMQ%device0", 0, 0, "light queues (LMQ)")],
-)
-def test_query_does_not_say_that_a_message_is_not_there(
-    name: str, topic: str, queue_id: int, offset: int, words: str, rmq: Rmq, golden: Variant
-) -> None:
-    result = rmq("query", golden(name) / "store", "--topic", topic, "--queue", queue_id, "--offset", offset)
+def test_query_does_not_say_that_a_message_of_an_inner_batch_is_not_there(rmq: Rmq, golden: Variant) -> None:
+    result = rmq("query", golden("bcq") / "store", "--topic", "BatchOrders", "--queue", 1, "--offset", 2)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert words in result.stderr.splitlines()[-1]
+    assert "within an inner batch" in result.stderr.splitlines()[-1]
     assert "no such message" not in result.stderr

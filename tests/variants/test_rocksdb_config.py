@@ -63,7 +63,9 @@ def test_v2_has_the_offsets_and_not_all_topics(name: str, golden: Variant) -> No
     assert not broker_config.knows_all_topics(LocalStorage(), str(store))
     rows = list(group_queues(OFFSETS_OF_LMQ, {}, is_whole=False))
     assert [row.queue_id for row in rows] == [0] * len(OFFSETS_OF_LMQ)
-    assert list(group_queues(OFFSETS_OF_LMQ, {})) == []
+    assert {row.topic for row in group_queues(OFFSETS_OF_LMQ, {})} == {
+        topic for topic, _ in OFFSETS_OF_LMQ if topic.startswith("%LMQ%")
+    }
 
 
 def test_sources_have_a_row_each(golden: Variant, untouched: Untouched) -> None:

@@ -91,10 +91,11 @@ def test_replay_sends_no_batch_as_one_message(golden: Variant) -> None:
     replay.check(replay.parser().parse_args([*arguments, "--topics", "Orders"]))
 
 
-@pytest.mark.parametrize(("name", "words"), [("lmq", "lmqConsumerOffset.json")])
-def test_replay_of_a_group_says_where_its_offsets_are(name: str, words: str, golden: Variant, tmp_path: Path) -> None:
-    arguments = ["--store", str(golden(name) / "store"), "--to-namesrv", "127.0.0.1:1", "--group", "golden_cg"]
+def test_replay_of_a_group_says_where_its_offsets_are(variant: Variant, tmp_path: Path) -> None:
+    store = variant("lmq")
+    (store / "config" / "consumerOffset.json").write_text("{}")
+    arguments = ["--store", str(store), "--to-namesrv", "127.0.0.1:1", "--group", "golden_cg"]
     before = tree(tmp_path)
-    with pytest.raises(StoreLayoutError, match=words):
+    with pytest.raises(StoreLayoutError, match=r"lmqConsumerOffset\.json"):
         replay.check(replay.parser().parse_args(arguments))
     assert tree(tmp_path) == before
