@@ -7,9 +7,13 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final
 
+from rmq_core.broker.access.accounts import Accounts
+from rmq_core.broker.access.guard import Guard, GuardedTable, guarded
+from rmq_core.broker.access_settings import first_users, whitelist
 from rmq_core.broker.cluster.registration import Registration
 from rmq_core.broker.cluster.slave_sync import SlaveSync, master_handlers
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from rmq_core.broker.processors.access_admin import AccessAdmin
 from rmq_core.broker.processors.acknowledge import Acknowledgements, after_write
 from rmq_core.broker.processors.body_kinds import WITH_LISTS, WITH_MESSAGES
 from rmq_core.broker.processors.broker_admin import BrokerAdmin
@@ -191,7 +195,14 @@ class Broker(Service):
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
-        handlers = config.limit_bodies(self._handlers(levels), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES)
+        self._accounts = Accounts(files) if config.authentication_enabled else None
+        if self._accounts is not None:
+            self._accounts.make_super_users(first_users(config))
+        guard = self._guard()
+        # Bodies have their limits before the guard reads them.
+        handlers = config.limit_bodies(
+            guarded(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES
+        )
         for code in _NAME_TOPICS:
             handlers[code] = after_write(handlers[code], self.state.topics.file)
         for code in _NAME_GROUPS:
@@ -199,17 +210,30 @@ class Broker(Service):
         for code in _MAKE_TOPICS:
             handlers[code] = self.registration.before_answer(handlers[code])
         if config.is_slave:
-            handlers |= slave_refusals()
+            handlers |= guarded(guard, slave_refusals())
         self._server = RemotingServer(
-            handlers,
+            handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
             on_disconnect=self._memberships.disconnected,
             after_batch=self._dispatch,
             tls=config.tls.server(),
         )
-        self._fast_handlers = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
+        fast = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
+        self._fast_handlers = fast if guard is None else GuardedTable(fast, guard)
         store.on_dispatched(self._held.arrived)
         files.start()
+
+    def _guard(self) -> Guard | None:
+        """Make what stands before the handlers, if requests are to be signed."""
+        config = self._config
+        if self._accounts is None:
+            return None
+        return Guard(
+            self._accounts, config.broker_cluster_name, self._clock_ms,
+            authorizes=config.authorization_enabled,
+            open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
+            codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
+        )  # fmt: skip
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
@@ -233,6 +257,7 @@ class Broker(Service):
             **Relays(state).handlers(),
             **master_handlers(state.files),
             **Transactions(state, self.notes, acknowledgements).handlers(),
+            **AccessAdmin(self._accounts).handlers(),
         }
 
     async def _listen(self, port: int) -> None:

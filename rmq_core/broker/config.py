@@ -8,8 +8,8 @@ from ipaddress import AddressValueError, IPv6Address
 from pathlib import Path
 from typing import Final
 
+from rmq_core.broker.access_settings import AccessSettings
 from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
-from rmq_core.ha.settings import HaSettings
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.settings import load_settings, read_settings_file, setting
 from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
@@ -25,7 +25,7 @@ _HOST_NAME: Final = re.compile(r"[0-9A-Za-z_.-]+")  # or an IPv4 address
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(HaSettings):
+class BrokerConfig(AccessSettings):
     """Settings of a broker. Names, units and defaults are Java's, but for ``bind_address`` and ``max_…``.
 
     Attributes:
@@ -194,6 +194,7 @@ def load_config(
         done_anyway=DONE_ANYWAY,
     )
     _check_role(config, file)
+    config.check_access()
     properties = {}
     for key, value in (read_settings_file(file) if file else {}).items():
         if key in of_store:

@@ -14,8 +14,8 @@ IGNORED: Final = frozenset(
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
     adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
     allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable authConfigPath
-    authenticationMetadataProvider authenticationProvider authenticationStrategy authenticationWhitelist
-    authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
+    authenticationMetadataProvider authenticationProvider authenticationStrategy
+    authorizationMetadataProvider authorizationProvider authorizationStrategy
     autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
     bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
     broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
@@ -47,8 +47,8 @@ IGNORED: Final = frozenset(
     flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
     forwardTimeout globalColdReadThreshold haMaxTimeSlaveNotCatchup heartbeatThreadPoolNums
-    heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser initPopOffsetByCheckMsgInMem
-    innerClientAuthenticationCredentials litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+    heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem
+    litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     logicalDiskSpaceCleanForciblyThreshold mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
@@ -97,8 +97,6 @@ IGNORED: Final = frozenset(
 DONE_ANYWAY: Final = {
     "aclEnable": "false",
     "asyncLearner": "false",
-    "authenticationEnabled": "false",
-    "authorizationEnabled": "false",
     "configManagerVersion": "v1",
     "disableConsumeIfConsumerReadSlowly": "false",
     "duplicationEnable": "false",

@@ -24,7 +24,15 @@ _BOOLEANS: Final = {"true": True, "false": False}
 _MAX_INT: Final = (1 << 63) - 1
 
 
-def setting(default: Any, *, java: str | None = None, low: int = 0, high: int = _MAX_INT, mutable: bool = False) -> Any:
+def setting(
+    default: Any,
+    *,
+    java: str | None = None,
+    low: int = 0,
+    high: int = _MAX_INT,
+    mutable: bool = False,
+    is_secret: bool = False,
+) -> Any:
     """Declare a field of a settings dataclass.
 
     Args:
@@ -33,8 +41,10 @@ def setting(default: Any, *, java: str | None = None, low: int = 0, high: int = 
         low: least value of a number.
         high: largest value of a number.
         mutable: whether it may be changed over the wire.
+        is_secret: it is shown nowhere.
     """
-    return field(default=default, metadata={"java": java, "low": low, "high": high, "mutable": mutable})
+    metadata = {"java": java, "low": low, "high": high, "mutable": mutable, "is_secret": is_secret}
+    return field(default=default, repr=not is_secret, metadata=metadata)
 
 
 def java_name(one: Field[Any]) -> str:
@@ -151,8 +161,12 @@ def _convert(one: Field[Any], value: object, where: str) -> object:
 
 
 def as_properties(settings: _Dataclass) -> dict[str, str]:
-    """Return all settings by their names in Java, as text."""
-    return {java_name(one): _text(getattr(settings, one.name)) for one in fields(settings)}
+    """Return all settings by their names in Java, as text; of secret ones whether there is any."""
+    return {java_name(one): _shown(one, getattr(settings, one.name)) for one in fields(settings)}
+
+
+def _shown(one: Field[Any], value: object) -> str:
+    return "***" if one.metadata.get("is_secret") and value else _text(value)
 
 
 def _text(value: object) -> str:

@@ -33,22 +33,22 @@ def run(*arguments: str, java_options: str = "") -> str:
 
 
 @cache
-def _commands() -> subprocess.Popen[bytes]:
+def _commands(java_options: str) -> subprocess.Popen[bytes]:
     """Runs many commands; it ends with this process, at the end of its input."""
     build()
-    environment = {**os.environ, "PEER_JAVA_OPTS": QUICK_START}
+    environment = {**os.environ, "PEER_JAVA_OPTS": f"{QUICK_START} {java_options}"}
     return subprocess.Popen(
         ["bash", SCRIPT, "commands"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
     )  # fmt: skip
 
 
-def command(*arguments: str) -> str:
+def command(*arguments: str, java_options: str = "") -> str:
     """Run ``dump``, ``queues`` or a command of the admin tool, without a start; all that it printed."""
     with _ONE_COMMAND:
-        if _commands().poll() is not None:  # an earlier command was its last
+        if _commands(java_options).poll() is not None:  # an earlier command was its last
             _commands.cache_clear()
-        process = _commands()
+        process = _commands(java_options)
         assert process.stdin is not None
         assert process.stdout is not None
         patience = Timer(_TIMEOUT_S, process.kill)

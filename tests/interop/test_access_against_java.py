@@ -1,4 +1,4 @@
-"""Credentials and TLS at the real Java name server and broker, with ACL 2.0 on and certificates of our own."""
+"""Credentials and TLS with ACL 2.0 on and certificates of our own: at Java's name server and broker, and at ours."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from rmq_core.remoting.errors import TransportError
 from rmq_core.remoting.header import request
 from rmq_core.remoting.loop import run
 from rmq_formats.errors import ClusterError
+from tests.broker_processes import standalone
 from tests.certificates import Authority
 from tests.cli.conftest import one_line
 from tests.interop import peer
@@ -96,9 +97,9 @@ class Cluster:
         return Tls(trust_cert_path=self.ca)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A Java name server and broker; they speak plain and TLS."""
+@pytest.fixture(scope="module", params=["java", "ours"])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A name server and a broker, Java's or ours; they speak plain and TLS."""
     peer.build()
     directory = tmp_path_factory.mktemp("acl")
     authority = Authority(directory)
@@ -112,6 +113,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     credentials.touch(0o600)
     credentials.write_text(f"accessKey: admin\nsecretKey: {SECRET}\nsecurityToken: {TOKEN}\n")
     found = Cluster(f"127.0.0.1:{names_port}", f"127.0.0.1:{port}", str(authority.cert), str(credentials))
+    if request.param == "ours":
+        tls = directory / "tls.properties"
+        tls.write_text(f"tls.test.mode.enable=false\ntls.server.certPath={cert.cert}\ntls.server.keyPath={cert.key}\n")
+        conf.write_text(f"{SMALL_FILES}{SETTINGS}tls.server.mode=permissive\ntls.config.file={tls}\n")
+        with standalone(directory / "store", "-c", str(conf), log=directory / "log") as running:
+            found = replace(found, namesrv=running.namesrv, broker=running.broker)
+            run(_until_there(found))
+            yield found
+        assert not [word for word in (SECRET, ALICE.secret_key) if word in (directory / "log").read_text()]
+        return
     with ExitStack() as stack:
         log = stack.enter_context((directory / "java.log").open("wb"))
         stack.enter_context(java(log, "namesrv", str(names_port), options=options))

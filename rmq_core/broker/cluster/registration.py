@@ -37,7 +37,9 @@ class Registration:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._client = RemotingClient(on_disconnect=self._forgotten, tls=state.config.tls.client())
+        self._client = RemotingClient(
+            on_disconnect=self._forgotten, tls=state.config.tls.client(), credentials=state.config.own_credentials
+        )
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()

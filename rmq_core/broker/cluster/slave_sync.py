@@ -44,7 +44,7 @@ class SlaveSync:
     def __init__(self, state: BrokerState, schedule: Schedule) -> None:
         self._state = state
         self._schedule = schedule
-        self._client = RemotingClient(tls=state.config.tls.client())
+        self._client = RemotingClient(tls=state.config.tls.client(), credentials=state.config.own_credentials)
         self._task: asyncio.Task[None] | None = None
         self._is_failing = False
         self._wanted = asyncio.Event()

@@ -15,6 +15,8 @@ from rmq_core.remoting.header import Body, RemotingCommand
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
+_UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+_VERSION_4_9_3: Final = 399
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
 def is_signed_by(command: RemotingCommand, credentials: Credentials) -> bool:
     """Tell whether a request is signed with these credentials; takes the same time wherever the two differ."""
     fields = command.ext_fields
-    expected = signature(credentials.secret_key, fields, command.body)
+    if command.version <= _VERSION_4_9_3 and _UNIQUE_KEY_QUERY in fields:  # set after it was signed
+        fields = {name: value for name, value in fields.items() if name != _UNIQUE_KEY_QUERY}
+    try:
+        expected = signature(credentials.secret_key, fields, command.body)
+    except UnicodeEncodeError:  # halves of surrogate pairs, which nobody can have signed
+        return False
     same_name = hmac.compare_digest(fields.get(ACCESS_KEY, "").encode(), credentials.access_key.encode())
-    return hmac.compare_digest(fields.get(SIGNATURE, "").encode(), expected.encode()) and same_name
+    return hmac.compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected.encode()) and same_name

@@ -1,0 +1,173 @@
+"""Stands before a broker's request handlers: asks who sends a request, and whether that user may.
+
+Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``; the refusals' words are the original's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rmq_core.broker.access.accounts import ENABLED, Accounts, User
+from rmq_core.broker.access.needs import RULES
+from rmq_core.broker.access.policies import Need, decision, refusal
+from rmq_core.remoting.access.acl import ACCESS_KEY, Credentials, is_signed_by
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.header import RemotingCommand
+
+audit = logging.getLogger("rmq.broker.audit")
+_WINDOW_MS: Final = 60_000
+_FREE_FAILURES: Final = 50  # of a host in a window: what fails above waits before it is told so
+_PATIENCE: Final = 1000  # and above so many, the connection ends
+_WAIT_S: Final = 0.5
+_MOST_HOSTS: Final = 10_000
+_MOST_DECISIONS: Final = 100_000
+
+
+class Guard:
+    """Checks requests against users and policies."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        cluster: str,
+        clock_ms: Callable[[], int],
+        *,
+        authorizes: bool,
+        open_codes: frozenset[int] = frozenset(),
+        codes_for_all_users: frozenset[int] = frozenset(),
+    ) -> None:
+        """Prepare a guard.
+
+        Args:
+            accounts: users and policies.
+            cluster: name of the broker's cluster.
+            clock_ms: the time, ms since 1970.
+            authorizes: whether policies are asked, or a login is enough.
+            open_codes: requests that need no login, nor policies.
+            codes_for_all_users: requests that need a login, and no policies.
+        """
+        self._accounts = accounts
+        self._cluster = cluster
+        self._clock_ms = clock_ms
+        self._authorizes = authorizes
+        self._open_codes = open_codes
+        self._codes_for_all = codes_for_all_users
+        self._failures: dict[str, tuple[int, int]] = {}  # by host: count, and end of the window
+        self._decisions: dict[tuple[str, Need, str], bool | None] = {}
+        self._changes = 0  # of the accounts, that the decisions know of
+
+    def before(self, handler: Handler) -> Handler:
+        """Put the guard before a handler."""
+
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            if request.code in self._open_codes:
+                return handler(request, connection)
+            name = request.ext_fields.get(ACCESS_KEY, "")
+            try:
+                user = self._authenticated(request, name)
+            except ResponseError as error:
+                return self._unknown_sender(request, connection, error)
+            if self._authorizes and not user.is_super and request.code not in self._codes_for_all:
+                self._authorize(name, request, connection)
+            return handler(request, connection)
+
+        return handle
+
+    def _authenticated(self, request: RemotingCommand, name: str) -> User:
+        """Give the user who has signed a request. Raises ResponseError."""
+        if not name.strip():
+            raise refusal("username cannot be null.")
+        user = self._accounts.users.get(name)
+        if user is None:
+            raise refusal(f"User:{name[:100]} is not found.")
+        if user.user_status != ENABLED:
+            raise refusal(f"User:{name} is disabled.")
+        if not is_signed_by(request, Credentials(name, user.password)):
+            raise refusal("check signature failed.")
+        return user
+
+    def _authorize(self, name: str, request: RemotingCommand, connection: Connection) -> None:
+        """Ask a user's policies for all that a request needs. Raises ResponseError."""
+        rule = RULES.get(request.code)
+        if rule is None:
+            raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
+        host = _host(connection)
+        for need in rule(request, self._cluster):
+            is_allowed = self._decide(name, need, host)
+            if not is_allowed:
+                why = "no matched policies" if is_allowed is None else "the decision is deny"
+                error = refusal(f"User:{name} has no permission to access {need} from {host}, {why}.")
+                if self._count(host) <= _FREE_FAILURES:
+                    _tell(request, connection, error)
+                raise error
+
+    def _decide(self, name: str, need: Need, host: str) -> bool | None:
+        if self._changes != self._accounts.file.changes or len(self._decisions) > _MOST_DECISIONS:
+            self._decisions.clear()
+            self._changes = self._accounts.file.changes
+        key = name, need, host
+        if key not in self._decisions:
+            self._decisions[key] = decision(self._accounts.policies(name), need, host)
+        return self._decisions[key]
+
+    def _unknown_sender(self, request: RemotingCommand, connection: Connection, error: ResponseError) -> HandlerAnswer:
+        """Refuse a request whose sender is not who it says: after a while, if its host has tried often."""
+        count = self._count(_host(connection))
+        if count <= _FREE_FAILURES:
+            _tell(request, connection, error)
+            raise error
+        if count > _PATIENCE:
+            connection.close()
+            return None
+        return _later(error)
+
+    def _count(self, host: str) -> int:
+        """Count a refusal of a host; returns how many there were in the window that is under way."""
+        now_ms = self._clock_ms()
+        count, end_ms = self._failures.get(host, (0, 0))
+        if now_ms >= end_ms:
+            count, end_ms = 0, now_ms + _WINDOW_MS
+        if len(self._failures) >= _MOST_HOSTS:
+            self._failures.clear()
+        self._failures[host] = count + 1, end_ms
+        return count + 1
+
+
+def _host(connection: Connection) -> str:
+    return connection.remote_address.rpartition(":")[0].strip("[]")
+
+
+def _tell(request: RemotingCommand, connection: Connection, error: ResponseError) -> None:
+    audit.warning(
+        "refused request %(code)d of %(client)s: %(remark)s",
+        {"code": request.code, "client": connection.remote_address, "remark": error.remark},
+    )
+
+
+class GuardedTable(dict[int, Handler]):
+    """A table of handlers that has one for every code, so that a stranger does not learn which codes there are."""
+
+    def __init__(self, handlers: Mapping[int, Handler], guard: Guard) -> None:
+        super().__init__(handlers)
+        self._unknown = guard.before(_not_supported)
+
+    def get(self, code: int, default: object = None) -> Handler:  # noqa: ARG002
+        """Give the handler of a code, or what answers that there is none."""
+        return super().get(code, self._unknown)
+
+
+def guarded(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    """Put a guard before handlers, if there is one."""
+    return dict(handlers) if guard is None else {code: guard.before(handler) for code, handler in handlers.items()}
+
+
+async def _later(error: ResponseError) -> RemotingCommand | None:
+    await asyncio.sleep(_WAIT_S)
+    raise error
+
+
+def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
+    return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")

@@ -1,0 +1,198 @@
+"""Administration of users and policies (codes 3001 to 3010).
+
+Source: ``AdminBrokerProcessor#createUser`` … ``#listAcl``, ``AuthenticationMetadataManagerImpl``,
+``AuthorizationMetadataManagerImpl``.
+"""
+
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import msgspec
+
+from rmq_core.broker.access.accounts import DISABLED, ENABLED, NORMAL, SUPER, Accounts, User, parse_subject, user_info
+from rmq_core.broker.access.guard import audit
+from rmq_core.broker.access.policies import refusal
+from rmq_core.broker.processors.acknowledge import after_write
+from rmq_core.remoting.access.acl import ACCESS_KEY
+from rmq_core.remoting.bodies import decode_body
+from rmq_core.remoting.bodies.access import AclInfo, UserInfo
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.header import RemotingCommand, encode_json
+
+_MOST_NAME: Final = 255
+_TYPES: Final = {SUPER.lower(): SUPER, NORMAL.lower(): NORMAL}
+_STATES: Final = {ENABLED, DISABLED}
+
+
+class AccessAdmin:
+    """Handles requests that administer users and policies; without users, that is authentication, refuses them."""
+
+    def __init__(self, accounts: Accounts | None) -> None:
+        self._accounts = accounts
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        changing: dict[int, Callable[[Accounts, RemotingCommand], None]] = {
+            RequestCode.AUTH_CREATE_USER: self._create_user,
+            RequestCode.AUTH_UPDATE_USER: self._update_user,
+            RequestCode.AUTH_DELETE_USER: self._delete_user,
+            RequestCode.AUTH_CREATE_ACL: self._put_acl,
+            RequestCode.AUTH_UPDATE_ACL: self._put_acl,
+            RequestCode.AUTH_DELETE_ACL: self._delete_acl,
+        }
+        asking: dict[int, Callable[[Accounts, RemotingCommand], object]] = {
+            RequestCode.AUTH_GET_USER: self._get_user,
+            RequestCode.AUTH_LIST_USER: self._list_users,
+            RequestCode.AUTH_GET_ACL: self._get_acl,
+            RequestCode.AUTH_LIST_ACL: self._list_acls,
+        }
+        accounts = self._accounts
+        if accounts is None:
+            return dict.fromkeys([*changing, *asking], _not_enabled)
+        handlers = {code: after_write(_changing(accounts, change), accounts.file) for code, change in changing.items()}
+        return handlers | {code: _asking(accounts, ask) for code, ask in asking.items()}
+
+    def _create_user(self, accounts: Accounts, request: RemotingCommand) -> None:
+        name, info = _user_of(request)
+        if name in accounts.users:
+            raise refusal("The user is existed")
+        if not info.password:
+            raise refusal("password can not be blank")
+        kind = _parse(info.user_type, _TYPES, "user type") or NORMAL
+        if kind == SUPER and not _requester(accounts, request).is_super:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
+        accounts.put_user(name, User(password=info.password, user_type=kind))
+
+    def _update_user(self, accounts: Accounts, request: RemotingCommand) -> None:
+        name, info = _user_of(request)
+        user = accounts.users.get(name)
+        if user is None:
+            raise refusal("The user is not exist")
+        kind = _parse(info.user_type, _TYPES, "user type") or user.user_type
+        state = _parse(info.user_status, {one: one for one in _STATES}, "user status") or user.user_status
+        if SUPER in {kind, user.user_type} and not _requester(accounts, request).is_super:
+            raise refusal("The super user can only be update by super user")
+        _keep_a_super(accounts, name, is_left=kind == SUPER and state == ENABLED)
+        accounts.put_user(name, User(password=info.password or user.password, user_type=kind, user_status=state))
+
+    def _delete_user(self, accounts: Accounts, request: RemotingCommand) -> None:
+        name = _name_of(request)
+        user = accounts.users.get(name)
+        if user is not None and user.is_super and not _requester(accounts, request).is_super:
+            raise refusal("The super user can only be update by super user")
+        _keep_a_super(accounts, name, is_left=False)
+        accounts.remove_user(name)
+
+    def _get_user(self, accounts: Accounts, request: RemotingCommand) -> object:
+        name = _name_of(request)
+        user = accounts.users.get(name)
+        return None if user is None else user_info(name, user, with_password=_requester(accounts, request).is_super)
+
+    def _list_users(self, accounts: Accounts, request: RemotingCommand) -> object:
+        wanted = request.ext_fields.get("filter", "")
+        is_super = _requester(accounts, request).is_super
+        return [
+            user_info(name, user, with_password=is_super)
+            for name, user in sorted(accounts.users.items())
+            if wanted in name
+        ]
+
+    def _put_acl(self, accounts: Accounts, request: RemotingCommand) -> None:
+        name = parse_subject(request.ext_fields.get("subject"))
+        if name not in accounts.users:
+            raise refusal(f"The subject of User:{name} is not exist.")
+        policies = decode_body(request.body, AclInfo, is_request=True).policies
+        if not policies:
+            raise refusal("The policies is empty.")
+        if any(not policy.entries for policy in policies):
+            raise refusal("The policy entries is empty.")
+        accounts.put_policies(name, policies)
+
+    def _delete_acl(self, accounts: Accounts, request: RemotingCommand) -> None:
+        fields = request.ext_fields
+        name = parse_subject(fields.get("subject"))
+        if not accounts.remove_policies(name, fields.get("policyType"), fields.get("resource")):
+            raise refusal("The acl is not exist.")
+
+    def _get_acl(self, accounts: Accounts, request: RemotingCommand) -> object:
+        name = parse_subject(request.ext_fields.get("subject"))
+        if name not in accounts.users:
+            raise refusal("The subject is not exist.")
+        return accounts.acl(name)
+
+    def _list_acls(self, accounts: Accounts, request: RemotingCommand) -> object:
+        fields = request.ext_fields
+        wanted = fields.get("resourceFilter", "")
+        found = [
+            accounts.acl(name) for name in accounts.subjects() if fields.get("subjectFilter", "") in f"User:{name}"
+        ]
+        return [
+            acl
+            for acl in found
+            if acl and any(wanted in (entry.resource or "") for one in acl.policies for entry in one.entries)
+        ]
+
+
+def _changing(accounts: Accounts, change: Callable[[Accounts, RemotingCommand], None]) -> Handler:
+    def handle(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        change(accounts, request)
+        fields = request.ext_fields
+        audit.info(
+            "%(client)s, user %(user)s: request %(code)d of %(subject)s",
+            {
+                "client": connection.remote_address, "user": fields.get(ACCESS_KEY), "code": request.code,
+                "subject": fields.get("subject") or fields.get("username"),
+            },
+        )  # fmt: skip
+        return request.response()
+
+    return handle
+
+
+def _asking(accounts: Accounts, ask: Callable[[Accounts, RemotingCommand], object]) -> Handler:
+    def handle(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        found = ask(accounts, request)
+        return request.response(body=encode_json(found) if found else b"")
+
+    return handle
+
+
+def _not_enabled(_: RemotingCommand, __: Connection) -> NoReturn:
+    raise refusal("The broker knows no users: authenticationEnabled is not set.")
+
+
+def _requester(accounts: Accounts, request: RemotingCommand) -> User:
+    """Give the user who has signed a request, which the guard has checked."""
+    return accounts.users[request.ext_fields[ACCESS_KEY]]
+
+
+def _name_of(request: RemotingCommand) -> str:
+    name = request.ext_fields.get("username", "").strip()
+    if not name:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, "The username is blank")
+    if len(name) > _MOST_NAME:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, f"The username has more than {_MOST_NAME} characters")
+    return name
+
+
+def _user_of(request: RemotingCommand) -> tuple[str, UserInfo]:
+    return _name_of(request), decode_body(request.body, UserInfo, is_request=True)
+
+
+def _parse(text: str | msgspec.UnsetType | None, known: dict[str, str], what: str) -> str | None:
+    """Parse a word without case; None if there is none. Raises ResponseError for an unknown one."""
+    if text is msgspec.UNSET or not text:
+        return None
+    found = known.get(str(text).lower())
+    if found is None:
+        raise refusal(f"The {what} {text} is unknown.")
+    return found
+
+
+def _keep_a_super(accounts: Accounts, name: str, *, is_left: bool) -> None:
+    """Refuse a change after which nobody could administer the broker."""
+    others = any(one != name and user.is_super and user.user_status == ENABLED for one, user in accounts.users.items())
+    if not is_left and not others and name in accounts.users:
+        raise refusal("The last super user has to stay.")

@@ -1,0 +1,1 @@
+"""Users, policies, and the guard before a broker's handlers."""
