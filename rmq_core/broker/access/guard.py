@@ -11,7 +11,7 @@ from typing import Final
 from rmq_core.broker.access.accounts import ENABLED, Accounts, User
 from rmq_core.broker.access.needs import RULES
 from rmq_core.broker.access.policies import Need, decision, refusal
-from rmq_core.remoting.access.acl import ACCESS_KEY, Credentials, is_signed_by
+from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -85,7 +85,7 @@ class Guard:
             raise refusal(f"User:{name[:100]} is not found.")
         if user.user_status != ENABLED:
             raise refusal(f"User:{name} is disabled.")
-        if not is_signed_by(request, Credentials(name, user.password)):
+        if not is_signed_with(request, user.password):
             raise refusal("check signature failed.")
         return user
 

@@ -3,10 +3,13 @@
 Source: ``AclClientRPCHook``, ``AclUtils#combineRequestContent``, ``AclSigner``.
 """
 
-import hmac
-from base64 import b64encode
-from collections.abc import Mapping
+import hashlib
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hmac import compare_digest
+from operator import itemgetter
 from typing import Final
 
 from rmq_core.remoting.codes import ROCKETMQ
@@ -17,6 +20,7 @@ SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _VERSION_4_9_3: Final = 399
+_BLOCK_BYTES: Final = 64  # of SHA-1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +46,43 @@ def signature(secret_key: str, ext_fields: Mapping[str, str], body: Body) -> str
         ext_fields: all of the request's; a signature among them does not count.
         body: the request's.
     """
-    keys = sorted(ext_fields)
+    names = tuple(ext_fields)
+    values_of = _values_of.get(names)
+    if values_of is None:
+        values_of = _remember(names)
+    inner, outer = _keyed(secret_key)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update("".join(values_of(ext_fields)).encode())
+    inner.update(body)
+    outer.update(inner.digest())
+    return b2a_base64(outer.digest(), newline=False).decode()
+
+
+_values_of: Final[dict[tuple[str, ...], Callable[[Mapping[str, str]], Iterable[str]]]] = {}
+_MOST_NAMES: Final = 1000  # combinations of fields: requests of one kind have the same
+
+
+def _remember(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], Iterable[str]]:
+    """Make what takes a request's values in the order in which they are signed: a third of the time of sorting."""
+    keys = sorted(name for name in names if name != SIGNATURE)
     if not "".join(keys).isascii():  # Java's TreeMap orders by UTF-16 code units
         keys.sort(key=lambda key: key.encode("utf-16-be"))
-    values = "".join([ext_fields[key] for key in keys if key != SIGNATURE])
-    return b64encode(hmac.digest(secret_key.encode(), b"".join((values.encode(), body)), "sha1")).decode()
+    if len(_values_of) >= _MOST_NAMES:
+        _values_of.clear()
+    taken = itemgetter(*keys) if len(keys) > 1 else lambda fields: [fields[key] for key in keys]
+    _values_of[names] = taken
+    return taken
+
+
+@lru_cache(maxsize=256)
+def _keyed(secret_key: str) -> tuple["hashlib._Hash", "hashlib._Hash"]:
+    """Begin the two hashes of an HMAC with a key: of short messages, this is half of the work."""
+    key = secret_key.encode()
+    if len(key) > _BLOCK_BYTES:
+        key = hashlib.sha1(key, usedforsecurity=False).digest()
+    key = key.ljust(_BLOCK_BYTES, b"\0")
+    inner, outer = (bytes(byte ^ pad for byte in key) for pad in (0x36, 0x5C))
+    return hashlib.sha1(inner, usedforsecurity=False), hashlib.sha1(outer, usedforsecurity=False)
 
 
 def sign(command: RemotingCommand, credentials: Credentials) -> None:
@@ -63,14 +99,13 @@ def sign(command: RemotingCommand, credentials: Credentials) -> None:
     fields[SIGNATURE] = signature(credentials.secret_key, fields, command.body)
 
 
-def is_signed_by(command: RemotingCommand, credentials: Credentials) -> bool:
-    """Tell whether a request is signed with these credentials; takes the same time wherever the two differ."""
+def is_signed_with(command: RemotingCommand, secret_key: str) -> bool:
+    """Tell whether a request is signed with a secret key; takes the same time wherever the signature differs."""
     fields = command.ext_fields
     if command.version <= _VERSION_4_9_3 and _UNIQUE_KEY_QUERY in fields:  # set after it was signed
         fields = {name: value for name, value in fields.items() if name != _UNIQUE_KEY_QUERY}
     try:
-        expected = signature(credentials.secret_key, fields, command.body)
+        expected = signature(secret_key, fields, command.body).encode()
     except UnicodeEncodeError:  # halves of surrogate pairs, which nobody can have signed
         return False
-    same_name = hmac.compare_digest(fields.get(ACCESS_KEY, "").encode(), credentials.access_key.encode())
-    return hmac.compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected.encode()) and same_name
+    return compare_digest(fields.get(SIGNATURE, "").encode("utf-8", "replace"), expected)
