@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    access,
     broker,
     client,
     engines,
@@ -49,6 +50,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "verify": lambda: verify.figures(work, messages),
         "remoting": remoting.figures,
         "broker": lambda: broker.figures(work),
+        "access": lambda: access.figures(work),
         "client": lambda: client.figures(work),
         "filters": lambda: filters.figures(work),
         "ha": lambda: ha.figures(work),

@@ -8,7 +8,7 @@ from typing import Final
 import uvloop
 
 from benchmarks.measure import Figure
-from rmq_core.client import Message, Producer, ReceivedMessage
+from rmq_core.client import Credentials, Message, Producer, ProducerOptions, ReceivedMessage
 from tools.consuming import consume_until
 from tools.processes import standalone
 
@@ -21,7 +21,7 @@ CONCURRENT: Final = 256
 def figures(work: Path) -> list[Figure]:
     """Measure sends one by one, sends with many in flight, and their consumption."""
     with standalone(work / "client", "") as broker:
-        sent, per_second = uvloop.run(_send(broker.namesrv))
+        sent, per_second = uvloop.run(send(broker.namesrv, SECONDS))
         consumed_per_second = uvloop.run(consume(broker.namesrv, TOPIC, sent))
     return [
         Figure(f"our producer, single sends, {CONCURRENT} under way", f"{per_second:,.0f}/s", "30,000/s",
@@ -30,12 +30,14 @@ def figures(work: Path) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def _send(namesrv: str) -> tuple[int, float]:
+async def send(
+    namesrv: str, seconds: float, options: ProducerOptions | None = None, credentials: Credentials | None = None
+) -> tuple[int, float]:
     """Send for some seconds; return how many, and how many a second."""
-    async with Producer(namesrv, "client-load") as producer:
+    async with Producer(namesrv, "client-load", options or ProducerOptions(), credentials=credentials) as producer:
         await producer.send(Message(TOPIC, BODY))
         begin = time.perf_counter()
-        counts = await asyncio.gather(*(_send_until(producer, begin + SECONDS) for _ in range(CONCURRENT)))
+        counts = await asyncio.gather(*(_send_until(producer, begin + seconds) for _ in range(CONCURRENT)))
         took = time.perf_counter() - begin
     return sum(counts) + 1, sum(counts) / took
 
