@@ -56,6 +56,7 @@ def parser() -> JobParser:
     ):
         job.add_argument(option, type=int, help=f"{setting}{_AS_IN_STORE}")
     job.add_argument("--delay-levels", help="messageDelayLevel; default: by the store's queues")
+    job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its part of it too")
     job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="as since 5.4")
     return job
 
@@ -66,7 +67,7 @@ def options(given: argparse.Namespace) -> VerifyOptions:
         given.commitlog_file_bytes, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes,
         given.index_slots, given.index_entries,
         None if given.delay_levels is None else delay_levels_ms(given.delay_levels), parse_index_tags(given.index_tags),
-        given.batchconsumequeue_file_bytes,
+        given.batchconsumequeue_file_bytes, given.tier,
     )  # fmt: skip
 
 

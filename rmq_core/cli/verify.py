@@ -1,5 +1,6 @@
 """``rmq verify``: checks that a store's files are sound and agree with each other, on this machine."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,10 @@ def verify(
     ] = None,
     findings_format: Annotated[str, typer.Option(metavar="FORMAT", help="json (lines) or parquet.")] = "json",
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write an HTML page there.")] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath, a path or URI: verify its part of it too."),
+    ] = None,
     sizes: "VerifyOptions",
     report: Report = None,
     work: Work = None,
@@ -33,6 +38,7 @@ def verify(
     from rmq_core.cli import verify_run  # noqa: PLC0415 # takes a second to load
     from rmq_formats.verify.html.outputs import VerifyOutputs  # noqa: PLC0415
 
+    sizes = replace(sizes, tier=tier)
     outputs = VerifyOutputs(findings, findings_format, html, report)
     given = several(stores)
     if given is not None:

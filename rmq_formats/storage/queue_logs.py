@@ -61,8 +61,14 @@ def compacted_logs(storage: Storage, root: str, wants_topic: Callable[[str], boo
     directory = compaction_log_dir(root)
     for topic in filter(wants_topic, queue_topics(storage, directory)):
         for found in topic_queues(storage, directory, topic):
-            units = list_segments(storage, f"{compaction_queue_dir(root)}/{topic}/{found.queue_id}")
-            yield QueueLog(topic, found.queue_id, _checked(found.segments), tuple(units), is_padded=True)
+            yield compacted_queue_log(storage, root, topic, found.queue_id)
+
+
+def compacted_queue_log(storage: Storage, root: str, topic: str, queue_id: int) -> QueueLog:
+    """List the log of one queue of a compacted topic; it may have no files. Raises StoreSizeError: they overlap."""
+    segments = list_segments(storage, f"{compaction_log_dir(root)}/{topic}/{queue_id}")
+    units = list_segments(storage, f"{compaction_queue_dir(root)}/{topic}/{queue_id}")
+    return QueueLog(topic, queue_id, _checked(tuple(segments)), tuple(units), is_padded=True)
 
 
 def tiered_brokers(storage: Storage, tier: str) -> dict[tuple[str, str], str]:
@@ -123,11 +129,33 @@ def tiered_logs(storage: Storage, directory: str, wants_topic: Callable[[str], b
     for topic in queue_topics(storage, directory):
         if topic == tiered.INDEX_TOPIC or not wants_topic(topic):
             continue
-        for queue_id, path in _queue_directories(storage, f"{directory}/{topic}"):
-            segments = tiered_segments(storage, f"{path}/{tiered.COMMIT_LOG}")
-            if segments:
-                units = tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}")
-                yield QueueLog(topic, queue_id, _checked(segments), units)
+        for queue_id in _queue_ids(storage, f"{directory}/{topic}"):
+            log = tiered_queue_log(storage, directory, topic, queue_id)
+            if log.segments:
+                yield log
+
+
+def tiered_queue_log(storage: Storage, directory: str, topic: str, queue_id: int) -> QueueLog:
+    """List the log of one queue in tiered storage; it may have no files. Raises StoreSizeError: they overlap."""
+    path = f"{directory}/{topic}/{queue_id}"
+    segments = tiered_segments(storage, f"{path}/{tiered.COMMIT_LOG}")
+    return QueueLog(topic, queue_id, _checked(segments), tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}"))
+
+
+def tiered_queues(storage: Storage, directory: str) -> Iterator[tuple[str, int]]:
+    """List the topics and queues that a broker's directory of tiered storage has, with files or not."""
+    for topic in queue_topics(storage, directory):
+        if topic != tiered.INDEX_TOPIC:
+            yield from ((topic, queue_id) for queue_id in _queue_ids(storage, f"{directory}/{topic}"))
+
+
+def compacted_queues(storage: Storage, root: str) -> Iterator[tuple[str, int]]:
+    """List the topics and queues that have a directory of a compacted log, or of its units."""
+    found: set[tuple[str, int]] = set()
+    for tree in (compaction_log_dir(root), compaction_queue_dir(root)):
+        for topic in queue_topics(storage, tree):
+            found.update((topic, queue_id) for queue_id in _queue_ids(storage, f"{tree}/{topic}"))
+    yield from sorted(found)
 
 
 def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:
@@ -140,13 +168,12 @@ def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:
     return tuple(sorted(found, key=lambda segment: segment.start_offset))
 
 
-def _queue_directories(storage: Storage, directory: str) -> list[tuple[int, str]]:
-    numbered = [
-        (queue_id, f"{directory}/{entry.name}")
-        for entry in storage.entries(directory)
-        if entry.is_directory and (queue_id := paths.parse_queue_id(entry.name)) is not None
-    ]
-    return sorted(numbered)
+def _queue_ids(storage: Storage, directory: str) -> list[int]:
+    names = [entry.name for entry in storage.entries(directory) if entry.is_directory]
+    found = {
+        queue_id for name in names if (queue_id := paths.parse_queue_id(name)) is not None and str(queue_id) == name
+    }
+    return sorted(found)
 
 
 def _checked(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:

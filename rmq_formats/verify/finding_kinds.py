@@ -143,6 +143,50 @@ BROKER_IDENTITY: Final = Kind(
     "a broker does not start so; write cluster#broker#brokerId into it, with the number that the controller knows",
 )  # fmt: skip
 
+# --- logs of single queues: tiered storage, compacted topics ------------------------------
+QUEUE_LOG_RECORD: Final = Kind(
+    "queue_log.record", _ERROR,
+    "no sound record of the queue is here; where the CommitLog still has the message nothing is lost yet: copy it from "
+    "there, or from a replica",
+)  # fmt: skip
+QUEUE_LOG_ORDER: Final = Kind(
+    "queue_log.order", _ERROR, "messages are missing here, or twice; look for them in the CommitLog, or at a replica"
+)
+QUEUE_LOG_SEGMENT_MISSING: Final = Kind(
+    "queue_log.segment.missing", _ERROR, "restore the segment from a copy of the tier; the CommitLog may still have it"
+)
+QUEUE_LOG_UNIT: Final = Kind(
+    "queue_log.unit", _ERROR, "consumers that read here get another message, or none; the record itself is sound"
+)
+QUEUE_LOG_UNIT_MISSING: Final = Kind(
+    "queue_log.unit.missing", _ERROR, "consumers that read here do not get these messages; the records are sound"
+)
+QUEUE_LOG_UNIT_LOST: Final = Kind(
+    "queue_log.unit.lost", _ERROR,
+    "the message stands in a damaged stretch: this is what was lost, unless the CommitLog still has it",
+)  # fmt: skip
+QUEUE_LOG_DIFFERS: Final = Kind(
+    "queue_log.differs", _ERROR,
+    "one of the two is of another time, as after a topic was deleted and made again, or after a master changed",
+)  # fmt: skip
+TIER_SEGMENT_SIZE: Final = Kind(
+    "tier.segment.size", _ERROR, "the end of the segment was cut off; restore it from a copy of the tier"
+)
+TIER_GAP: Final = Kind(
+    "tier.gap", _ERROR,
+    "the CommitLog expired before they were copied, or the tier was cut; restore them from a replica",
+)  # fmt: skip
+TIER_METADATA: Final = Kind(
+    "tier.metadata", _WARNING,
+    "a broker that starts so knows none of its segments, and begins its tier anew; restore the file, or its .bak",
+)  # fmt: skip
+TIER_MISSING: Final = Kind("tier.missing", _ERROR, "give the path that the broker has as tieredStoreFilePath")
+COMPACTION_CHECKPOINT: Final = Kind(
+    "compaction.checkpoint", _WARNING,
+    "messages up to there count as compacted, so that a broker does not write them to the queue's log "
+    "again; restore the file from a copy of the store",
+)  # fmt: skip
+
 # --- CommitLog: files -------------------------------------------------------------------
 SEGMENT_MISSING: Final = Kind(
     "commitlog.segment.missing", _ERROR, "a file between two others is gone; restore it from a replica"

@@ -36,6 +36,7 @@ from rmq_formats.verify.phases import index as job_index
 from rmq_formats.verify.phases import queues as job_queues
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
+from rmq_formats.verify.phases.own_logs import list_own_logs
 from rmq_formats.verify.phases.plan import (
     LINK_TO_NOWHERE,
     VerifyOptions,
@@ -62,8 +63,7 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
 }
 
 NOT_CHECKED: Final = (
-    (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage"),
-    (Variant.COMPACTION, finding_kinds.OTHER_NOT_CHECKED, "it is of compacted topics"),
+    (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
 )
 
 
@@ -273,7 +273,7 @@ class _Verification:
     def _tell_not_checked(self, checks: Sequence[SplitCheck]) -> None:
         """Say of each layout that nothing here verifies why it is not checked."""
         for variant, kind, reason in NOT_CHECKED:
-            if variant in self.variants:
+            if variant in self.variants and (variant is not Variant.TIERED or self.options.tier is None):
                 self.findings.add(Finding(kind, f"not checked, because {reason}", self.variants.places[variant]))
         light = sorted({topic for check in checks for topic in check.light_topics})
         if light and Variant.LIGHT_QUEUES not in self.variants and Variant.ROCKSDB_QUEUES not in self.variants:
@@ -344,10 +344,11 @@ class _Verification:
         small_files = SmallFilesCheck(self.storage, self.root, self.variants, self.findings, self.excused)
         has_files = Variant.ROCKSDB_QUEUES not in self.variants or self.variants.has_queue_files
         claims = small_files.check(plan.queues, checks)
-        job_queues.write_queue_notes(self.work, plan.queues, claims, plan.database, has_files=has_files)
+        logs = list_own_logs(self.storage, self.root, self.options.tier, self.findings)
+        job_queues.write_queue_notes(self.work, plan.queues, claims, plan.database, logs, has_files=has_files)
         small_files.check_controller(plan.segments, facts)
         index_tasks = self._index_tasks()
-        partitions = range(len(plan.queues) if has_files or plan.database is not None else 0)
+        partitions = range(len(plan.queues) if has_files or plan.database is not None or logs else 0)
         waiting: list[int | IndexFileTask] = [*index_tasks, *partitions]  # largest first
         task = functools.partial(
             _compare_task, root=self.root, split_count=len(plan.splits), sizes=plan.sizes, work=self.work

@@ -18,7 +18,6 @@ from tests.variants.conftest import Untouched
 
 NOT_CHECKED = {  # codes, and words of one finding's detail
     "tiered": ({"store.not_checked"}, "tiered storage"),
-    "compaction": ({"store.not_checked"}, "compacted topics"),
 }
 Variant = Callable[[str], Path]
 

@@ -42,7 +42,11 @@ SAMPLE: Final = 256  # queue files sampled to infer the size of all
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The sizes that are given of ``StoreSizes``; None takes those of the store's files, else the defaults."""
+    """The sizes that are given of ``StoreSizes``; None takes those of the store's files, else the defaults.
+
+    Attributes:
+        tier: ``tieredStoreFilePath``, whose part of this broker is verified too; None where it is not.
+    """
 
     commitlog_file_bytes: int | None = None
     consumequeue_file_bytes: int | None = None
@@ -52,10 +56,11 @@ class VerifyOptions:
     delay_levels_ms: tuple[int, ...] | None = None
     tags_from: int | None = None
     batchconsumequeue_file_bytes: int | None = None
+    tier: str | None = None
 
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError, naming the option."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        given = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tier"}
         StoreSizes(**{name: value for name, value in given.items() if value is not None}).check()
 
 

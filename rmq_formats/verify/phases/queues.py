@@ -30,6 +30,7 @@ from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
+from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.plan import entries_or_finding
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
@@ -125,6 +126,7 @@ def write_queue_notes(
     directories: Sequence[Sequence[tuple[str, int]]],
     claims: QueueClaims,
     database: DatabaseNote | None = None,
+    logs: Sequence[OwnLog] = (),
     *,
     has_files: bool = True,
 ) -> None:
@@ -136,6 +138,7 @@ def write_queue_notes(
         claims: what other files say of the queues.
         database: the ConsumeQueue in RocksDB; None without one that can be read.
         has_files: whether there are ConsumeQueue files, too.
+        logs: those of single queues.
     """
     notes = {
         "database": None if database is None else [database.path, database.dispatched],
@@ -149,8 +152,11 @@ def write_queue_notes(
         for claim in made:
             partition = spill.queue_partition(claim.topic, claim.queue_id, len(directories))
             parts[partition].append([path, claim.topic, claim.queue_id, claim.queue_offset, claim.group])
+    own_logs: list[list[Any]] = [[] for _ in directories]
+    for log in logs:
+        own_logs[spill.queue_partition(log.topic, log.queue_id, len(directories))].append(log.to_list())
     for partition, own in enumerate(directories):
-        text = json.dumps({"directories": own, "claims": parts[partition]})
+        text = json.dumps({"directories": own, "claims": parts[partition], "logs": own_logs[partition]})
         write_text(work, f"queues-{partition:06d}.json", text)
 
 
@@ -172,6 +178,10 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     notes = json.loads(work.read_text(f"queues-{partition:06d}.json"))
     for topic, queue_id in notes["directories"]:
         queues.setdefault((topic, queue_id), [])
+    logs: dict[tuple[str, int], list[OwnLog]] = {}
+    for item in notes["logs"]:
+        log = OwnLog(*item)
+        logs.setdefault((log.topic, log.queue_id), []).append(log)
     claims: dict[tuple[str, int], list[tuple[str, Claim]]] = {}
     for path, topic, queue_id, queue_offset, group in notes["claims"]:
         claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
@@ -183,6 +193,10 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
             rows = np.concatenate(parts) if parts else _NO_ROWS
             unit_count += len(rows)
             task.check(QueueName(*name), rows, claims.get(name, ()), database)
+            for log in logs.pop(name, ()):
+                check_own_log(log, rows, task.findings, task.excused)
+    for log in (log for own in logs.values() for log in own):
+        check_own_log(log, _NO_ROWS, task.findings, task.excused)
     return PartResult(task.findings, task.excused, task.queue_count, unit_count)
 
 
