@@ -11,7 +11,7 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Final
 
-from rmq_formats.codecs import dledger, paths, rocksdb_config
+from rmq_formats.codecs import dledger, paths, rocksdb_config, tiered
 from rmq_formats.codecs.batch_consumequeue import holds_batch_units
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
@@ -31,6 +31,7 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAG
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import queue_directories
+from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
 from rmq_formats.storage.store_variants import holds_rocksdb, holds_rocksdb_table
 
@@ -38,13 +39,12 @@ _HEAD_BYTES: Final = 4096  # enough to know any file by
 _TAIL_BYTES: Final = 8
 _PLACE: Final = head_struct("magic", "physical_offset")
 _STORE_NAMES: Final = {"commitlog", "consumequeue", "consumequeue_ext", "index", "config", "checkpoint"}
-_QUEUE_TREES: Final = {"consumequeue", "consumequeue_ext"}
 _UNREAD_TREES: Final = {
-    "batchconsumequeue": "a batch queue (BatchConsumeQueue)",
-    "compactionCq": "a queue of compacted topics",
     "consumequeue_rocksdb": "a ConsumeQueue in RocksDB",
-    "CONSUME_QUEUE": "a queue of tiered storage",
+    tiered.INDEX_TOPIC: "the Index of tiered storage",
 }
+_COMPACTION_LOG: Final = "compactionLog"
+_LEVELS: Final = 3  # a tree of queues, a topic, a queue
 
 
 class PathKind(StrEnum):
@@ -54,9 +54,19 @@ class PathKind(StrEnum):
     COMMITLOG = "commitlog"
     CONSUMEQUEUE = "consumequeue"
     CONSUMEQUEUE_EXT = "consumequeue_ext"
+    BATCHCONSUMEQUEUE = "batchconsumequeue"
     INDEX = "index"
     CHECKPOINT = "checkpoint"
     CONFIG = "config"
+    TIER = "tier"
+
+
+_QUEUE_TREES: Final = {
+    "consumequeue": PathKind.CONSUMEQUEUE,
+    "consumequeue_ext": PathKind.CONSUMEQUEUE_EXT,
+    "batchconsumequeue": PathKind.BATCHCONSUMEQUEUE,
+    "compactionCq": PathKind.BATCHCONSUMEQUEUE,  # with the same units
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +153,18 @@ def _is_dledger_data(parts: list[str]) -> bool:
 
 def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     parts = _parts(storage, path)
-    for above in parts[-1:-4:-1]:  # itself, the queue's topic, the queue
-        if above in _QUEUE_TREES:
-            return PathKind(above)
+    tree = _tree_of(parts)
+    if tree is not None:
+        return _QUEUE_TREES[parts[tree]]
+    tiered_kind = _tiered_kind(parts)
+    if tiered_kind is not None:
+        return tiered_kind
+    if _COMPACTION_LOG in parts[-2:]:
+        raise StoreLayoutError(
+            f"{path}: logs of several queues, each with offsets of its own; give one queue's directory"
+        )
+    if any(tiered.parse_cluster_directory(name) is not None for name in names):
+        return PathKind.TIER
     if parts[-1] in {PathKind.COMMITLOG, PathKind.INDEX}:
         return PathKind(parts[-1])
     if _is_dledger_data(parts):
@@ -160,12 +179,28 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     raise StoreError(f"{path}: holds no store and no files of one")
 
 
+def _tree_of(parts: list[str]) -> int | None:
+    """Where in a directory's path the tree of queues is that it is in, or is; a topic may have the name of a tree."""
+    levels = range(max(0, len(parts) - _LEVELS), len(parts))
+    return next((number for number in levels if parts[number] in _QUEUE_TREES), None)
+
+
+def _tiered_kind(parts: list[str]) -> PathKind | None:
+    """What a directory of a queue in tiered storage holds; None if it is no such directory."""
+    if len(parts) < _LEVELS or not parts[-2].isdecimal():
+        return None
+    return {tiered.COMMIT_LOG: PathKind.COMMITLOG, tiered.CONSUME_QUEUE: PathKind.CONSUMEQUEUE}.get(parts[-1])
+
+
 def _file_kind(storage: Storage, path: str) -> PathKind:
     parts = _parts(storage, path)
-    if parts[-2:-1] == [PathKind.COMMITLOG] or _is_dledger_data(parts[:-1]):
+    if parts[-2:-1] == [PathKind.COMMITLOG] or _is_dledger_data(parts[:-1]) or parts[-4:-3] == [_COMPACTION_LOG]:
         return PathKind.COMMITLOG
     if parts[-4:-3] and parts[-4] in _QUEUE_TREES:
-        return PathKind(parts[-4])
+        return _QUEUE_TREES[parts[-4]]
+    tiered_kind = _tiered_kind(parts[:-1])
+    if tiered_kind is not None:
+        return tiered_kind
     if parts[-2:-1] == [PathKind.INDEX] and paths.is_index_file_name(parts[-1]):
         return PathKind.INDEX
     if parts[-1] == PathKind.CHECKPOINT:
@@ -177,12 +212,11 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
         tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))
         for layout, is_held in (
             ("the index of a DLedger CommitLog", dledger.holds_index(head)),
-            ("batch queues", holds_batch_units(head)),
             ("a RocksDB", holds_rocksdb_table(tail)),
         ):
             if is_held:
                 raise StoreLayoutError(f"{path}: a file of {layout}, by its content, which rmq does not read")
-        kind = _content_kind(head, file.size_bytes)
+        kind = PathKind.BATCHCONSUMEQUEUE if holds_batch_units(head) else _content_kind(head, file.size_bytes)
     if kind is None:
         raise StoreError(f"{path}: not a file of a store that rmq knows")
     return kind
@@ -238,13 +272,12 @@ def log_segments(place: KnownPath) -> list[Segment]:
         if name == PathKind.COMMITLOG:
             whole = commitlog_segments(storage, directory or ("/" if path.startswith("/") else "."))
             return [segment for segment in whole if not segment.head_bytes]
-        found = [
-            replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in list_segments(storage, path)
-        ]
+        listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
+        found = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]
         if not found:
             raise StoreNotFoundError(f"{path}: no CommitLog files")
         return found
-    start_offset = paths.parse_segment_name(path.rpartition("/")[2])
+    start_offset = _start_offset(path.rpartition("/")[2])
     with opened(storage, path) as file:
         size_bytes = file.size_bytes
         head = read_range(file, 0, dledger.ENTRY_HEAD_BYTES + _PLACE.size).ljust(_PLACE.size, b"\0")
@@ -256,6 +289,24 @@ def log_segments(place: KnownPath) -> list[Segment]:
         elif _PLACE.unpack_from(head)[0] in RECORD_VERSIONS:
             start_offset = _PLACE.unpack_from(head)[1]
     return [Segment(path, start_offset, size_bytes, head_bytes)]
+
+
+def _start_offset(name: str) -> int | None:
+    """The offset that a file's name says, in a store or in tiered storage; None if it says none."""
+    start_offset = paths.parse_segment_name(name)
+    return tiered.parse_segment_name(name) if start_offset is None else start_offset
+
+
+def is_queue_log(place: KnownPath) -> bool:
+    """Whether a log is that of one queue, whose files have sizes of their own: of tiered storage, or compacted."""
+    return place.kind is PathKind.COMMITLOG and (
+        may_have_gaps(place) or _tiered_kind(_parts(place.storage, place.path)) is PathKind.COMMITLOG
+    )
+
+
+def may_have_gaps(place: KnownPath) -> bool:
+    """Whether files may be missing between those of a log: compaction leaves such."""
+    return place.kind is PathKind.COMMITLOG and _parts(place.storage, place.path)[-3:-2] == [_COMPACTION_LOG]
 
 
 def _head_bytes(storage: Storage, path: str) -> int:
@@ -270,7 +321,7 @@ def _head_bytes(storage: Storage, path: str) -> int:
 
 
 def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments]:
-    """The queues under a path of ``consumequeue`` or ``consumequeue_ext``, by topic and queue id.
+    """The queues under a path of ``consumequeue`` or another tree of queues, by topic and queue id.
 
     Args:
         place: any level: all topics, one topic, one queue or one file.
@@ -278,26 +329,28 @@ def queues(place: KnownPath, topic: str | None = None) -> Iterator[QueueSegments
     """
     storage, path = place.storage, place.path
     parts = _parts(storage, path)
+    tree = _tree_of(parts) if place.is_directory else None
     if not place.is_directory:
         below = parts[-3:-1] if parts[-4:-3] and parts[-4] in _QUEUE_TREES else []
+        below = parts[-4:-2] if _tiered_kind(parts[:-1]) is not None else below
         with opened(storage, path) as file:
-            start_offset = paths.parse_segment_name(parts[-1]) or 0
-            found = [_queue(below, (Segment(path, start_offset, file.size_bytes),))]
-    elif parts[-1] in _QUEUE_TREES:
+            found = [_queue(below, (Segment(path, _start_offset(parts[-1]) or 0, file.size_bytes),))]
+    elif tree == len(parts) - 1:
         found = [
             _queue([name, queue], tuple(list_segments(storage, f"{path}/{name}/{queue}")))
             for name, queue in queue_directories(storage.entries, path)
             if topic in {None, name}
         ]
-    elif parts[-2] in _QUEUE_TREES:
+    elif tree == len(parts) - 2:
         found = [
             _queue([parts[-1], queue.name], tuple(list_segments(storage, f"{path}/{queue.name}")))
             for queue in storage.entries(path)
             if queue.is_directory
         ]
+    elif _tiered_kind(parts) is not None:
+        found = [_queue(parts[-3:-1], tiered_segments(storage, path))]
     else:
-        below = parts[-2:] if parts[-3:-2] and parts[-3] in _QUEUE_TREES else []
-        found = [_queue(below, tuple(list_segments(storage, path)))]
+        found = [_queue([] if tree is None else parts[-2:], tuple(list_segments(storage, path)))]
     wanted = (queue for queue in found if queue.segments and topic in {None, queue.topic})
     yield from sorted(wanted, key=lambda queue: (queue.topic or "", queue.queue_id or 0))
 

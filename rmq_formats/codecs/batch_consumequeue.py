@@ -27,6 +27,10 @@ BATCH_UNIT_DTYPE: Final = np.dtype([
 assert BATCH_UNIT_DTYPE.itemsize == BATCH_UNIT_BYTES
 
 
+END_UNIT: Final = b"\xff" * 8 + bytes(30) + b"\xff" * 4 + bytes(4)  # SparseConsumeQueue#putEndPositionInfo
+assert len(END_UNIT) == BATCH_UNIT_BYTES
+
+
 def used_count(units: NDArray[np.void]) -> int:
     """Count the units before the first that RocketMQ takes for the end of the queue."""
     ends = (units["physical_offset"] < 0) | (units["size"] <= 0) | (units["base_offset"] < 0)

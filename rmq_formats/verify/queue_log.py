@@ -8,12 +8,12 @@ of the two has its own checksum.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, batch_units, used_count
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, END_UNIT, batch_units, used_count
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
 from rmq_formats.errors import FormatError, StoreError
@@ -28,9 +28,6 @@ from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.queue import QueueName
 
 Longs = NDArray[np.int64]
-
-_END_UNIT: Final = b"\xff" * 8 + bytes(30) + b"\xff" * 4 + bytes(4)  # SparseConsumeQueue#putEndPositionInfo
-assert len(_END_UNIT) == BATCH_UNIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +262,7 @@ class QueueLogCheck:
         data = data.ljust(-(-len(data) // BATCH_UNIT_BYTES) * BATCH_UNIT_BYTES, b"\0")
         units = np.frombuffer(data, dtype=BATCH_UNIT_DTYPE)
         used = used_count(units)
-        if data[used * BATCH_UNIT_BYTES :].rstrip(b"\0") not in (b"", _END_UNIT.rstrip(b"\0")):
+        if data[used * BATCH_UNIT_BYTES :].rstrip(b"\0") not in (b"", END_UNIT.rstrip(b"\0")):
             detail = f"no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it"
             self._add(finding_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
         places = units["physical_offset"][:used].astype(np.int64)

@@ -29,19 +29,13 @@ REFUSED = {  # a path below a store, and words of the line
         "dledger-n0": "DLedger", "dledger-n0/index": "DLedger", "dledger-n0/index/00000000000000000000": "DLedger",
         "dledger-n0/checkpoint": "dledger-n0/data", "dledger-n0/currterm": "dledger-n0/data",
     },
-    "bcq": {
-        "batchconsumequeue": "batch queue", "batchconsumequeue/BatchOrders": "batch queue",
-        "batchconsumequeue/BatchOrders/0": "batch queue",
-        "batchconsumequeue/BatchOrders/0/00000000000000000000": "batch queue",
-    },
     "rocksdb_lmq": {
         "consumequeue": "RocksDB", "consumequeue/000004.log": "RocksDB", "consumequeue/CURRENT": "RocksDB",
         "consumequeue/000010.sst": "RocksDB", "config/rdb/CURRENT": "RocksDB", "config/rdb/000009.sst": "RocksDB",
     },
-    "compaction": {"compaction/compactionCq": "compacted topics"},
     "tiered": {
-        "tiered/1cfb8c9b_GoldenCluster/golden-a/Orders/0/CONSUME_QUEUE": "tiered storage",
-        "tiered/1cfb8c9b_GoldenCluster/golden-a/Orders/0/CONSUME_QUEUE/08f90c1a00000000000000002000": "tiered storage",
+        "tiered/1cfb8c9b_GoldenCluster/golden-a/rmq_sys_INDEX/0/INDEX": "the Index of tiered storage",
+        "tiered/1cfb8c9b_GoldenCluster/golden-a/rmq_sys_INDEX/0/INDEX/cfcd208400000000000000000000": "the Index of",
     },
 }  # fmt: skip
 Variant = Callable[[str], Path]
@@ -84,8 +78,6 @@ def test_files_of_other_layouts_are_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "path", "words"),
     [
-        ("bcq", "batchconsumequeue/BatchOrders/0/00000000000000000000", "batch queues"),
-        ("compaction", "compaction/compactionCq/Profiles/0/00000000000000000000", "batch queues"),
         ("rocksdb_lmq", "consumequeue/000010.sst", "RocksDB"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from rmq_core.cli.store_path import KnownPath, QueueSegments, index_files, queues
+from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, END_UNIT, used_count
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import UNIT_BYTES
@@ -33,6 +34,20 @@ class UnitRow:
     physical_offset: int
     size: int
     tags_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchUnitRow:
+    """One unit of a batch queue, or of a compacted topic's queue; the queue offset is that of its first message."""
+
+    topic: str | None
+    queue_id: int | None
+    queue_offset: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    batch_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +109,22 @@ def _segment_units(
             tell(f"{_queue_name(queue)}: {len(data) % UNIT_BYTES} bytes at the end of a file are no unit")
     if empty:
         tell(f"{_queue_name(queue)}: {empty} places without a unit, and units behind them")
+
+
+def batch_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[BatchUnitRow]:
+    """The units of 46 bytes of all queues under a path, each queue from a queue offset on; see ``units``."""
+    for queue in queues(place, topic):
+        for segment in queue.segments:
+            with opened(place.storage, segment.path) as file:
+                data = read_range(file, 0, file.data_end())
+            data = data.ljust(-(-len(data) // BATCH_UNIT_BYTES) * BATCH_UNIT_BYTES, b"\0")
+            units = np.frombuffer(data, dtype=BATCH_UNIT_DTYPE)
+            used = used_count(units)
+            if data[used * BATCH_UNIT_BYTES :].rstrip(b"\0") not in (b"", END_UNIT.rstrip(b"\0")):
+                tell(f"{segment.path}: no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it")
+            for place_at, size, code, stored, base, count, *_ in units[:used].tolist():
+                if base + count > begin:
+                    yield BatchUnitRow(queue.topic, queue.queue_id, base, place_at, size, code, stored, count)
 
 
 def _queue_name(queue: QueueSegments) -> str:

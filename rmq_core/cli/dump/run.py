@@ -10,7 +10,7 @@ import msgspec
 from rmq_core.cli import output
 from rmq_core.cli.dump import json_lines, text_lines
 from rmq_core.cli.dump import rows as file_rows
-from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, recognise
+from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, may_have_gaps, recognise
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage
@@ -49,6 +49,8 @@ def run(path: str, wanted: DumpOptions) -> int:
     place = recognise(path)
     if wanted.topic is not None and place.kind in {PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG}:
         raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
+    if place.kind is PathKind.TIER:
+        raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
     with output.Lines() as lines:
         faults = Faults(lines)
         heading, pieces = _pieces(place, wanted, faults)
@@ -62,7 +64,8 @@ def run(path: str, wanted: DumpOptions) -> int:
 def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
     """The heading, for people, and the lines of what is at a place, one or many in a piece."""
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
-        batches = _batches(place.storage, log_segments(place), wanted.from_offset, faults)
+        segments = log_segments(place)
+        batches = _batches(place.storage, segments, wanted.from_offset, faults, has_gaps=may_have_gaps(place))
         if wanted.as_json:
             return "", _json_records(batches, wanted)
         lines = _text_records(batches, wanted)
@@ -70,6 +73,9 @@ def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str,
     if place.kind is PathKind.CONSUMEQUEUE:
         units = islice(file_rows.units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
         return text_lines.UNIT_HEADING, _json(units) if wanted.as_json else text_lines.unit_lines(units)
+    if place.kind is PathKind.BATCHCONSUMEQUEUE:
+        batch_units = islice(file_rows.batch_units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
+        return text_lines.BATCH_HEADING, _json(batch_units) if wanted.as_json else text_lines.batch_lines(batch_units)
     if place.kind is PathKind.CONSUMEQUEUE_EXT:
         ext_units = islice(file_rows.ext_units(place, wanted.topic, faults.tell), wanted.limit)
         return text_lines.EXT_HEADING, _json(ext_units) if wanted.as_json else text_lines.ext_lines(ext_units)
@@ -101,11 +107,13 @@ def _text_records(batches: Iterator[FrameBatch], wanted: DumpOptions) -> Iterato
         yield from text_lines.record_lines(batch, topic=wanted.topic, with_body=wanted.with_body)
 
 
-def _batches(storage: Storage, segments: list[Segment], begin: int, faults: Faults) -> Iterator[FrameBatch]:
+def _batches(
+    storage: Storage, segments: list[Segment], begin: int, faults: Faults, *, has_gaps: bool
+) -> Iterator[FrameBatch]:
     """Yield batches of record frames from a physical offset on; faults are reported as they are met."""
     expected: int | None = None
     for segment in segments:
-        if expected is not None and segment.start_offset > max(expected, begin):
+        if not has_gaps and expected is not None and segment.start_offset > max(expected, begin):
             missing = segment.start_offset - expected
             faults.tell(f"no file holds the log at offset {expected} ({missing} bytes)")
         expected = segment.end_offset

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from rmq_core.cli.dump.rows import EntryRow, ExtRow, UnitRow
+from rmq_core.cli.dump.rows import BatchUnitRow, EntryRow, ExtRow, UnitRow
 from rmq_core.cli.output import bytes_text, printable, second_text, time_text
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.layout import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -22,6 +22,9 @@ Row = TypeVar("Row")
 
 RECORD_HEADING: Final = f"{'offset':>13} {'size':>9}  {'stored':24}  topic/queue #queue offset\n"
 UNIT_HEADING: Final = f"{'queue offset':>14} {'physical offset':>17} {'size':>11} {'tags code':>21}\n"
+BATCH_HEADING: Final = (
+    f"{'queue offset':>14} {'messages':>8} {'physical offset':>17} {'size':>11} {'tags code':>21}  stored\n"
+)
 EXT_HEADING: Final = f"{'address':>20} {'tags code':>20}  {'stored':24}  bit map\n"
 ENTRY_HEADING: Final = (
     f"{'entry':>9} {'slot':>8} {'key hash':>11} {'physical offset':>16}  {'stored':20} {'previous':>9}\n"
@@ -87,6 +90,18 @@ def unit_lines(rows: Iterator[UnitRow]) -> Iterator[bytes]:
         rows,
         lambda row: "" if row.topic is None else f"{row.topic}/{row.queue_id}",
         lambda row: f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}",
+    )
+
+
+def batch_lines(rows: Iterator[BatchUnitRow]) -> Iterator[bytes]:
+    """Yield a line for each unit of 46 bytes, under the name of its queue."""
+    return _grouped(
+        rows,
+        lambda row: "" if row.topic is None else f"{row.topic}/{row.queue_id}",
+        lambda row: (
+            f"{row.queue_offset:>14} {row.batch_size:>8} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
+            f"  {time_text(row.store_timestamp)}"
+        ),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from rmq_core.cli.dump.rows import ext_units
+from rmq_core.cli.dump.rows import BatchUnitRow, batch_units, ext_units
 from rmq_core.cli.store_path import KnownPath, QueueSegments, index_files, queues
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
@@ -14,6 +14,7 @@ from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config, rocksdb_config
 from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
 _BLOCK_BYTES = 65536 * UNIT_BYTES
@@ -133,6 +134,71 @@ def _queue_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
     return QueueFileFacts(
         queue.topic, queue.queue_id, len(queue.segments), size_bytes, high - low, low, high,
         first[1] if first else None, last[1] if last else None,
+    )  # fmt: skip
+
+
+def batch_queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
+    """Facts of each queue with units of 46 bytes under a path: a batch queue, or that of a compacted topic."""
+    found: dict[tuple[str | None, int | None], list[BatchUnitRow]] = {}
+    for unit in batch_units(place, None, 0, lambda text: None):  # noqa: ARG005 # faults are verify's to tell
+        found.setdefault((unit.topic, unit.queue_id), []).append(unit)
+    return tuple(_batch_facts(queue, found.get((queue.topic, queue.queue_id), [])) for queue in queues(place))
+
+
+def _batch_facts(queue: QueueSegments, units: list[BatchUnitRow]) -> QueueFileFacts:
+    first, last = (units[0], units[-1]) if units else (None, None)
+    return QueueFileFacts(
+        queue.topic, queue.queue_id, len(queue.segments), sum(segment.size_bytes for segment in queue.segments),
+        len(units), first.queue_offset if first else 0, last.queue_offset + last.batch_size if last else 0,
+        first.physical_offset if first else None, last.physical_offset if last else None,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLogFacts:
+    """The log of one queue in tiered storage, or of a compacted topic.
+
+    Attributes:
+        cluster: of the broker, in tiered storage.
+        broker: likewise.
+        topic: of the queue.
+        queue_id: of the queue.
+        files: of the log.
+        size_bytes: of these.
+        unit_files: of its units.
+        min_place: first place in the log.
+        max_place: one past the last.
+    """
+
+    cluster: str | None
+    broker: str | None
+    topic: str
+    queue_id: int
+    files: int
+    size_bytes: int
+    unit_files: int
+    min_place: int
+    max_place: int
+
+
+def tier_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
+    """Facts of each queue in a tiered storage. Raises StoreSizeError."""
+    return tuple(
+        _log_facts(cluster, broker, log)
+        for (cluster, broker), path in sorted(tiered_brokers(place.storage, place.path).items())
+        for log in tiered_logs(place.storage, path, lambda _: True)
+    )
+
+
+def compacted_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
+    """Facts of each queue of a store's compacted topics. Raises StoreSizeError."""
+    return tuple(_log_facts(None, None, log) for log in compacted_logs(place.storage, place.path, lambda _: True))
+
+
+def _log_facts(cluster: str | None, broker: str | None, log: QueueLog) -> QueueLogFacts:
+    return QueueLogFacts(
+        cluster, broker, log.topic, log.queue_id, len(log.segments), sum(own.size_bytes for own in log.segments),
+        len(log.units), log.segments[0].start_offset, log.segments[-1].end_offset,
     )  # fmt: skip
 
 

@@ -188,7 +188,11 @@ class _SegmentScan:
 
 
 def log_facts(
-    storage: Storage, segments: Sequence[Segment], on_bytes: Callable[[int], None] | None = None
+    storage: Storage,
+    segments: Sequence[Segment],
+    on_bytes: Callable[[int], None] | None = None,
+    *,
+    is_of_queue: bool = False,
 ) -> CommitLogFacts:
     """Read a CommitLog, as many files at once as there are processors.
 
@@ -196,6 +200,7 @@ def log_facts(
         storage: its file system.
         segments: its files, by offset.
         on_bytes: called with the bytes that have been read so far.
+        is_of_queue: the log is that of one queue, whose files need not follow each other, nor be of one size.
     """
     scans = [_SegmentScan(storage, segment) for segment in segments]
     done = 0
@@ -216,7 +221,8 @@ def log_facts(
             raise
         files = tuple(future.result() for future in running)
     topics = _topics([scan.queues() for scan in scans])
-    found = [*segment_findings(segments), *(damage_finding(damage) for scan in scans for damage in scan.damages)]
+    misfits = [] if is_of_queue else segment_findings(segments)
+    found = [*misfits, *(damage_finding(damage) for scan in scans for damage in scan.damages)]
     found.sort(key=lambda finding: finding.physical_offset or 0)
     unlisted = sum(scan.damage_count - len(scan.damages) for scan in scans)
     messages = sum(file.messages for file in files)

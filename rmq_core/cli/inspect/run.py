@@ -11,10 +11,10 @@ from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.inspect import file_summaries
-from rmq_core.cli.inspect.file_summaries import ConfigFacts, ExtFacts, IndexFacts, QueueFileFacts
+from rmq_core.cli.inspect.file_summaries import ConfigFacts, ExtFacts, IndexFacts, QueueFileFacts, QueueLogFacts
 from rmq_core.cli.inspect.log_summary import CommitLogFacts, log_facts
 from rmq_core.cli.output import bytes_text, counted, printable, time_text
-from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, recognise
+from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, recognise
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, StoreError, without_secrets
@@ -35,6 +35,9 @@ class Facts:
         commitlog: None where there is none; so for the next ones.
         consumequeue: by topic and queue id.
         consumequeue_ext: likewise.
+        batchconsumequeue: likewise; of a path below ``compactionCq``, the queues of compacted topics.
+        compacted: of a store, the logs of compacted topics.
+        tier: of tiered storage, the logs of its queues.
         index: oldest file first.
         checkpoint: the file's numbers.
         config: a parsed config file.
@@ -49,6 +52,9 @@ class Facts:
     commitlog: CommitLogFacts | None = None
     consumequeue: tuple[QueueFileFacts, ...] | None = None
     consumequeue_ext: tuple[ExtFacts, ...] | None = None
+    batchconsumequeue: tuple[QueueFileFacts, ...] | None = None
+    compacted: tuple[QueueLogFacts, ...] | None = None
+    tier: tuple[QueueLogFacts, ...] | None = None
     index: tuple[IndexFacts, ...] | None = None
     checkpoint: Checkpoint | None = None
     config: Any = None
@@ -99,6 +105,8 @@ def gather(place: KnownPath) -> Facts:
                 facts.rocksdb_config = file_summaries.config_facts(place)
             except (FormatError, StoreError) as error:
                 facts.errors += (str(error),)
+        if Variant.COMPACTION in found:
+            facts.compacted = file_summaries.compacted_facts(place)
     for part in parts:
         try:
             _gather_part(facts, part)
@@ -110,7 +118,7 @@ def gather(place: KnownPath) -> Facts:
 
 
 def _is_part(place: KnownPath, kind: PathKind) -> bool:
-    return kind not in {PathKind.STORE, PathKind.CONFIG} and place.storage.exists(f"{place.path}/{kind}")
+    return kind not in {PathKind.STORE, PathKind.CONFIG, PathKind.TIER} and place.storage.exists(f"{place.path}/{kind}")
 
 
 def _gather_part(facts: Facts, part: KnownPath) -> None:
@@ -118,11 +126,15 @@ def _gather_part(facts: Facts, part: KnownPath) -> None:
         segments = log_segments(part)
         total = sum(segment.size_bytes for segment in segments)
         with output.progress("Reading the CommitLog", total) as advance:
-            facts.commitlog = log_facts(part.storage, segments, advance)
+            facts.commitlog = log_facts(part.storage, segments, advance, is_of_queue=is_queue_log(part))
     elif part.kind is PathKind.CONSUMEQUEUE:
         facts.consumequeue = file_summaries.queue_facts(part)
     elif part.kind is PathKind.CONSUMEQUEUE_EXT:
         facts.consumequeue_ext = file_summaries.ext_facts(part)
+    elif part.kind is PathKind.BATCHCONSUMEQUEUE:
+        facts.batchconsumequeue = file_summaries.batch_queue_facts(part)
+    elif part.kind is PathKind.TIER:
+        facts.tier = file_summaries.tier_facts(part)
     elif part.kind is PathKind.INDEX:
         facts.index = file_summaries.index_facts(part)
     elif part.kind is PathKind.CHECKPOINT:
@@ -142,6 +154,13 @@ def show(facts: Facts, console: Console) -> None:
         rows += _queue_rows("ConsumeQueue", facts.consumequeue)
     if facts.consumequeue_ext is not None:
         rows += _queue_rows("ConsumeQueueExt", facts.consumequeue_ext)
+    if facts.batchconsumequeue is not None:
+        rows += _queue_rows("batch queues", facts.batchconsumequeue)
+    for name, logs in (("compacted", facts.compacted), ("tier", facts.tier)):
+        if logs is not None:
+            size = bytes_text(sum(log.size_bytes for log in logs))
+            files = counted(sum(log.files for log in logs), "file")
+            rows.append((name, f"{counted(len(logs), 'queue')}, their logs {files} of {size}"))
     if facts.index is not None:
         entries = sum(file.entries for file in facts.index)
         size = bytes_text(sum(file.size_bytes for file in facts.index))
@@ -165,9 +184,12 @@ def show(facts: Facts, console: Console) -> None:
 
 
 def _kind_text(facts: Facts) -> str:
-    return {PathKind.STORE: "a store", PathKind.CHECKPOINT: "a checkpoint", PathKind.CONFIG: "a config file"}.get(
-        facts.kind, facts.kind
-    )
+    return {
+        PathKind.STORE: "a store",
+        PathKind.TIER: "tiered storage",
+        PathKind.CHECKPOINT: "a checkpoint",
+        PathKind.CONFIG: "a config file",
+    }.get(facts.kind, facts.kind)
 
 
 def _config_text(config: ConfigFacts) -> str:
@@ -222,6 +244,10 @@ def _tables(facts: Facts) -> list[RenderableType]:
             tables.append(_topic_table(facts.commitlog, facts.consumequeue))
     elif facts.consumequeue:
         tables.append(_queue_table(facts.consumequeue))
+    if facts.batchconsumequeue and facts.commitlog is None:
+        tables.append(_queue_table(facts.batchconsumequeue))
+    if facts.tier or facts.compacted:
+        tables.append(_queue_log_table(facts.tier or facts.compacted or ()))
     if facts.index:
         tables.append(_index_table(facts.index))
     return tables
@@ -267,6 +293,18 @@ def _queue_table(queues: Sequence[QueueFileFacts]) -> RenderableType:
         table.add_row(
             printable(queue.topic or "-"), "-" if queue.queue_id is None else str(queue.queue_id), str(queue.files),
             str(queue.min_offset), str(queue.max_offset), str(queue.units), bytes_text(queue.size_bytes),
+        )  # fmt: skip
+    return table
+
+
+def _queue_log_table(logs: Sequence[QueueLogFacts]) -> RenderableType:
+    """Logs of single queues, of tiered storage with their brokers."""
+    table = output.table("log of", ">queue", ">files", ">size", ">from", ">to", ">unit files")
+    for log in logs:
+        name = log.topic if log.broker is None else f"{log.broker}: {log.topic}"
+        table.add_row(
+            printable(name), str(log.queue_id), str(log.files), bytes_text(log.size_bytes), str(log.min_place),
+            str(log.max_place), str(log.unit_files),
         )  # fmt: skip
     return table
 
