@@ -15,6 +15,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.storage.segments import open_storage, split_query
+from rmq_formats.store import Store
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
 from rmq_formats.verify.phases.plan import VerifyOptions
@@ -141,3 +142,14 @@ def test_export_lands_each_message_once(
     assert sorted(row.physical_offset for row in rows) == expected
     again, _ = export_delta.main(given, spark)
     assert again["messages"] == 0
+
+
+@pytest.mark.parametrize("log", ["tiered", "joined"])
+def test_tiered_storage_is_read_and_verified(golden_on_s3: OnS3, golden: Golden, log: str) -> None:
+    local = golden("tiered") / "store"
+    uri = golden_on_s3("tiered")
+    expected = list(Store(local, tier=local / "tiered", log=log))
+    assert list(Store(uri, tier=f"{uri}/tiered", log=log)) == expected
+    assert list(Store(local, tier=f"{uri}/tiered", log=log)) == expected  # a hot store here, its tier there
+    report = verify_store(str(local), VerifyOptions(tier=f"{uri}/tiered"), ProcessRunner(1))
+    assert report.is_clean, report.counts
