@@ -298,15 +298,18 @@ def _start_offset(name: str) -> int | None:
 
 
 def is_queue_log(place: KnownPath) -> bool:
-    """Whether a log is that of one queue, whose files have sizes of their own: of tiered storage, or compacted."""
-    return place.kind is PathKind.COMMITLOG and (
-        may_have_gaps(place) or _tiered_kind(_parts(place.storage, place.path)) is PathKind.COMMITLOG
-    )
+    """Whether a log is that of one queue: of tiered storage, or of a compacted topic."""
+    return may_have_gaps(place) or _tiered_kind(_directory_parts(place)) is PathKind.COMMITLOG
 
 
 def may_have_gaps(place: KnownPath) -> bool:
     """Whether files may be missing between those of a log: compaction leaves such."""
-    return place.kind is PathKind.COMMITLOG and _parts(place.storage, place.path)[-3:-2] == [_COMPACTION_LOG]
+    return place.kind is PathKind.COMMITLOG and _directory_parts(place)[-3:-2] == [_COMPACTION_LOG]
+
+
+def _directory_parts(place: KnownPath) -> list[str]:
+    parts = _parts(place.storage, place.path)
+    return parts if place.is_directory else parts[:-1]
 
 
 def _head_bytes(storage: Storage, path: str) -> int:

@@ -27,7 +27,7 @@ from rmq_formats.read.queues import first_offset_since
 from rmq_formats.read.ranges import time_range
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.stores import told_names
-from rmq_formats.scan.segment import FrameBatch
+from rmq_formats.scan.segment import FrameBatch, without_record_sums
 from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -43,12 +43,16 @@ class QueueLogPart:
     """A split of a queue's log, and the queue offsets that are wanted of it.
 
     Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
         split: of a file of the log.
         begin: file position of its first record; None searches that.
         first_offset: smallest queue offset.
         end_offset: one past the largest.
     """
 
+    topic: str
+    queue_id: int
     split: Split
     begin: int | None
     first_offset: int
@@ -161,7 +165,7 @@ def _parts_of(storage: Storage, log: QueueLog, query: Query, end_offset: int) ->
             own = split_of(segment, 0, start - segment.start_offset, limit - segment.start_offset, data_end)
             if own.start < data_end or not own.start:
                 begins = own.start if known and start == begin else None
-                yield QueueLogPart(own, begins, bounds.first_offset, bounds.end_offset)
+                yield QueueLogPart(log.topic, log.queue_id, own, begins, bounds.first_offset, bounds.end_offset)
 
 
 def _wanted_range(storage: Storage, log: QueueLog, query: Query, bounds: QueueBounds) -> tuple[int, int, bool]:
@@ -258,7 +262,8 @@ class _QueueRows:
 def part_frames(storage: Storage, part: QueueLogPart, options: ReadOptions) -> Iterator[FrameBatch]:
     """Scan the frames of a part."""
     with opened(storage, part.split.path) as file:
-        yield from split_frames(file, part.split, begin=part.begin, verify_crc=options.checks_crc)
+        batches = split_frames(file, part.split, begin=part.begin, verify_crc=options.checks_crc)
+        yield from without_record_sums(batches)
 
 
 def part_selector(part: QueueLogPart, query: Query) -> RowSelector:
@@ -277,7 +282,7 @@ def queue_log_messages(task: QueueLogsTask, query: Query, mode: Mode) -> Iterato
     for part in task.parts:
         selector = _QueueRows(part, query)
         with opened(storage, part.split.path) as file:
-            for batch in split_frames(file, part.split, begin=part.begin):
+            for batch in without_record_sums(split_frames(file, part.split, begin=part.begin)):
                 if mode is Mode.FAILFAST:
                     fail_at_damage(batch, part.split.path)
                 rows = FrameRows(batch.data, batch.frames).take(batch.frames[:, scan.CODE] == scan.SOUND)

@@ -80,10 +80,20 @@ def _batches(
 def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     storage, _ = open_storage(task.root)
     for part in task.parts:
-        yield from record_batches(
+        for batch in record_batches(
             part_frames(storage, part, options), schema, mode=options.mode, decompress=options.decompress,
             selector=part_selector(part, options.query), path=part.split.path,
-        )  # fmt: skip
+        ):  # fmt: skip
+            yield _with_queue(batch, {"topic": part.topic, "queue_id": part.queue_id})
+
+
+def _with_queue(batch: pa.RecordBatch, queue: dict[str, str | int]) -> pa.RecordBatch:
+    """Name the queue in rows of damaged stretches, whose places are those of its log alone."""
+    for number, field in enumerate(batch.schema):
+        if field.name in queue and batch.column(number).null_count == batch.num_rows:
+            named = pa.repeat(pa.scalar(queue[field.name], field.type), batch.num_rows)
+            batch = batch.set_column(number, field, named)
+    return batch
 
 
 def _scan(storage: Storage, task: ScanTask, options: ReadOptions) -> Iterator[FrameBatch]:

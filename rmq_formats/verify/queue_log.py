@@ -20,7 +20,7 @@ from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.segment import scan_segment
+from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.verify import finding_kinds
@@ -40,7 +40,7 @@ class LogRecords:
         queue_offsets: as the records have them.
         tags_codes: of their TAGS.
         timestamps_ms: when they were stored.
-        lost: int64[m, 2], begin and end of stretches that cannot be read, or that no file holds.
+        lost: int64[m, 2], begin and end of stretches that cannot be read, or that no file holds, ascending.
     """
 
     places: Longs
@@ -52,9 +52,10 @@ class LogRecords:
 
     def is_lost(self, places: Longs) -> NDArray[np.bool_]:
         """Return which places are in a stretch that cannot be read."""
-        found = np.zeros(len(places), dtype=bool)
-        for begin, end in self.lost.tolist():
-            found |= (places >= begin) & (places < end)
+        if not len(self.lost):
+            return np.zeros(len(places), dtype=bool)
+        at = np.searchsorted(self.lost[:, 0], places, side="right") - 1
+        found: NDArray[np.bool_] = (at >= 0) & (places < self.lost[np.maximum(at, 0), 1])
         return found
 
 
@@ -111,7 +112,7 @@ class QueueLogCheck:
             queue_offsets=units[:, kernel.UNIT_QUEUE_OFFSET].copy(),
             tags_codes=units[:, kernel.UNIT_TAGS_CODE].copy(),
             timestamps_ms=units[:, kernel.UNIT_STORE_TIMESTAMP].copy(),
-            lost=np.array(lost, dtype=np.int64).reshape(-1, 2),
+            lost=np.array(sorted(lost), dtype=np.int64).reshape(-1, 2),
         )
 
     def _scan(self, segment: Segment, dispatcher: Dispatcher) -> Iterator[tuple[int, int]]:
@@ -120,7 +121,8 @@ class QueueLogCheck:
         try:
             with opened(self.storage, segment.path) as file:
                 data_end = file.data_end() if self.log.is_padded else segment.size_bytes
-                for batch in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=data_end):
+                batches = scan_segment(file, segment.start_offset, segment.size_bytes, data_end=data_end)
+                for batch in without_record_sums(batches):
                     for damage in batch.all_damages():
                         begin, size = damage.physical_offset, damage.size
                         self._add(kind, damage.code.text, segment.path, physical_offset=begin, size=size)

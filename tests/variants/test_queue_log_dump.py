@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_formats import Store
+from rmq_formats.codecs.tiered import cluster_directory, segment_name
 from tests.cli.conftest import Rmq
 from tests.variants.conftest import Untouched, refusal
 from tests.variants.test_queue_logs import BROKER, LOG_BYTES, tier_file
@@ -132,3 +133,35 @@ def test_inspect_names_the_logs_of_compacted_topics(rmq: Rmq, golden: Variant) -
     assert log["size_bytes"] < LOG_BYTES
     queue = inspected(rmq, store / "compaction/compactionCq/Settings/0")["batchconsumequeue"][0]
     assert (queue["min_offset"], queue["max_offset"], queue["units"]) == (138, 220, log["messages"])
+
+
+def test_records_with_sums_of_their_own_are_sound_in_a_tier(rmq: Rmq, golden: Variant, tmp_path: Path) -> None:
+    """Such a sum is over the physical offset, too, which is another one in the tier; the tier keeps the old sum."""
+    store = golden("exotic_crc") / "store"
+    messages = [message for message in Store(store).messages() if message.topic == "Exotic" and message.queue_id == 0]
+    log = b"".join(path.read_bytes() for path in sorted((store / "commitlog").iterdir()))
+    data = b""
+    for message in messages:
+        record = bytearray(log[message.physical_offset :][: message.size])
+        record[28:36] = len(data).to_bytes(8, "big")
+        data += record
+    queue = tmp_path / "tier" / cluster_directory("c") / "b" / "Exotic" / "0"
+    (queue / "COMMIT_LOG").mkdir(parents=True)
+    (queue / "COMMIT_LOG" / segment_name(0)).write_bytes(data)
+    found = [row for batch in Store(store, tier=tmp_path / "tier", log="tiered") for row in batch.to_pylist()]
+    assert [row["queue_offset"] for row in found] == [message.queue_offset for message in messages]
+    assert not any(row["record_error"] for row in found)
+    assert len(list(Store(store, tier=tmp_path / "tier", log="tiered").messages(strict=True))) == len(messages) > 10
+    assert len(dumped(rmq, queue / "COMMIT_LOG")) == len(dumped(rmq, queue / "COMMIT_LOG" / segment_name(0))) > 10
+    assert inspected(rmq, queue / "COMMIT_LOG")["commitlog"]["finding_count"] == 0
+    report = json.loads(rmq("verify", store, "--tier", tmp_path / "tier", "--json", "--workers", 1).stdout)
+    assert {code for code in report["finding_counts"] if code.startswith("queue_log")} == {"queue_log.unit.missing"}
+
+
+def test_a_gap_in_a_tier_is_told(rmq: Rmq, variant: Variant) -> None:
+    store = variant("tiered")
+    path = tier_file(store, "Orders/0", 1)
+    path.rename(path.with_name(segment_name(70_000)))
+    result = rmq("dump", path.parent)
+    assert result.exit_code == 1
+    assert "no file holds the log at offset 65403" in result.stderr

@@ -201,6 +201,9 @@ def test_damage_of_the_tier_is_told(variant: Variant, golden: Variant) -> None:
     failed = [row for row in rows(opened) if row["record_error"]]
     assert [row["record_error"] for row in failed] == ["body CRC does not match", "record size out of bounds"]
     assert failed[0]["physical_offset"] == size
+    assert {(row["topic"], row["queue_id"]) for row in failed} == {("Batched", 1)}
+    few = opened.arrow(["queue_id", "record_error"])
+    assert [row["queue_id"] for batch in few for row in batch.to_pylist() if row["record_error"]] == [1, 1]
     count = len(stored(golden, "tiered"))
     assert len(rows(opened, mode=Mode.DROPMALFORMED)) < count
     with pytest.raises(FormatError, match="Batched/1/COMMIT_LOG"):

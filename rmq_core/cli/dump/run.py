@@ -10,12 +10,12 @@ import msgspec
 from rmq_core.cli import output
 from rmq_core.cli.dump import json_lines, text_lines
 from rmq_core.cli.dump import rows as file_rows
-from rmq_core.cli.store_path import KnownPath, PathKind, log_segments, may_have_gaps, recognise
+from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, may_have_gaps, recognise
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage
 from rmq_formats.errors import OptionError
-from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage, opened
 
 
@@ -65,7 +65,10 @@ def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str,
     """The heading, for people, and the lines of what is at a place, one or many in a piece."""
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
         segments = log_segments(place)
-        batches = _batches(place.storage, segments, wanted.from_offset, faults, has_gaps=may_have_gaps(place))
+        batches = _batches(
+            place.storage, segments, wanted.from_offset, faults, has_gaps=may_have_gaps(place),
+            has_sums=not is_queue_log(place),
+        )  # fmt: skip
         if wanted.as_json:
             return "", _json_records(batches, wanted)
         lines = _text_records(batches, wanted)
@@ -108,12 +111,21 @@ def _text_records(batches: Iterator[FrameBatch], wanted: DumpOptions) -> Iterato
 
 
 def _batches(
-    storage: Storage, segments: list[Segment], begin: int, faults: Faults, *, has_gaps: bool
+    storage: Storage, segments: list[Segment], begin: int, faults: Faults, *, has_gaps: bool, has_sums: bool
 ) -> Iterator[FrameBatch]:
-    """Yield batches of record frames from a physical offset on; faults are reported as they are met."""
+    """Yield batches of record frames from a physical offset on; faults are reported as they are met.
+
+    Args:
+        storage: where the files are.
+        segments: of the log.
+        begin: physical offset of the first record.
+        faults: told of what is wrong.
+        has_gaps: files may be missing.
+        has_sums: the records' own sums hold, which they do not in the log of a single queue.
+    """
     expected: int | None = None
     for segment in segments:
-        if not has_gaps and expected is not None and segment.start_offset > max(expected, begin):
+        if expected is not None and not has_gaps and segment.start_offset > max(expected, begin):
             missing = segment.start_offset - expected
             faults.tell(f"no file holds the log at offset {expected} ({missing} bytes)")
         expected = segment.end_offset
@@ -121,10 +133,11 @@ def _batches(
             continue
         with opened(storage, segment.path) as file:
             start = max(0, begin - segment.head_bytes - segment.start_offset)
-            for batch in scan_segment(
+            found = scan_segment(
                 file, segment.start_offset, segment.size_bytes, start=start, data_end=file.data_end(),
                 head_bytes=segment.head_bytes,
-            ):  # fmt: skip
+            )  # fmt: skip
+            for batch in found if has_sums else without_record_sums(found):
                 for damage in batch.all_damages():
                     faults.tell(_damage_text(damage))
                 yield batch

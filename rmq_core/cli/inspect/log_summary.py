@@ -15,7 +15,7 @@ from rmq_formats.kernels.dispatch import UNIT_QUEUE, UNIT_QUEUE_OFFSET, UNIT_SIZ
 from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
 from rmq_formats.rebuild.job import segment_findings
 from rmq_formats.scan.dispatch import Dispatcher
-from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage, opened
 from rmq_formats.verify.finding_kinds import damage_finding
 from rmq_formats.verify.findings import Finding
@@ -138,8 +138,9 @@ class _QueueSums:
 class _SegmentScan:
     """One pass over one CommitLog file."""
 
-    def __init__(self, storage: Storage, segment: Segment) -> None:
+    def __init__(self, storage: Storage, segment: Segment, *, is_of_queue: bool) -> None:
         self._storage = storage
+        self._is_of_queue = is_of_queue
         self._segment = segment
         self._dispatcher = Dispatcher(())
         self._queues = _QueueSums()
@@ -155,9 +156,10 @@ class _SegmentScan:
         with opened(self._storage, segment.path) as file:
             used_bytes = file.data_end()
             position = segment.start_offset
-            for batch in scan_segment(
+            batches = scan_segment(
                 file, segment.start_offset, segment.size_bytes, data_end=used_bytes, head_bytes=segment.head_bytes
-            ):
+            )
+            for batch in without_record_sums(batches) if self._is_of_queue else batches:
                 self._add(batch)
                 on_bytes(batch.next_physical_offset - position)
                 position = batch.next_physical_offset
@@ -202,7 +204,7 @@ def log_facts(
         on_bytes: called with the bytes that have been read so far.
         is_of_queue: the log is that of one queue, whose files need not follow each other, nor be of one size.
     """
-    scans = [_SegmentScan(storage, segment) for segment in segments]
+    scans = [_SegmentScan(storage, segment, is_of_queue=is_of_queue) for segment in segments]
     done = 0
 
     def count(more: int) -> None:
