@@ -347,3 +347,15 @@ class RecallMessage(Fields, frozen=True, kw_only=True):
     topic: str
     recall_handle: str
     producer_group: str | None = None
+
+
+class AccessFields(Fields, frozen=True, kw_only=True):
+    """Fields of the requests about users and policies (3001 to 3010), each of which has some of them."""
+
+    username: str | None = None
+    filter: str | None = None
+    subject: str | None = None
+    resource: str | None = None
+    policy_type: str | None = None
+    subject_filter: str | None = None
+    resource_filter: str | None = None

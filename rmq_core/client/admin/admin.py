@@ -17,6 +17,7 @@ from rmq_core.client.access import Access
 from rmq_core.client.admin.broker_queries import BrokerInquiries
 from rmq_core.client.admin.message_query import query_messages
 from rmq_core.client.admin.order_config import keep_in_order
+from rmq_core.client.admin.users import UserRequests
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.errors import BrokerError, NoRouteError
 from rmq_core.client.message import ReceivedMessage
@@ -77,6 +78,7 @@ class Admin(Service):
         access: its credentials and TLS, for other clients of the same cluster.
         brokers: requests to a single broker.
         offsets: queries and commits of queue offsets.
+        users: users and policies of a single broker.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Admin(Service):
         self._puller = Puller(self._cluster, _GROUP, ConsumerOptions(), sends_subscription=True)
         self.brokers = BrokerInquiries(self._cluster)
         self.offsets = QueueOffsets(self._cluster)
+        self.users = UserRequests(self._cluster)
 
     async def start(self) -> None:
         """Start keeping routes up to date."""

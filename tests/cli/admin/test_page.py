@@ -20,6 +20,9 @@ MQADMIN = {
     "queryMsgByOffset": "tbiof", "printMsg": "tcsbed", "sendMessage": "tpkcbim", "consumeMessage": "tbiogsec",
     "resetOffsetByTime": "gtsfbqoc", "skipAccumulatedMessage": "gtfc", "cloneGroupOffset": "sdto", "statsAll": "at",
     "brokerConsumeStats": "btlo", "exportMetadata": "cbftgs",
+    "createUser": "bcupt", "updateUser": "bcupts", "deleteUser": "bcu", "getUser": "bcu", "listUser": "bcf",
+    "copyUser": "ftu", "createAcl": "bcsradi", "updateAcl": "bcsradi", "deleteAcl": "bcsr", "getAcl": "bcs",
+    "listAcl": "bcsr", "copyAcl": "fts",
 }  # fmt: skip
 LEFT_OUT = {"queryMsgById": ["-u"], "printMsg": ["-l"]}
 
