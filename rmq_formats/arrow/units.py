@@ -18,7 +18,7 @@ def unit_batch(
         topic: the queue's.
         queue_id: its number.
         queue_offsets: int64[n], of the units.
-        units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, n of them.
+        units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or a unit in RocksDB, n of them.
         schema: of the wanted columns, a part of ``rmq_formats.arrow.schema.CONSUMEQUEUE``.
     """
     count = len(units)

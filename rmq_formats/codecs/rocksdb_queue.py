@@ -56,6 +56,11 @@ def _topic_bytes(topic: str) -> bytes:
     return _INT.pack(len(data)) + _SEPARATOR + data + _SEPARATOR
 
 
+def topic_prefix(topic: str) -> bytes:
+    """What the keys of all units of a topic begin with, and no others."""
+    return _topic_bytes(topic)
+
+
 def queue_prefix(topic: str, queue_id: int) -> bytes:
     """What the keys of a queue's units begin with; the queue offset follows."""
     return _topic_bytes(topic) + _INT.pack(queue_id) + _SEPARATOR

@@ -1,7 +1,7 @@
 """Reads ConsumeQueue units and IndexFile entries as they are stored, split into tasks, for their data sources."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +10,13 @@ from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
 from rmq_formats.arrow.units import index_batch, unit_batch
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.codecs.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import message_units, read_units
+from rmq_formats.read.rocksdb_queues import opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
@@ -33,6 +35,25 @@ class UnitRange:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRange:
+    """Range ``[low, high)`` of queue offsets of a queue in RocksDB.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        path: of the database.
+        low: the first queue offset.
+        high: one past the last.
+    """
+
+    topic: str
+    queue_id: int
+    path: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
 class EntryRange:
     """Range ``[low, high)`` of entries in one IndexFile."""
 
@@ -43,12 +64,14 @@ class EntryRange:
 
 def plan_units(
     storage: Storage, root: str, query: Query, split_bytes: int, min_tasks: int
-) -> list[tuple[UnitRange, ...]]:
+) -> list[tuple[UnitRange | StoredRange, ...]]:
     """Plan tasks that read the units of a query's queues, each some ranges.
 
     Raises:
         StoreNotFoundError: no such store.
         StoreLayoutError: queues that are wanted are of another layout.
+        StoreError: queues in RocksDB, without its library, or a broker has it open.
+        FormatError: a damaged RocksDB.
     """
     check_store(storage, root)
     found = store_variants.recognise(storage, root)
@@ -56,15 +79,27 @@ def plan_units(
     store_variants.refuse(store_variants.no_queue_read(found, wanted))
     directory = paths.consumequeue_dir(root)
     topics = [topic for topic in queue_topics(storage, directory) if query.wants_topic(topic)]
-    ranges = [
+    database = store_variants.only_queue_database(root, found)
+    if database is not None:
+        return _group(list(_stored_ranges(storage, database, query)), split_bytes // UNIT_VALUE_BYTES, min_tasks)
+    ranges: list[UnitRange | StoredRange] = [
         unit_range
         for topic in topics
         for queue in topic_queues(storage, directory, topic)
         for unit_range in _unit_ranges(storage, queue, query)
     ]
-    total = sum(unit_range.high - unit_range.low for unit_range in ranges)
-    step = max(1, min(split_bytes // UNIT_BYTES, -(-total // min_tasks)))
-    return _group(ranges, step)
+    return _group(ranges, split_bytes // UNIT_BYTES, min_tasks)
+
+
+def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[StoredRange]:
+    with opened_queues(storage, path) as database:
+        for topic, queue_id in database.queues():
+            bounds = query.queue_bounds(topic, queue_id)
+            first, last = database.first_offset(topic, queue_id), database.last_offset(topic, queue_id)
+            if first is not None and last is not None:
+                low, high = max(first, bounds.first_offset), min(last + 1, bounds.end_offset)
+                if low < high:
+                    yield StoredRange(topic, queue_id, path, low, high)
 
 
 def _unit_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[UnitRange]:
@@ -78,16 +113,20 @@ def _unit_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[
             yield UnitRange(queue.topic, queue.queue_id, segment, low, high)
 
 
-def _group(ranges: list[UnitRange], step: int) -> list[tuple[UnitRange, ...]]:
-    """Group ranges into tasks of about ``step`` units: large ranges are cut, small ones combined."""
-    tasks: list[tuple[UnitRange, ...]] = []
-    task: list[UnitRange] = []
+def _group(
+    ranges: list[UnitRange | StoredRange], most: int, min_tasks: int
+) -> list[tuple[UnitRange | StoredRange, ...]]:
+    """Group ranges into tasks of about so many units: large ranges are cut, small ones combined."""
+    total = sum(unit_range.high - unit_range.low for unit_range in ranges)
+    step = max(1, min(most, -(-total // min_tasks)))
+    tasks: list[tuple[UnitRange | StoredRange, ...]] = []
+    task: list[UnitRange | StoredRange] = []
     free = step
     for whole in ranges:
         low = whole.low
         while low < whole.high:
             high = min(whole.high, low + free)
-            task.append(UnitRange(whole.topic, whole.queue_id, whole.segment, low, high))
+            task.append(replace(whole, low=low, high=high))
             free -= high - low
             low = high
             if not free:
@@ -97,7 +136,7 @@ def _group(ranges: list[UnitRange], step: int) -> list[tuple[UnitRange, ...]]:
 
 
 def read_unit_ranges(
-    root: str, ranges: tuple[UnitRange, ...], columns: tuple[str, ...], mode: Mode
+    root: str, ranges: tuple[UnitRange | StoredRange, ...], columns: tuple[str, ...], mode: Mode
 ) -> Iterator[pa.RecordBatch]:
     """Read units as they are stored, without pre-blanks and places that nothing was written to.
 
@@ -108,7 +147,10 @@ def read_unit_ranges(
     """
     storage, _ = open_storage(root)
     schema = schema_of(columns, CONSUMEQUEUE)
+    yield from _stored_batches(storage, [own for own in ranges if isinstance(own, StoredRange)], schema)
     for own in ranges:
+        if isinstance(own, StoredRange):
+            continue
         base = own.segment.start_offset // UNIT_BYTES
         with opened(storage, own.segment.path) as file:
             for first, units in read_units(file, base, own.low, own.high):
@@ -123,6 +165,16 @@ def read_unit_ranges(
                 if keep.any():
                     offsets = first + np.flatnonzero(keep).astype(np.int64)
                     yield unit_batch(own.topic, own.queue_id, offsets, units[keep], schema)
+
+
+def _stored_batches(storage: Storage, ranges: Sequence[StoredRange], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read units out of RocksDB; there is none that is not written."""
+    if not ranges:
+        return
+    with opened_queues(storage, ranges[0].path) as database:
+        for own in ranges:
+            for offsets, units in database.units(own.topic, own.queue_id, own.low, own.high):
+                yield unit_batch(own.topic, own.queue_id, offsets, units, schema)
 
 
 def plan_entries(storage: Storage, root: str, split_bytes: int, min_tasks: int) -> list[EntryRange]:

@@ -7,10 +7,12 @@ times of two messages where the group is behind.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from rmq_formats.arrow.schema import CONSUMER_OFFSETS, schema_of
@@ -23,6 +25,7 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import first_offset_since, last_unit
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.read.undispatched import Undispatched
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -139,8 +142,13 @@ def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
     storage, root = open_storage(path)
     log = commitlog_segments(storage, root)
     topics = {row.topic for row in task.rows}
-    look = _Look(storage, root, log, Undispatched.read(storage, root, topics) if task.is_dirty else None)
+    undispatched = Undispatched.read(storage, root, topics) if task.is_dirty else None
+    place = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    with nullcontext() if place is None else opened_queues(storage, place) as database:
+        return _lag_of(_Look(storage, root, log, undispatched, database), task)
 
+
+def _lag_of(look: "_Look", task: LagTask) -> pa.RecordBatch:
     def found() -> Iterator[tuple[GroupQueue, Ends]]:
         for (topic, queue_id), rows in groupby(task.rows, key=lambda row: row.queue):
             queue = _Queue(look, topic, queue_id)
@@ -193,12 +201,21 @@ def _known(time_ms: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Where a task looks queues up; ``undispatched`` is None where their files lack nothing."""
+    """Where a task looks queues up.
+
+    Attributes:
+        storage: where the store is.
+        root: its root.
+        log: files of the CommitLog.
+        undispatched: None where the queues lack nothing.
+        database: that has the queues; None where files have them.
+    """
 
     storage: Storage
     root: str
     log: Sequence[Segment]
     undispatched: Undispatched | None
+    database: QueueDatabase | None = None
 
     def files(self, topic: str, queue_id: int) -> QueueFiles | None:
         """List the files of a queue; None if it has none."""
@@ -221,10 +238,13 @@ class _Queue:
         self._name = topic, queue_id
         self._undispatched = look.undispatched
         self._search: QueueSearch | None = None
+        self._database: QueueDatabase | None = None
         self._units_end = self.first = 0
         self._newest_ms: int | None = None
         files = look.files(topic, queue_id)
-        if files is not None:
+        if look.database is not None:
+            self._read_database(look, look.database)
+        elif files is not None:
             last = last_unit(look.storage, files)
             self._units_end = files.first_offset if last is None else last[0]
             if look.undispatched is not None:
@@ -237,6 +257,19 @@ class _Queue:
         if look.undispatched is not None:
             self.end = max(self.end, look.undispatched.ends.get(self._name, 0))
 
+    def _read_database(self, look: "_Look", database: QueueDatabase) -> None:
+        """Look the ends up in RocksDB: units of deleted records may be there still, and units behind a cut log."""
+        first, log_begin = None, look.log[0].start_offset
+        for offsets, units in database.units(*self._name):
+            stored = units["physical_offset"].astype(np.int64) < look.log[-1].end_offset
+            there = stored & (units["physical_offset"].astype(np.int64) >= log_begin)
+            if first is None and there.any():
+                first = int(offsets[there][0])
+            if stored.any():
+                self._units_end = int(offsets[stored][-1]) + 1
+        self.first = self._units_end if first is None else first
+        self._database = database
+
     def ends_for(self, queue_offset: int) -> Ends:
         """Return the ends, and the store times for a group whose next message is at a queue offset."""
         if queue_offset >= self.end:
@@ -248,6 +281,9 @@ class _Queue:
 
     def _store_ms(self, queue_offset: int) -> int | None:
         """Return when a message was stored; None if it is deleted, or no record stands where its unit leads to."""
+        if self._database is not None and queue_offset < self._units_end:
+            for _, units in self._database.units(*self._name, queue_offset, queue_offset + 1):
+                return int(units["store_timestamp"][0])
         if self._search is not None and queue_offset < self._units_end:
             try:
                 return self._search.store_timestamp_ms(queue_offset)

@@ -18,6 +18,7 @@ from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, LogKind, Logs, Qu
 from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import average_record_bytes, last_unit
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
+from rmq_formats.read.rocksdb_places import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, commitlog_segments
@@ -280,7 +281,7 @@ class _Planner:
         if not files:
             raise StoreNotFoundError(f"{paths.index_dir(self.root)}: no index files")
         if self.query.named_topics is None:
-            store_variants.refuse(store_variants.no_queue_read(self._variants(), frozenset()))
+            store_variants.refuse(store_variants.no_queue_files(self.root, self._variants()))
         places = key_places(self.storage, files, self._wanted_topics(), self._key())
         return self._result(AccessPath.INDEX, "asked for", self._places(places))
 
@@ -293,6 +294,9 @@ class _Planner:
             return "no topic is named"
         if not self.storage.is_local:
             return "the store is not local; ask for it if the topic is a small part of the log"
+        database = store_variants.only_queue_database(self.root, self._variants())
+        if database is not None:
+            return self._stored_places_if_fit(database, topics)
         reason = dirty_queues_reason(self.storage, self.root, topics)
         if reason is not None:
             return reason
@@ -308,6 +312,19 @@ class _Planner:
         tasks = self._queue_tasks(queues, min(end, dispatched), queue_bytes)
         tasks += self._scan_tasks([(max(begin, dispatched), end)])
         return self._result(AccessPath.CONSUMEQUEUE, f"{count} units of {len(queues)} queues", tasks)
+
+    def _stored_places_if_fit(self, database: str, topics: frozenset[str]) -> ReadPlan | str:
+        """Plan by the units in a RocksDB, with a scan of what it lacks; or return why it cannot be used."""
+        begin, end = self._wanted_range()
+        found = stored_places(self.storage, database, self.query, topics, (end - begin) // POINT_COST_BYTES)
+        if isinstance(found, str):
+            return found
+        dispatched = min(max(found.dispatched, begin), end)
+        if found.size_bytes + len(found.places) * POINT_COST_BYTES + end - dispatched >= end - begin:
+            return f"{len(found.places)} records by their places cost more than scanning the log"
+        known = [place for place in found.places if place < dispatched]
+        tasks = [*self._places(known), *self._scan_tasks([(dispatched, end)])]
+        return self._result(AccessPath.CONSUMEQUEUE, f"{len(known)} units in RocksDB", tasks)
 
     def _wanted_topics(self) -> frozenset[str]:
         """Return the topics that the query names, else those with queues that it selects."""
@@ -371,6 +388,7 @@ class _Planner:
             raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
         found = self._variants()
         wanted = frozenset(filter(self.query.wants_topic, found.batch_topics))
+        store_variants.refuse(store_variants.no_queue_files(self.root, found))
         store_variants.refuse(store_variants.no_queue_read(found, wanted))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):

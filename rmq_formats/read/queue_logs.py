@@ -119,7 +119,7 @@ def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Stor
     if logs.kind is LogKind.TIERED:
         return tier_storage, tier, [(log, MAX_LONG) for log in found]
     variants = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_queue_read(variants, frozenset()))
+    store_variants.refuse(store_variants.no_queue_files(root, variants))
     if not storage.exists(paths.consumequeue_dir(root)):
         raise StoreNotFoundError(
             f"{paths.consumequeue_dir(root)}: no ConsumeQueue, which tells where the CommitLog goes on from the tier; "

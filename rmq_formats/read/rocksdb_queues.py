@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import rocksdb_queue as codec
+from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.rocksdb_queue import QueueBound
 from rmq_formats.errors import DecodeError, FormatError
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
@@ -28,14 +29,18 @@ class QueueDatabase:
         self.path = database.path
         self._database = database
 
-    def queues(self) -> Iterator[tuple[str, int]]:
+    def queues(self, only_topic: str | None = None) -> Iterator[tuple[str, int]]:
         """List the queues that have units: topic and queue id, by the length of the topic, the topic and the id.
+
+        Args:
+            only_topic: that topic's; None is all.
 
         Raises:
             FormatError: a damaged file, or a key that is none of a unit.
         """
-        found = self._database.first_from(codec.UNITS_FAMILY, b"")
-        while found is not None:
+        wanted = b"" if only_topic is None else codec.topic_prefix(only_topic)
+        found = self._database.first_from(codec.UNITS_FAMILY, wanted)
+        while found is not None and found[0].startswith(wanted):
             topic, queue_id, prefix = self._told(codec.split_unit_key, found[0])
             yield topic, queue_id
             found = self._database.first_from(codec.UNITS_FAMILY, codec.behind_queue(prefix))
@@ -58,7 +63,9 @@ class QueueDatabase:
             FormatError: a damaged file, or a pair that is no unit.
         """
         prefix = codec.queue_prefix(topic, queue_id)
-        end = codec.behind_queue(prefix) if end_offset is None else codec.unit_key(topic, queue_id, end_offset)
+        end = codec.behind_queue(prefix)
+        if end_offset is not None and end_offset <= MAX_LONG:
+            end = codec.unit_key(topic, queue_id, end_offset)
         begin = codec.unit_key(topic, queue_id, first_offset)
         for keys, values in self._database.chunks(codec.UNITS_FAMILY, begin, end):
             yield self._told(codec.decode_units, prefix, keys, values)

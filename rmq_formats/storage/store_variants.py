@@ -190,6 +190,11 @@ def _read(tree: Tree, path: str) -> bytes:
         return b""
 
 
+def only_queue_database(root: str, found: StoreVariants) -> str | None:
+    """Return the directory of the ConsumeQueue in RocksDB where there are no files of one, which are read first."""
+    return None if found.has_queue_files else queue_database(root, found)
+
+
 def holds_rocksdb(tree: Tree, directory: str) -> bool:
     """Whether a directory is a RocksDB; a directory of that name is a topic's."""
     return any(entry.name == ROCKSDB_SIGN and not entry.is_directory for entry in _listed(tree, directory))
@@ -251,17 +256,20 @@ def no_queue_write(found: StoreVariants) -> str | None:
 
 def no_queue_read(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
     """Why the files below ``consumequeue`` are not all the queues; of topics with batch queues, if those are wanted."""
-    if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
-        return (
-            f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB, which rmq does not read; "
-            "read the messages with rmq_commitlog"
-        )
     if wanted_batch_topics:
         return (
             f"{found.places[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
             "(BatchConsumeQueue), which rmq does not read; choose other topics, or read the messages with rmq_commitlog"
         )
     return None
+
+
+def no_queue_files(root: str, found: StoreVariants) -> str | None:
+    """Why there are no ConsumeQueue files, as an access path that was asked for and other tools want them."""
+    database = only_queue_database(root, found)
+    if database is None:
+        return None
+    return f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
 
 
 def no_message(found: StoreVariants, topic: str) -> str | None:

@@ -219,11 +219,6 @@ def test_a_topic_that_is_no_directory_has_no_messages(store: Path) -> None:
     assert lag(store, query=Query(topics=frozenset(["../../up"])))[0]["max_offset"] == 0
 
 
-def test_a_layout_whose_offsets_are_elsewhere_is_refused(golden: Golden) -> None:
-    with pytest.raises(StoreLayoutError, match="the ConsumeQueue is in RocksDB"):
-        lag(golden("rocksdb_lmq") / "store")
-
-
 def test_topics_with_batch_queues_are_refused_where_a_group_reads_them(golden: Golden, tmp_path: Path) -> None:
     copy = tmp_path / "store"
     shutil.copytree(golden("bcq") / "store", copy)

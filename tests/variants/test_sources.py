@@ -52,11 +52,9 @@ def test_light_queues_are_queues_like_any(golden: Variant) -> None:
 
 
 @pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])
-def test_queues_in_rocksdb_are_no_rows(name: str, golden: Variant, untouched: Untouched) -> None:
+def test_access_paths_that_need_queue_files_are_refused(name: str, golden: Variant, untouched: Untouched) -> None:
     store = golden(name) / "store"
     with untouched(store):
-        with pytest.raises(StoreLayoutError, match="CURRENT: the ConsumeQueue is in RocksDB"):
-            rows_of(ConsumeQueueSource, store)
         with pytest.raises(StoreLayoutError, match="RocksDB"):
             rows_of(CommitLogSource, store, accessPath="consumequeue", subscribePattern=".*")
         with pytest.raises(StoreLayoutError, match="RocksDB"):

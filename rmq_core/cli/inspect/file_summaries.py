@@ -14,8 +14,11 @@ from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config, rocksdb_config
 from rmq_formats.read.index_lookup import IndexFile
+from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+from rmq_formats.storage.store_variants import StoreVariants
 
 _BLOCK_BYTES = 65536 * UNIT_BYTES
 
@@ -27,7 +30,7 @@ class QueueFileFacts:
     Attributes:
         topic: None where the path does not tell it.
         queue_id: likewise.
-        files: how many.
+        files: how many; 0 for a queue in RocksDB.
         size_bytes: of the files.
         units: messages that have a unit in the files, counted from offsets.
         min_offset: queue offset of the first unit that is not a filler.
@@ -116,6 +119,22 @@ def config_facts(place: KnownPath) -> ConfigFacts:
 def queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue under a path of ``consumequeue``."""
     return tuple(_queue_facts(place.storage, queue) for queue in queues(place))
+
+
+def stored_queue_facts(place: KnownPath, found: StoreVariants) -> tuple[QueueFileFacts, ...]:
+    """Facts of each queue of a store's ConsumeQueue in RocksDB. Raises FormatError, StoreError."""
+    path = store_variants.queue_database(place.path, found)
+    if path is None:
+        return ()
+    with opened_queues(place.storage, path) as database:
+        return tuple(_stored_queue_facts(database, *queue) for queue in sorted(database.queues()))
+
+
+def _stored_queue_facts(database: QueueDatabase, topic: str, queue_id: int) -> QueueFileFacts:
+    low, last = database.first_offset(topic, queue_id) or 0, database.last_offset(topic, queue_id) or 0
+    first_unit, last_unit = (next(database.units(topic, queue_id, at, at + 1))[1] for at in (low, last))
+    physical = [int(units["physical_offset"][0]) for units in (first_unit, last_unit)]
+    return QueueFileFacts(topic, queue_id, 0, 0, last + 1 - low, low, last + 1, *physical)
 
 
 def _queue_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:

@@ -100,6 +100,10 @@ def gather(place: KnownPath) -> Facts:
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
             parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]
+            try:
+                facts.consumequeue = file_summaries.stored_queue_facts(place, found)
+            except (FormatError, StoreError) as error:
+                facts.errors += (str(error),)
         if Variant.ROCKSDB_CONFIG in found:
             try:
                 facts.rocksdb_config = file_summaries.config_facts(place)
@@ -216,11 +220,12 @@ def _log_rows(log: CommitLogFacts) -> list[tuple[str, str | Text]]:
 
 
 def _queue_rows(name: str, queues: Sequence[QueueFileFacts | ExtFacts]) -> list[tuple[str, str | Text]]:
-    files = counted(sum(queue.files for queue in queues), "file")
+    count = sum(queue.files for queue in queues)
     size = bytes_text(sum(queue.size_bytes for queue in queues))
+    place = f"{counted(count, 'file')} of {size}" if count else "in RocksDB"
     topics = counted(len({queue.topic for queue in queues}), "topic")
     units = counted(sum(queue.units for queue in queues), "unit")
-    return [(name, f"{files} of {size}: {topics}, {counted(len(queues), 'queue')}, {units}")]
+    return [(name, f"{place}: {topics}, {counted(len(queues), 'queue')}, {units}")]
 
 
 def _checkpoint_rows(checkpoint: Checkpoint) -> list[tuple[str, str | Text]]:
