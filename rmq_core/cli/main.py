@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import consume, convert, generate, output, produce, query, rebuild, repair, verify
+from rmq_core.cli import consume, convert, doctor, generate, output, produce, query, rebuild, repair, verify
 from rmq_core.cli.admin import app as admin
 from rmq_core.cli.dump import command as dump
 from rmq_core.cli.inspect import command as inspect
@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "consume": consume.consume,
     "broker": broker.broker,
     "standalone": standalone.standalone,
+    "doctor": doctor.doctor,
 }
 
 # Click's UsageError and ClickException. Typer has a click of its own since 0.26, so they have no one home.

@@ -358,6 +358,13 @@ def test_commands_that_are_not_let_in_say_so_in_one_line(cluster: Cluster, tmp_p
     assert run(count()) == {0}
 
 
+def test_what_stands_open_is_told(cluster: Cluster) -> None:
+    done = rmq("doctor", "--security", cluster.broker, "--tls-ca", cluster.ca, "--json")
+    found = {one["what"]: one["state"] for one in json.loads(done.stdout)["findings"]}
+    assert (done.exit_code, found["plain connections"], found["TLS"]) == (1, "open", "closed")
+    assert {found[what] for what in ("requests without a login", "settings", "topics", "consumer groups")} == {"closed"}
+
+
 def test_a_client_without_the_authority_is_not_connected(cluster: Cluster) -> None:
     async def main() -> None:
         async with Admin(cluster.namesrv, ClientOptions(request_timeout_s=60, tls=Tls()), credentials=ADMIN) as admin:
