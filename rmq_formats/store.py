@@ -122,7 +122,8 @@ class Store(Records):
         With a topic it yields the messages that its consumers receive; without one, all records. The name of a light
         queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
         topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
-        queue.
+        queue. An inner batch is one record: with a queue id it is chosen if one of its messages is;
+        ``codecs.inner_batch.inner_messages`` takes it apart.
 
         Args:
             topic: only that one's.
@@ -164,8 +165,8 @@ class Store(Records):
             tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         )
         for message in self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED):
-            # What stands in a light queue was chosen by its place there; its queue offset is that in its own queue.
-            is_chosen = is_light and message.topic != topic
+            # A queue's bounds have chosen: of an inner batch by any of its places, in a light queue by that there.
+            is_chosen = queue_id is not None or (is_light and message.topic != topic)
             if is_chosen or (
                 (from_offset is None or message.queue_offset >= from_offset)
                 and (to_offset is None or message.queue_offset < to_offset)

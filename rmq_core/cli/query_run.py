@@ -1,6 +1,6 @@
 """The work of ``rmq query``: finds messages in a store, and prints each whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rmq_core.cli import output
 from rmq_core.cli.dump import json_lines
 from rmq_core.cli.output import bytes_text, printable, time_text
 from rmq_formats.codecs.compression import Compression, decompress
+from rmq_formats.codecs.inner_batch import inner_messages, is_inner_batch
 from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
@@ -21,8 +22,6 @@ from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import FormatError
 from rmq_formats.read.plan import ReadPlan
 from rmq_formats.read.query import AccessPath
-from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import open_storage
 from rmq_formats.store import Store
 
 HEX_BYTES = 256  # of a body that is not text
@@ -54,10 +53,6 @@ def run(store: str, wanted: QueryOptions, *, as_json: bool, tier: str | None = N
         queue_id=wanted.queue_id, offset=wanted.offset, time=wanted.time, on_plan=_tell_scan,
     )  # fmt: skip
     if not found:
-        if wanted.topic is not None:
-            store_variants.refuse(
-                store_variants.no_message(store_variants.recognise(*open_storage(store)), wanted.topic)
-            )
         output.warn(f"{store}: no such message")
         return output.EXIT_FINDINGS
     if as_json:
@@ -100,9 +95,23 @@ def show(message: StoredMessage, console: Console) -> None:
     console.print(Rule(Text(place, style="bold"), align="left", style="dim"), width=min(console.width, _RULE_CELLS))
     console.print(output.facts(*rows))
     console.print()
-    for text in body_text(message):
+    for text in _inner_texts(message) if is_inner_batch(message) else body_text(message):
         console.print(text, soft_wrap=True)  # so that a copied line stays one line
     console.print()
+
+
+def _inner_texts(message: StoredMessage) -> list[Text]:
+    """Return the messages of an inner batch: place and properties of each, and its body."""
+    try:
+        inner = inner_messages(message)
+    except FormatError as error:
+        return [Text(error.reason, style="red"), *body_text(message)]
+    texts = [Text(f"an inner batch of {output.counted(len(inner), 'message')}", style="dim")]
+    for one in inner:
+        texts.append(Text(f"{printable(message.topic)}/{message.queue_id} #{one.queue_offset}", style="bold"))
+        texts += [Text(f"  {printable(name)}  {printable(value)}") for name, value in sorted(one.properties.items())]
+        texts += body_text(replace(message, body=one.body, flag=one.flag))
+    return texts
 
 
 def body_text(message: StoredMessage) -> list[Text]:

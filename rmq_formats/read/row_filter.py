@@ -7,11 +7,23 @@ from numpy.typing import NDArray
 
 from rmq_formats.arrow.rows import FrameRows
 from rmq_formats.codecs.damage import Damage
-from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_MASK, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.layout import (
+    FLAG_INNER_BATCH,
+    FLAG_TRANSACTION_COMMIT,
+    FLAG_TRANSACTION_MASK,
+    FLAG_TRANSACTION_ROLLBACK,
+)
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import scan
 from rmq_formats.kernels.columns import select as kernel
 from rmq_formats.kernels.columns import text as text_kernel
+from rmq_formats.kernels.inner_batches import (
+    BATCH_BASE_OFFSET,
+    BATCH_COLUMNS,
+    BATCH_MESSAGES,
+    BATCH_PHYSICAL_OFFSET,
+    find_inner_batches,
+)
 from rmq_formats.read.query import MAX_LONG, Query, QueueBounds
 from rmq_formats.scan.dispatch import Dispatcher, QueueTable
 from rmq_formats.scan.segment import FrameBatch
@@ -130,6 +142,15 @@ class _BoundsTable:
             offsets: int64[n], queue offsets.
             times_ms: int64[n], store timestamps.
         """
+        self._ask_about_new(queues)
+        keep = np.ones(len(numbers), dtype=np.bool_)
+        if len(numbers):
+            kernel.within_bounds(numbers, offsets, self._arrays[0], self._arrays[1], keep)
+            if self._query.bounds:
+                kernel.within_bounds(numbers, times_ms, self._arrays[2], self._arrays[3], keep)
+        return keep
+
+    def _ask_about_new(self, queues: QueueTable) -> None:
         known = len(self._bounds)
         if known < queues.queue_count:
             self._bounds += [self._query.queue_bounds(*name) for name in queues.queue_names(known)]
@@ -137,12 +158,23 @@ class _BoundsTable:
             self._arrays = [
                 np.array([getattr(bounds, name) for bounds in self._bounds], dtype=np.int64) for name in names
             ]
-        keep = np.ones(len(numbers), dtype=np.bool_)
-        if len(numbers):
-            kernel.within_bounds(numbers, offsets, self._arrays[0], self._arrays[1], keep)
-            if self._query.bounds:
-                kernel.within_bounds(numbers, times_ms, self._arrays[2], self._arrays[3], keep)
-        return keep
+
+    def overlap(
+        self, numbers: NDArray[np.int64], batches: NDArray[np.int64], times_ms: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Whether a place of inner batches is wanted, bool[n]; of queues that ``within`` has been asked for.
+
+        Args:
+            numbers: int64[n], row of each batch's queue.
+            batches: int64[n, BATCH_COLUMNS].
+            times_ms: int64[n], store timestamps.
+        """
+        first, end, first_ms, end_ms = (bounds[numbers] for bounds in self._arrays)
+        bases, counts = batches[:, BATCH_BASE_OFFSET], batches[:, BATCH_MESSAGES]
+        found: NDArray[np.bool_] = (
+            (bases < end) & (bases + counts > first) & (times_ms >= first_ms) & (times_ms < end_ms)
+        )
+        return found
 
 
 class _WantedLightQueues:
@@ -177,10 +209,19 @@ class _WantedQueues(QueueTable):
     def __init__(self, query: Query) -> None:
         super().__init__()
         self._bounds = _BoundsTable(query)
+        self._has_bounds = bool(query.bounds)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
-        """Whether a row's place in its own queue is wanted, bool[rows]."""
-        return self._bounds.within(self, self._number(rows), rows.queue_offsets, rows.store_timestamps_ms)
+        """Whether a row's place in its own queue is wanted, bool[rows]; of an inner batch, one of its places."""
+        numbers = self._number(rows)
+        keep = self._bounds.within(self, numbers, rows.queue_offsets, rows.store_timestamps_ms)
+        if self._has_bounds and (rows.sys_flags & FLAG_INNER_BATCH).any():
+            batches = np.empty((len(rows), BATCH_COLUMNS), dtype=np.int64)
+            batches = batches[: find_inner_batches(rows.data, 0, rows.frames, batches)]
+            at = np.flatnonzero(np.isin(rows.frames[:, scan.POSITION], batches[:, BATCH_PHYSICAL_OFFSET]))
+            own = numbers[at]
+            keep[at] = self._bounds.overlap(own, batches, rows.store_timestamps_ms[at])
+        return keep
 
     def _number(self, rows: FrameRows) -> NDArray[np.int64]:
         rows.repair(scan.TOPIC_AT)

@@ -272,14 +272,6 @@ def no_queue_files(root: str, found: StoreVariants) -> str | None:
     return f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
 
 
-def no_message(found: StoreVariants, topic: str) -> str | None:
-    """Why a message of a topic that was not found may be there."""
-    if topic in found.batch_topics:
-        what = "batch queues (BatchConsumeQueue): a message within an inner batch has no place of its own"
-        return f"{found.places[Variant.BATCH_QUEUES]}: topic {topic} has {what} that rmq knows"
-    return None
-
-
 def no_classic_store(found: StoreVariants) -> str | None:
     """Why no classic store can be made of one."""
     if Variant.ROCKSDB_CONFIG in found:

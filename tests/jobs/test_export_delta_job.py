@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,28 @@ def test_all_messages_land_once_and_a_second_run_adds_nothing(
     assert sorted(path.name for path in table.iterdir() if "=" in path.name) == sorted(
         f"topic={topic}".replace("%", "%25") for topic in {record["topic"] for record in expected}
     )
+
+
+@pytest.mark.parametrize("name", ["dledger", "dledger_mixed", "lmq", "bcq"])
+def test_records_of_other_layouts_land_once(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """A message of light queues is one row, and so is an inner batch, with its messages in the body."""
+    store, table = golden(name) / "store", tmp_path / "table"
+    report, code = export(spark, store, table, "--system-topics")
+    expected = records(golden(name), system=True)
+    assert (code, report["messages"]) == (0, len(expected))
+    rows = (
+        spark.read.format("delta").load(str(table)).select("physical_offset", "topic", "properties", "body").collect()
+    )
+    found = {row.physical_offset: (row.topic, row.properties) for row in rows}
+    assert len(rows) == len(found)
+    assert found == {one["physical_offset"]: (one["topic"], one["properties"]) for one in expected}
+    bodies = {row.physical_offset: bytes(row.body) for row in rows}
+    told = {one["physical_offset"]: one["body_base64"] for one in expected if "body_base64" in one}
+    assert {offset: bodies[offset] for offset in told} == {offset: b64decode(text) for offset, text in told.items()}
+    again, code = export(spark, store, table, "--system-topics")
+    assert (code, again["messages"], len(offsets(spark, table))) == (0, 0, len(expected))
 
 
 def test_a_relative_table_is_in_the_working_directory(
