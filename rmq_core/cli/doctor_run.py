@@ -109,7 +109,7 @@ async def _certificate(address: str, ca: str | None, *, is_spoken: bool) -> Find
         async with asyncio.timeout(_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
         certificate = writer.get_extra_info("peercert")
-        writer.close()
+        await _close(writer)
     except ssl.SSLCertVerificationError as error:
         return Finding("TLS", OPEN, f"its certificate is not trusted here ({error.verify_message}): give --tls-ca")
     except (OSError, TimeoutError) as error:
@@ -142,9 +142,16 @@ async def _is_reached(address: str) -> bool:
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-        writer.close()
+        await _close(writer)
         return True
     return False
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_TIMEOUT_S):
+            await writer.wait_closed()
 
 
 async def _ask(address: str, tls: Tls | None, code: int = _UNKNOWN_CODE) -> RemotingCommand | None:
