@@ -110,10 +110,10 @@ def test_views_of_several_brokers_keep_them_apart(
 def test_what_a_store_has_not_is_an_error_of_its_query_alone(
     spark: SparkSession, golden: Callable[[str], Path]
 ) -> None:
-    create_views(spark, str(golden("rocksdb_lmq") / "store"), prefix="lmq_")
-    assert spark.table("lmq_messages").count() > 0
-    with pytest.raises(PySparkException, match="the ConsumeQueue is in RocksDB"):
-        spark.table("lmq_consumer_offsets").collect()
+    create_views(spark, str(golden("bcq") / "store"), prefix="bcq_")
+    assert spark.table("bcq_messages").count() > 0
+    with pytest.raises(PySparkException, match="has batch queues"):
+        spark.table("bcq_consumequeue").collect()
 
 
 def test_sql_tells_in_which_light_queues_a_message_stands(spark: SparkSession, golden: Callable[[str], Path]) -> None:
