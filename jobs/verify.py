@@ -24,8 +24,8 @@ from rmq_formats.spark.job import (
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.verify.html.outputs import VerifyOutputs
-from rmq_formats.verify.job import check_verifiable, refuse_inside_store, verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.verify.job import check_verifiable, verify_store
+from rmq_formats.verify.phases.plan import VerifyOptions, refuse_inside_store
 from rmq_formats.verify.report import findings_table
 from rmq_formats.verify.several import brokers_findings_table, refuse_inside_stores, verify_stores
 

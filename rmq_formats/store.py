@@ -20,9 +20,9 @@ from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import COMMITLOG_ONLY, MAX_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
-from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_messages
 from rmq_formats.read.queues import last_unit
 from rmq_formats.read.task import read_task
+from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages
 from rmq_formats.records import Records
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -46,7 +46,6 @@ class Store(Records):
     """A store at rest, or that of a running broker, which is read up to what is written when a call begins.
 
     Nothing is written and no lock is taken. Damaged records are left out, unless a method says otherwise.
-
     It is an Arrow dataset of all its records, as ``arrow()`` gives them: engines take it as a table.
     """
 

@@ -11,6 +11,7 @@ from rmq_core.broker.access.accounts import Accounts
 from rmq_core.broker.access.guard import Guard, GuardedTable, guarded
 from rmq_core.broker.access_settings import first_users, whitelist
 from rmq_core.broker.cluster.registration import Registration
+from rmq_core.broker.cluster.slave_refusals import slave_refusals
 from rmq_core.broker.cluster.slave_sync import SlaveSync, master_handlers
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.broker.processors.access_admin import AccessAdmin
@@ -30,7 +31,6 @@ from rmq_core.broker.processors.recall import Recalls
 from rmq_core.broker.processors.reply import Replies
 from rmq_core.broker.processors.send import Sends
 from rmq_core.broker.processors.send_back import SendBacks
-from rmq_core.broker.processors.slave_refusals import slave_refusals
 from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
 from rmq_core.broker.replication import TICK_S, Replication

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import consume, convert, doctor, generate, output, produce, query, rebuild, repair, verify
+from rmq_core.cli import consume, generate, output, produce, query, rebuild, repair, verify
 from rmq_core.cli.admin import app as admin
+from rmq_core.cli.convert import command as convert
+from rmq_core.cli.doctor import command as doctor
 from rmq_core.cli.dump import command as dump
 from rmq_core.cli.inspect import command as inspect
 from rmq_core.cli.jobs import JOBS, JobCommand, job_command

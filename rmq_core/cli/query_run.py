@@ -11,7 +11,6 @@ from rmq_core.cli import output
 from rmq_core.cli.dump import json_lines
 from rmq_core.cli.output import bytes_text, printable, time_text
 from rmq_formats.codecs.compression import Compression, decompress
-from rmq_formats.codecs.inner_batch import inner_messages, is_inner_batch
 from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_COMMIT,
     FLAG_TRANSACTION_MASK,
@@ -19,6 +18,7 @@ from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_ROLLBACK,
 )
 from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
 from rmq_formats.read.plan import ReadPlan
 from rmq_formats.read.query import AccessPath

@@ -11,8 +11,7 @@ from pathlib import Path
 from struct import unpack_from
 from typing import Final
 
-from rmq_formats.codecs import dledger, paths, rocksdb_config, tiered
-from rmq_formats.codecs.batch_consumequeue import holds_batch_units
+from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import (
@@ -28,6 +27,8 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
 )
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC, head_struct
+from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
+from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import queue_directories

@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig, TopicAndGroup
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError, StoreNotFoundError
-from rmq_formats.read import rocksdb_config
-from rmq_formats.read.rocksdb_config import StoredTable
+from rmq_formats.read.variants import rocksdb_config
+from rmq_formats.read.variants.rocksdb_config import StoredTable
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage, opened, read_range
 

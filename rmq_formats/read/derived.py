@@ -10,13 +10,13 @@ from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
 from rmq_formats.arrow.units import index_batch, unit_batch
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
-from rmq_formats.codecs.rocksdb_queue import UNIT_VALUE_BYTES
+from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import message_units, read_units
-from rmq_formats.read.rocksdb_queues import opened_queues
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues

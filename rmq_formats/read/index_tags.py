@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, entry_position
-from rmq_formats.codecs.index_tags import (
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.variants.index_tags import (
     ENTRIES_AT_ONCE,
     TaggedMessage,
     is_first_indexed,
@@ -22,8 +24,6 @@ from rmq_formats.codecs.index_tags import (
     read_message,
     tagged_messages,
 )
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
-from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile

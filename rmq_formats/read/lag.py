@@ -25,8 +25,8 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import first_offset_since, last_unit
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.read.undispatched import Undispatched
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import QueueFiles

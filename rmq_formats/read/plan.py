@@ -15,10 +15,10 @@ from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, LogKind, Logs, Query
-from rmq_formats.read.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.queues import average_record_bytes, last_unit
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
-from rmq_formats.read.rocksdb_places import stored_places
+from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
+from rmq_formats.read.variants.rocksdb_places import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, commitlog_segments

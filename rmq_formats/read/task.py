@@ -15,10 +15,10 @@ from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
 from rmq_formats.read.plan import PlacesTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import Query, ReadOptions
-from rmq_formats.read.queue_logs import QueueLogsTask, part_frames, part_selector
 from rmq_formats.read.queues import message_units, units_in_log_range
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
+from rmq_formats.read.variants.queue_logs import QueueLogsTask, part_frames, part_selector
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues

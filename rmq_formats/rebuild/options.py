@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES
 from rmq_formats.codecs.index import AUTO, parse_index_tags
 from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_FILE_BYTES
 from rmq_formats.errors import OptionError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.read.broker_config import knows_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.batch_consumequeue import batch_images
 from rmq_formats.codecs.damage import Damage, DamageCode
 from rmq_formats.codecs.index import IndexBound, entry_position
+from rmq_formats.codecs.variants.batch_consumequeue import batch_images
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.rebuild.options import RebuildOptions

@@ -17,7 +17,7 @@ from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.verify import finding_kinds
+from rmq_formats.verify import finding_kinds, variant_kinds
 from rmq_formats.verify.config_files import config_texts
 from rmq_formats.verify.delay_levels import told_delay_levels
 from rmq_formats.verify.findings import Finding, FindingList, Severity
@@ -50,28 +50,28 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.UNIT_TIME,
         finding_kinds.CONSUMER_OFFSET,
         finding_kinds.DELAY_OFFSET,
-        finding_kinds.ENTRY_HEADER,
-        finding_kinds.ENTRY_ORDER,
-        finding_kinds.ENTRY_UNIT,
-        finding_kinds.ENTRY_UNIT_SURPLUS,
-        finding_kinds.DLEDGER_CHECKPOINT,
-        finding_kinds.DLEDGER_TERM,
-        finding_kinds.QUEUE_LOG_RECORD,
-        finding_kinds.QUEUE_LOG_ORDER,
-        finding_kinds.QUEUE_LOG_SEGMENT_MISSING,
-        finding_kinds.QUEUE_LOG_UNIT,
-        finding_kinds.QUEUE_LOG_UNIT_MISSING,
-        finding_kinds.QUEUE_LOG_UNIT_LOST,
-        finding_kinds.QUEUE_LOG_DIFFERS,
-        finding_kinds.TIER_SEGMENT_SIZE,
-        finding_kinds.TIER_GAP,
-        finding_kinds.TIER_METADATA,
-        finding_kinds.TIER_MISSING,
-        finding_kinds.COMPACTION_CHECKPOINT,
-        finding_kinds.EPOCH_FILE,
-        finding_kinds.EPOCH,
-        finding_kinds.EPOCH_BEYOND,
-        finding_kinds.BROKER_IDENTITY,
+        variant_kinds.ENTRY_HEADER,
+        variant_kinds.ENTRY_ORDER,
+        variant_kinds.ENTRY_UNIT,
+        variant_kinds.ENTRY_UNIT_SURPLUS,
+        variant_kinds.DLEDGER_CHECKPOINT,
+        variant_kinds.DLEDGER_TERM,
+        variant_kinds.QUEUE_LOG_RECORD,
+        variant_kinds.QUEUE_LOG_ORDER,
+        variant_kinds.QUEUE_LOG_SEGMENT_MISSING,
+        variant_kinds.QUEUE_LOG_UNIT,
+        variant_kinds.QUEUE_LOG_UNIT_MISSING,
+        variant_kinds.QUEUE_LOG_UNIT_LOST,
+        variant_kinds.QUEUE_LOG_DIFFERS,
+        variant_kinds.TIER_SEGMENT_SIZE,
+        variant_kinds.TIER_GAP,
+        variant_kinds.TIER_METADATA,
+        variant_kinds.TIER_MISSING,
+        variant_kinds.COMPACTION_CHECKPOINT,
+        variant_kinds.EPOCH_FILE,
+        variant_kinds.EPOCH,
+        variant_kinds.EPOCH_BEYOND,
+        variant_kinds.BROKER_IDENTITY,
         finding_kinds.BATCH_UNIT,  # a repair refuses stores with batch queues
     }
 )

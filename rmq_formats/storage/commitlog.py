@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES
+from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments

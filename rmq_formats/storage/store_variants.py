@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
-from rmq_formats.codecs import config_json, paths, rocksdb_config
+from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.variants import rocksdb_config
 from rmq_formats.errors import DecodeError, StoreError, StoreLayoutError
 
 ROCKSDB_SIGN: Final = "CURRENT"  # a file of each RocksDB; a topic of that name would be a directory

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.batch_consumequeue import BATCH_HEAD_BYTES, holds_batch_units
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_HEAD_BYTES, holds_batch_units
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Entry, Storage, opened, read_range
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from rmq_formats.codecs import consumequeue
-from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.codecs.layout import (
     COMMITLOG_FILE_BYTES,
@@ -15,6 +14,7 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
     index_file_bytes,
 )
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.errors import StoreSizeError
 
 _MAX_MAPPED_BYTES = (1 << 31) - 1

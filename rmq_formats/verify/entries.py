@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
+from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, ENTRY_MAGIC, INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
-from rmq_formats.verify import finding_kinds
+from rmq_formats.verify import variant_kinds
 from rmq_formats.verify.findings import Finding, FindingList
 
 _FIELDS: Final = (
@@ -111,15 +111,15 @@ class EntryCheck:
     ) -> None:
         faulty = (heads[:, kernel.HEAD_INDEX] != indexes) | (heads[:, kernel.HEAD_TERM] != terms)
         for row in np.flatnonzero(faulty | (heads[:, kernel.HEAD_FAULTS] != 0)).tolist():
-            if not self._findings.has_room(finding_kinds.ENTRY_HEADER):
-                self._findings.add_uncounted(finding_kinds.ENTRY_HEADER, 1)
+            if not self._findings.has_room(variant_kinds.ENTRY_HEADER):
+                self._findings.add_uncounted(variant_kinds.ENTRY_HEADER, 1)
                 continue
             index, term, faults = heads[row].tolist()
             wrong = [name for bit, name in _FIELDS if faults & bit]
             wrong += ["index"] * int(index != indexes[row]) + ["term"] * int(term != terms[row])
             self._findings.add(
                 Finding(
-                    finding_kinds.ENTRY_HEADER, f"{', '.join(wrong)} of the entry's header", self._path,
+                    variant_kinds.ENTRY_HEADER, f"{', '.join(wrong)} of the entry's header", self._path,
                     int(places[row]), int(frames[row, scan_kernel.SIZE]) + ENTRY_HEAD_BYTES,
                     expected=f"index {indexes[row]}, term {terms[row]}", actual=f"index {index}, term {term}",
                 )
@@ -145,7 +145,7 @@ class EntryCheck:
         try:
             found = read_units(storage, index_directory(self._path), expected["index"])
         except StoreError as error:
-            self._findings.add(Finding(finding_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
+            self._findings.add(Finding(variant_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
             return
         wrong = np.flatnonzero(found != expected)
         for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
@@ -153,7 +153,7 @@ class EntryCheck:
             what = "no unit" if not any(found[run[0]].tolist()) else "another unit"
             self._findings.add(
                 Finding(
-                    finding_kinds.ENTRY_UNIT, f"{what} for entries {first['index']} to {last['index']}",
+                    variant_kinds.ENTRY_UNIT, f"{what} for entries {first['index']} to {last['index']}",
                     index_directory(self._path), int(first["pos"]), expected=_told(first), actual=_told(found[run[0]]),
                     count=len(run),
                 )
@@ -202,7 +202,7 @@ def seam_findings(before: EntrySpan, after: EntrySpan, path: str, *, after_damag
     goes_on = after.first_index > before.last_index if after_damage else after.first_index == expected
     if not goes_on or after.first_term < before.last_term:
         yield Finding(
-            finding_kinds.ENTRY_ORDER, "the entry does not follow the one before it", path, after.first_at,
+            variant_kinds.ENTRY_ORDER, "the entry does not follow the one before it", path, after.first_at,
             expected=f"index {expected}, term {before.last_term} or more",
             actual=f"index {after.first_index}, term {after.first_term}",
         )  # fmt: skip

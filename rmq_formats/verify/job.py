@@ -18,7 +18,7 @@ from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, log_directories
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, place_of
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
@@ -43,6 +43,7 @@ from rmq_formats.verify.phases.plan import (
     entries_or_finding,
     find_segments,
     is_a_store,
+    refuse_inside_store,
     resolve_sizes,
     segment_findings,
     with_delay_levels,
@@ -61,7 +62,6 @@ _DIRECTORIES: Final[dict[str, Kind]] = {
     "index": finding_kinds.INDEX_UNREADABLE,
     "config": finding_kinds.CONFIG_LOST,
 }
-
 NOT_CHECKED: Final = (
     (Variant.TIERED, finding_kinds.OTHER_NOT_CHECKED, "it is of tiered storage, whose place --tier would tell"),
 )
@@ -145,12 +145,6 @@ def _work_area(work: str | None) -> WorkArea:
     except OSError as error:
         raise OptionError(f"--work {parent}: {error.strerror or error}") from error
     return area
-
-
-def refuse_inside_store(root: str, option: str, path: str | None) -> None:
-    """Refuse an output path inside the store, into which a verification writes nothing. Raises OptionError."""
-    if path is not None and place_of(path).is_relative_to(place_of(root)):
-        raise OptionError(f"{option} {path}: is in the store, which is only read")
 
 
 _IN_MAKING: Final = (finding_kinds.SEGMENT_EMPTY, finding_kinds.SEGMENT_SIZE)

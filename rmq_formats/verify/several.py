@@ -10,8 +10,8 @@ import pyarrow as pa
 from rmq_formats.read.stores import BrokerStore, find_stores, none_done
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.together import Steps, run_together
-from rmq_formats.verify.job import refuse_inside_store, verify_steps
-from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.verify.job import verify_steps
+from rmq_formats.verify.phases.plan import VerifyOptions, refuse_inside_store
 from rmq_formats.verify.report import VerifyReport, findings_table
 
 

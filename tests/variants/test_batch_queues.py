@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
 from rmq_formats.errors import StoreLayoutError, StoreSizeError
 from rmq_formats.rebuild.options import options_from_arguments
 from rmq_formats.tasks.runner import ProcessRunner

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_DTYPE, used_count
-from rmq_formats.codecs.inner_batch import inner_messages, is_inner_batch
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE, used_count
+from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
 from rmq_formats.spark.commitlog.source import CommitLogSource
 from rmq_formats.store import Store

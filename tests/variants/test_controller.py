@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.codecs.controller import Epoch, encode_epochs
+from rmq_formats.codecs.variants.controller import Epoch, encode_epochs
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.findings import Finding, Severity
 from rmq_formats.verify.job import verify_store

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.codecs.batch_consumequeue import holds_batch_units
+from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.spark.options import schemas

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq_formats import Store
-from rmq_formats.codecs.tiered import cluster_directory, segment_name
+from rmq_formats.codecs.variants.tiered import cluster_directory, segment_name
 from tests.cli.conftest import Rmq
 from tests.variants.conftest import Untouched, refusal
 from tests.variants.test_queue_logs import BROKER, LOG_BYTES, tier_file

@@ -11,7 +11,7 @@ import pytest
 
 from rmq_formats import Query, Store
 from rmq_formats.arrow.schema import Mode
-from rmq_formats.codecs.tiered import parse_segment_name, segment_name
+from rmq_formats.codecs.variants.tiered import parse_segment_name, segment_name
 from rmq_formats.errors import FormatError, OptionError, StoreError, StoreNotFoundError
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, LogKind, Logs, QueueBounds

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
-from rmq_formats.codecs import rocksdb_queue as codec
-from rmq_formats.codecs.rocksdb_queue import QueueBound
+from rmq_formats.codecs.variants import rocksdb_queue as codec
+from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Severity

@@ -6,8 +6,8 @@ Source: ``PullMessageProcessor``, ``DefaultPullMessageResultHandler``.
 from dataclasses import replace
 from typing import Final
 
+from rmq_core.broker.cluster.slave_refusals import BUSY
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.processors.slave_refusals import BUSY
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.held_pulls import HeldPull, HeldPulls

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from rmq_core.cli.store_path import KnownPath, QueueSegments, index_files, queues
-from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, END_UNIT, used_count
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
 from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, END_UNIT, used_count
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage.segments import OpenRange, opened, read_range

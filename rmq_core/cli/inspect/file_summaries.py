@@ -12,9 +12,10 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
-from rmq_formats.read import broker_config, rocksdb_config
+from rmq_formats.read import broker_config
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.variants import rocksdb_config
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range

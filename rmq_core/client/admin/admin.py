@@ -369,9 +369,7 @@ class Admin(Service):
             end_ms: stored at that time or earlier.
             route: the topic whose brokers are asked, if it is another; a cluster's name is one, too.
         """
-        query = QueryMessage(
-            topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms
-        )  # fmt: skip
+        query = QueryMessage(topic=topic, key=key, max_num=max_messages, begin_timestamp=begin_ms, end_timestamp=end_ms)
         found = await query_messages(self._cluster, query, route)
         return [message for message in found if key in message.keys][:max_messages]
 
@@ -383,9 +381,7 @@ class Admin(Service):
             uniq_key: their unique key.
             route: as in ``query_by_key``.
         """
-        query = QueryMessage(
-            topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS
-        )  # fmt: skip
+        query = QueryMessage(topic=topic, key=uniq_key, max_num=32, begin_timestamp=0, end_timestamp=_END_OF_TIME_MS)
         found = await query_messages(self._cluster, query, route, by_uniq_key=True)
         return [message for message in found if message.properties.get(PROPERTY_UNIQ_KEY) == uniq_key]
 

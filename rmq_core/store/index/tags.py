@@ -1,6 +1,6 @@
 """Tells whether a store that is being opened has its messages' TAGS in the Index, as a broker from 5.4 on has them.
 
-Asked is the end of the Index, which is what this broker goes on from; see ``rmq_formats.codecs.index_tags``.
+Asked is the end of the Index, which is what this broker goes on from; see ``rmq_formats.codecs.variants.index_tags``.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,15 @@ from rmq_core.store.files.layouts import LocalTree
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexHeader, entry_position, parse_index_tags
-from rmq_formats.codecs.index_tags import ENTRIES_AT_ONCE, TaggedMessage, is_last_indexed, read_message, tagged_messages
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
 from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.variants.index_tags import (
+    ENTRIES_AT_ONCE,
+    TaggedMessage,
+    is_last_indexed,
+    read_message,
+    tagged_messages,
+)
 from rmq_formats.errors import FormatError
 from rmq_formats.storage.store_variants import Variant, recognise
 

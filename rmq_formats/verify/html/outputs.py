@@ -10,7 +10,7 @@ from pathlib import Path
 from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import BrokerStore
 from rmq_formats.verify.html.page import page
-from rmq_formats.verify.job import refuse_inside_store
+from rmq_formats.verify.phases.plan import refuse_inside_store
 from rmq_formats.verify.report import VerifyReport, findings_table, write_findings
 from rmq_formats.verify.several import BrokersReport, brokers_findings_table
 

@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import config_json, paths, tiered
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.codecs.variants import tiered
 from rmq_formats.errors import DecodeError, RmqError, StoreError
 from rmq_formats.read.stores import told_names
 from rmq_formats.storage.queue_logs import (
@@ -19,11 +20,11 @@ from rmq_formats.storage.queue_logs import (
     tiered_queues,
 )
 from rmq_formats.storage.segments import Storage, open_storage
-from rmq_formats.verify import finding_kinds
+from rmq_formats.verify import variant_kinds
 from rmq_formats.verify.config_files import MAX_CONFIG_BYTES
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.queue import QueueName
-from rmq_formats.verify.queue_log import QueueLogCheck, missing_segments
+from rmq_formats.verify.variants.queue_log import QueueLogCheck, missing_segments
 
 _DELETED: Final = 2  # status of a segment whose file is to go
 _MAX_POSITIONS_BYTES: Final = 1 << 26  # limit: some million queues
@@ -65,7 +66,7 @@ def list_own_logs(storage: Storage, root: str, tier: str | None, findings: Findi
     try:
         found += [OwnLog(*queue, root, False, {}) for queue in compacted_queues(storage, root)]
     except StoreError as error:
-        findings.add(Finding(finding_kinds.QUEUE_LOG_RECORD, str(error), f"{root}/{COMPACTION}"))
+        findings.add(Finding(variant_kinds.QUEUE_LOG_RECORD, str(error), f"{root}/{COMPACTION}"))
     if tier is not None:
         found += _tiered(storage, root, tier, findings)
     return found
@@ -78,7 +79,7 @@ def _tiered(storage: Storage, root: str, tier: str, findings: FindingList) -> It
         directory = broker_directory(tier_storage, place, *told_names(root))
         queues = list(tiered_queues(tier_storage, directory))
     except StoreError as error:
-        findings.add(Finding(finding_kinds.TIER_MISSING, str(error), tier))
+        findings.add(Finding(variant_kinds.TIER_MISSING, str(error), tier))
         return
     broker = directory.rpartition("/")[2]
     for topic, queue_id in queues:
@@ -87,7 +88,7 @@ def _tiered(storage: Storage, root: str, tier: str, findings: FindingList) -> It
         if name == broker and segments and topic != tiered.INDEX_TOPIC:
             detail = f"{len(segments)} segments of the metadata, and none is there"
             findings.add(
-                QueueName(topic, queue_id).finding(finding_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments))
+                QueueName(topic, queue_id).finding(variant_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, count=len(segments))
             )
 
 
@@ -99,7 +100,7 @@ def _known_sizes(storage: Storage, root: str, findings: FindingList) -> dict[tup
     try:
         return dict(_sizes_by_queue(config_json.loads(_text(storage, path, MAX_CONFIG_BYTES))))
     except (RmqError, OSError) as error:
-        findings.add(Finding(finding_kinds.TIER_METADATA, str(error), path))
+        findings.add(Finding(variant_kinds.TIER_METADATA, str(error), path))
         return {}
 
 
@@ -146,7 +147,7 @@ def check_own_log(given: OwnLog, local: NDArray[np.int64], findings: FindingList
         find = tiered_queue_log if given.is_tiered else compacted_queue_log
         log = find(storage, root, given.topic, given.queue_id)
     except StoreError as error:
-        findings.add(name.finding(finding_kinds.QUEUE_LOG_RECORD, str(error), path=root))
+        findings.add(name.finding(variant_kinds.QUEUE_LOG_RECORD, str(error), path=root))
         return
     for finding in missing_segments(name, log, {int(base): size for base, size in given.sizes.items()}):
         findings.add(finding)
@@ -167,12 +168,12 @@ def _check_position(storage: Storage, root: str, name: QueueName, end_offset: in
         if not isinstance(position, int):
             raise DecodeError(f"no number of {name.topic}_{name.queue_id}")
     except (RmqError, OSError) as error:
-        findings.add(name.finding(finding_kinds.COMPACTION_CHECKPOINT, str(error), path=path))
+        findings.add(name.finding(variant_kinds.COMPACTION_CHECKPOINT, str(error), path=path))
         return
     if position >= end_offset:
         findings.add(
             name.finding(
-                finding_kinds.COMPACTION_CHECKPOINT, "beyond the last message of the queue's log", path=path,
+                variant_kinds.COMPACTION_CHECKPOINT, "beyond the last message of the queue's log", path=path,
                 expected=f"less than {end_offset}", actual=str(position),
             )
         )  # fmt: skip

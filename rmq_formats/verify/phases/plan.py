@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import NO_TAGS, IndexHeader
 from rmq_formats.codecs.layout import (
@@ -24,13 +23,14 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
     index_file_bytes,
 )
-from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
+from rmq_formats.errors import FormatError, OptionError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.queue_files import queue_directories
-from rmq_formats.storage.segments import Entry, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import Entry, Segment, Storage, opened, place_of, read_range
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind
@@ -278,3 +278,9 @@ def is_a_store(storage: Storage, root: str) -> bool:
     if store_variants.dledger_directories(storage, root):
         return True
     return bool(names & {"commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort"})
+
+
+def refuse_inside_store(root: str, option: str, path: str | None) -> None:
+    """Refuse an output path inside the store, into which a verification writes nothing. Raises OptionError."""
+    if path is not None and place_of(path).is_relative_to(place_of(root)):
+        raise OptionError(f"{option} {path}: is in the store, which is only read")

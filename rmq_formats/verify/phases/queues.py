@@ -16,7 +16,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.dispatch import LIGHT_UNIT
-from rmq_formats.read.rocksdb_queues import QueueDatabase
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened
 from rmq_formats.storage.store_variants import StoreVariants, Variant
@@ -25,7 +25,6 @@ from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.batch_queue import BatchQueueCheck
 from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
@@ -34,6 +33,7 @@ from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.plan import entries_or_finding
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
+from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
 
 _NO_ROWS = np.empty((0, unit_kernel.ROW_COLUMNS), dtype=np.int64)
 _NO_BYTES = np.empty(0, dtype=np.uint8)

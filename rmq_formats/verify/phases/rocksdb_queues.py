@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.layout import SCHEDULE_TOPIC
-from rmq_formats.codecs.rocksdb_queue import UNIT_VALUE_DTYPE
+from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
-from rmq_formats.read.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.scan.derived_images import place_last
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage
@@ -20,7 +20,7 @@ from rmq_formats.verify.delay_levels import MAX_DELAY_MS, MAX_LEVELS, UNITS_LOOK
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.queue import QueueName
-from rmq_formats.verify.rocksdb_queue import RocksDbQueueCheck, StoredQueue
+from rmq_formats.verify.variants.rocksdb_queue import RocksDbQueueCheck, StoredQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_variants import StoreVariants, Variant
-from rmq_formats.verify import checkpoint_and_config, finding_kinds
+from rmq_formats.verify import checkpoint_and_config, finding_kinds, variant_kinds
 from rmq_formats.verify.config_files import config_texts
-from rmq_formats.verify.controller_files import epoch_findings, identity_findings
-from rmq_formats.verify.dledger_files import state_findings
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.queues import QueueClaims
 from rmq_formats.verify.phases.scan import SplitCheck
-from rmq_formats.verify.rocksdb_config import RocksDbConfig, read_rocksdb_config
+from rmq_formats.verify.variants.controller_files import epoch_findings, identity_findings
+from rmq_formats.verify.variants.dledger_files import state_findings
+from rmq_formats.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
 
 QueuesByPartition = Sequence[Sequence[tuple[str, int]]]
 
@@ -117,7 +117,7 @@ class SmallFilesCheck:
         for finding in identity_findings(self.storage, self.root):
             self.findings.add(finding)
         for finding in epoch_findings(self.storage, self.root, segments, facts):
-            (self.excused if finding.kind is finding_kinds.EPOCH_BEYOND else self.findings).add(finding)
+            (self.excused if finding.kind is variant_kinds.EPOCH_BEYOND else self.findings).add(finding)
 
     def _lacks_topics(self, texts: Mapping[str, str]) -> bool:
         """Whether there is a config without ``topics.json``, and the topics are not elsewhere."""

@@ -13,8 +13,6 @@ from rmq_formats.codecs import (
     config_json,
     consumequeue,
     consumequeue_ext,
-    controller,
-    dledger,
     hosts,
     index,
     message_id,
@@ -22,13 +20,14 @@ from rmq_formats.codecs import (
     properties,
     timer,
 )
-from rmq_formats.codecs.batch_consumequeue import holds_batch_units
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.layout import INDEX_SLOT_BYTES
 from rmq_formats.codecs.record import StoredMessage, decode_record, encode_record
 from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, record_properties
 from rmq_formats.codecs.trace import decode_trace
+from rmq_formats.codecs.variants import controller, dledger
+from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage import store_variants
 from tests.files_in_memory import InMemory

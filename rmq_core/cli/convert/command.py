@@ -26,6 +26,6 @@ def convert(
 
     classic: of a store with a DLedger CommitLog, one that a broker without DLedger opens.
     """
-    from rmq_core.cli import convert_run  # noqa: PLC0415 # takes a second to load
+    from rmq_core.cli.convert import run as convert_run  # noqa: PLC0415 # takes a second to load
 
     return convert_run.run(store, to, out, sizes, workers=workers, as_json=as_json)

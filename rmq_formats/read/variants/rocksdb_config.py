@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs import rocksdb_config as codec
 from rmq_formats.codecs.config_json import StoredGroupConfig, StoredTopicConfig, TopicAndGroup
-from rmq_formats.codecs.rocksdb_config import Table
+from rmq_formats.codecs.variants import rocksdb_config as codec
+from rmq_formats.codecs.variants.rocksdb_config import Table
 from rmq_formats.errors import DecodeError, FormatError, StoreLayoutError
 from rmq_formats.storage.rocksdb import DEFAULT_FAMILY, RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage

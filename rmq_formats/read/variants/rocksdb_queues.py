@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs import rocksdb_queue as codec
 from rmq_formats.codecs.index import MAX_LONG
-from rmq_formats.codecs.rocksdb_queue import QueueBound
+from rmq_formats.codecs.variants import rocksdb_queue as codec
+from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
 from rmq_formats.errors import DecodeError, FormatError
 from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
 from rmq_formats.storage.segments import Storage

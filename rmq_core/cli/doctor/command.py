@@ -24,6 +24,6 @@ def doctor(
 
     Ours or Apache's. The exit code is 1 if anything stands open.
     """
-    from rmq_core.cli import doctor_run  # noqa: PLC0415 # --help does not need it
+    from rmq_core.cli.doctor import run as doctor_run  # noqa: PLC0415 # --help does not need it
 
     return doctor_run.run(address, ca, as_json=as_json)

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.rocksdb_queue import QueueBound
+from rmq_formats.codecs.variants.rocksdb_queue import QueueBound
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.scan.derived_images import Placement
 from rmq_formats.verify import finding_kinds

@@ -6,7 +6,7 @@ import numpy as np
 
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.query import Query
-from rmq_formats.read.rocksdb_queues import opened_queues
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage.segments import Storage
 
 

@@ -13,9 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, END_UNIT, batch_units, used_count
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import (
+    BATCH_UNIT_BYTES,
+    BATCH_UNIT_DTYPE,
+    END_UNIT,
+    batch_units,
+    used_count,
+)
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
@@ -23,7 +29,7 @@ from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
-from rmq_formats.verify import finding_kinds
+from rmq_formats.verify import variant_kinds
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.queue import QueueName
 
@@ -116,7 +122,7 @@ class QueueLogCheck:
         )
 
     def _scan(self, segment: Segment, dispatcher: Dispatcher) -> Iterator[tuple[int, int]]:
-        kind = finding_kinds.QUEUE_LOG_RECORD
+        kind = variant_kinds.QUEUE_LOG_RECORD
         at = segment.start_offset
         try:
             with opened(self.storage, segment.path) as file:
@@ -139,7 +145,7 @@ class QueueLogCheck:
             if before.end_offset < after.start_offset:
                 size = after.start_offset - before.end_offset
                 detail = f"no file holds this stretch, before {after.path}"
-                kind = finding_kinds.QUEUE_LOG_SEGMENT_MISSING
+                kind = variant_kinds.QUEUE_LOG_SEGMENT_MISSING
                 self._add(kind, detail, None, physical_offset=before.end_offset, size=size)
                 yield before.end_offset, after.start_offset
 
@@ -150,7 +156,7 @@ class QueueLogCheck:
             place = int(units[row, kernel.UNIT_PHYSICAL_OFFSET])
             topic, queue_id = names[int(units[row, kernel.UNIT_QUEUE])]
             self._add(
-                finding_kinds.QUEUE_LOG_RECORD, "a record of another queue", self._path(place), physical_offset=place,
+                variant_kinds.QUEUE_LOG_RECORD, "a record of another queue", self._path(place), physical_offset=place,
                 expected=f"{own[0]}/{own[1]}", actual=f"{topic}/{queue_id}",
             )  # fmt: skip
 
@@ -168,7 +174,7 @@ class QueueLogCheck:
             before, after = records.queue_offsets[row : row + 2].tolist()
             place = int(records.places[row + 1])
             self._add(
-                finding_kinds.QUEUE_LOG_ORDER, "the record does not follow the one before it", self._path(place),
+                variant_kinds.QUEUE_LOG_ORDER, "the record does not follow the one before it", self._path(place),
                 physical_offset=place, queue_offset=after, actual=str(after),
                 expected=f"more than {before}" if self.log.is_padded else str(before + 1),
             )  # fmt: skip
@@ -188,7 +194,7 @@ class QueueLogCheck:
         for row in np.flatnonzero(~is_known & ((places >= first) | (places < 0))).tolist():
             place = int(places[row])
             is_lost = bool(records.is_lost(places[row : row + 1])[0])
-            kind = finding_kinds.QUEUE_LOG_UNIT_LOST if is_lost else finding_kinds.QUEUE_LOG_UNIT
+            kind = variant_kinds.QUEUE_LOG_UNIT_LOST if is_lost else variant_kinds.QUEUE_LOG_UNIT
             detail = "a unit of a message in a damaged stretch" if is_lost else "no such message is there"
             detail = f"{detail}, but the log ends at {end}" if place >= end else detail
             self._add(kind, detail, None, physical_offset=place, queue_offset=int(offsets[row]))
@@ -205,7 +211,7 @@ class QueueLogCheck:
         expected = (records.places[row], records.sizes[row], records.tags_codes[row])
         texts = [f"offset {place}, size {size}, tags code {code}" for place, size, code in (expected, unit)]
         self._add(
-            finding_kinds.QUEUE_LOG_UNIT, "the unit is not that of its message", None,
+            variant_kinds.QUEUE_LOG_UNIT, "the unit is not that of its message", None,
             physical_offset=int(records.places[row]), queue_offset=int(records.queue_offsets[row]),
             expected=texts[0], actual=texts[1],
         )  # fmt: skip
@@ -215,7 +221,7 @@ class QueueLogCheck:
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1) if len(rows) else ():
             place = int(records.places[run[0]])
             finding = self.name.finding(
-                finding_kinds.QUEUE_LOG_UNIT_MISSING, f"{len(run)} records without a unit", path=self._path(place),
+                variant_kinds.QUEUE_LOG_UNIT_MISSING, f"{len(run)} records without a unit", path=self._path(place),
                 physical_offset=place, queue_offset=int(records.queue_offsets[run[0]]), count=len(run),
             )  # fmt: skip
             (self.excused if run[-1] == len(records.places) - 1 else self.findings).add(finding)
@@ -226,7 +232,7 @@ class QueueLogCheck:
         for segment in self.log.units:
             data = self._read(segment)
             if segment.start_offset % UNIT_BYTES or len(data) % UNIT_BYTES:
-                self._add(finding_kinds.QUEUE_LOG_UNIT, "begins or ends within a unit", segment.path)
+                self._add(variant_kinds.QUEUE_LOG_UNIT, "begins or ends within a unit", segment.path)
             found = np.frombuffer(data, dtype=UNIT_DTYPE, count=len(data) // UNIT_BYTES)
             offsets.append(segment.start_offset // UNIT_BYTES + np.arange(len(found), dtype=np.int64))
             units.append(found)
@@ -237,7 +243,7 @@ class QueueLogCheck:
             with opened(self.storage, segment.path) as file:
                 return read_range(file, 0, file.data_end() if self.log.is_padded else file.size_bytes)
         except (StoreError, OSError) as error:
-            self._add(finding_kinds.QUEUE_LOG_UNIT, f"cannot be read: {error}", segment.path)
+            self._add(variant_kinds.QUEUE_LOG_UNIT, f"cannot be read: {error}", segment.path)
             return b""
 
     # --- units of compacted topics --------------------------------------------------------------
@@ -257,7 +263,7 @@ class QueueLogCheck:
                 continue
             self._check_file(records, expected, np.flatnonzero(own), units_file)
         for surplus in starts.values():
-            self._add(finding_kinds.QUEUE_LOG_UNIT, "units, and no log file of that name", surplus.path)
+            self._add(variant_kinds.QUEUE_LOG_UNIT, "units, and no log file of that name", surplus.path)
 
     def _check_file(self, records: LogRecords, expected: NDArray[np.void], own: Longs, units_file: Segment) -> None:
         data = self._read(units_file)
@@ -266,7 +272,7 @@ class QueueLogCheck:
         used = used_count(units)
         if data[used * BATCH_UNIT_BYTES :].rstrip(b"\0") not in (b"", END_UNIT.rstrip(b"\0")):
             detail = f"no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it"
-            self._add(finding_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
+            self._add(variant_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
         places = units["physical_offset"][:used].astype(np.int64)
         at = np.searchsorted(records.places[own], places)
         known = at < len(own)
@@ -277,7 +283,7 @@ class QueueLogCheck:
             is_there = bool(known[row])
             record = int(own[at[row]]) if is_there else 0
             is_lost = not is_there and bool(records.is_lost(places[row : row + 1])[0])
-            kind = finding_kinds.QUEUE_LOG_UNIT_LOST if is_lost else finding_kinds.QUEUE_LOG_UNIT
+            kind = variant_kinds.QUEUE_LOG_UNIT_LOST if is_lost else variant_kinds.QUEUE_LOG_UNIT
             detail = "the unit is not that of its message" if is_there else "no message is there"
             self._add(
                 kind, f"unit at byte {row * BATCH_UNIT_BYTES}: {detail}", units_file.path,
@@ -314,14 +320,14 @@ class QueueLogCheck:
                 )
             ]
             self._add(
-                finding_kinds.QUEUE_LOG_DIFFERS, "the CommitLog has another message of this queue offset",
+                variant_kinds.QUEUE_LOG_DIFFERS, "the CommitLog has another message of this queue offset",
                 self._path(place), physical_offset=place, queue_offset=int(records.queue_offsets[own[row]]),
                 expected=texts[0], actual=texts[1],
             )  # fmt: skip
         if not self.log.is_padded and int(records.queue_offsets.max()) + 1 < int(offsets[0]):
             end = int(records.queue_offsets.max()) + 1
             detail = "messages that neither the tier nor the CommitLog has"
-            self._add(finding_kinds.TIER_GAP, detail, None, queue_offset=end, count=int(offsets[0]) - end)
+            self._add(variant_kinds.TIER_GAP, detail, None, queue_offset=end, count=int(offsets[0]) - end)
 
 
 def missing_segments(name: QueueName, log: QueueLog, known: dict[int, int]) -> Iterator[Finding]:
@@ -336,9 +342,9 @@ def missing_segments(name: QueueName, log: QueueLog, known: dict[int, int]) -> I
     for base, size in sorted(known.items()):
         if base not in there:
             detail = "a segment of the metadata is not there"
-            yield name.finding(finding_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, physical_offset=base, size=size)
+            yield name.finding(variant_kinds.QUEUE_LOG_SEGMENT_MISSING, detail, physical_offset=base, size=size)
         elif there[base].size_bytes < size:
             yield name.finding(
-                finding_kinds.TIER_SEGMENT_SIZE, "shorter than the metadata says", path=there[base].path,
+                variant_kinds.TIER_SEGMENT_SIZE, "shorter than the metadata says", path=there[base].path,
                 physical_offset=base, expected=str(size), actual=str(there[base].size_bytes),
             )  # fmt: skip

@@ -6,11 +6,11 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from rmq_formats.codecs.controller import BrokerIdentity, Epoch, decode_epochs, decode_identity
+from rmq_formats.codecs.variants.controller import BrokerIdentity, Epoch, decode_epochs, decode_identity
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.ranges import walk_start
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
-from rmq_formats.verify import finding_kinds
+from rmq_formats.verify import variant_kinds
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding
 
@@ -33,7 +33,7 @@ def identity_findings(storage: Storage, root: str) -> Iterator[Finding]:
         return
     identity = _decoded(storage, path, decode_identity)
     if isinstance(identity, str):
-        yield Finding(finding_kinds.BROKER_IDENTITY, identity, path)
+        yield Finding(variant_kinds.BROKER_IDENTITY, identity, path)
 
 
 def epoch_findings(storage: Storage, root: str, segments: Sequence[Segment], facts: LogFacts) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def epoch_findings(storage: Storage, root: str, segments: Sequence[Segment], fac
     if isinstance(epochs, str):
         backup = _decoded(storage, f"{path}.bak", decode_epochs) if storage.exists(f"{path}.bak") else "is not there"
         what = f"its .bak: {backup}" if isinstance(backup, str) else "a broker takes its .bak"
-        yield Finding(finding_kinds.EPOCH_FILE, f"{epochs}; {what}", path)
+        yield Finding(variant_kinds.EPOCH_FILE, f"{epochs}; {what}", path)
         if isinstance(backup, str):
             return
         path, epochs = f"{path}.bak", backup
@@ -81,7 +81,7 @@ def _order_findings(epochs: Sequence[Epoch], path: str) -> Iterator[Finding]:
 
 
 def _finding(epoch: Epoch, path: str, detail: str, expected: str, *, beyond: bool = False) -> Finding:
-    kind = finding_kinds.EPOCH_BEYOND if beyond else finding_kinds.EPOCH
+    kind = variant_kinds.EPOCH_BEYOND if beyond else variant_kinds.EPOCH
     actual = f"epoch {epoch.number}, offset {epoch.start_offset}"
     return Finding(kind, f"epoch {epoch.number} {detail}", path, epoch.start_offset, expected=expected, actual=actual)
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rmq_formats.codecs import dledger
 from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.variants import dledger
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import Storage, list_segments, opened
-from rmq_formats.verify import finding_kinds
+from rmq_formats.verify import variant_kinds
 from rmq_formats.verify.entries import EntrySpan
 from rmq_formats.verify.findings import Finding, Kind
 
@@ -26,8 +26,8 @@ def state_findings(storage: Storage, data_directory: str, spans: Sequence[EntryS
     term = max((span.last_term for span in spans), default=-1)
     own = data_directory.rsplit("/", 1)[0]
     for name, kind, keys, least, most in (
-        ("checkpoint", finding_kinds.DLEDGER_CHECKPOINT, ("committedIndex", "endIndex"), -1, last),
-        ("currterm", finding_kinds.DLEDGER_TERM, ("currTerm",), term, MAX_LONG),
+        ("checkpoint", variant_kinds.DLEDGER_CHECKPOINT, ("committedIndex", "endIndex"), -1, last),
+        ("currterm", variant_kinds.DLEDGER_TERM, ("currTerm",), term, MAX_LONG),
     ):
         path = f"{own}/{name}"
         try:
@@ -54,7 +54,7 @@ def _numbers(storage: Storage, path: str, keys: Sequence[str]) -> dict[str, int]
 
 
 def _surplus_findings(storage: Storage, directory: str, last_index: int) -> Iterator[Finding]:
-    kind: Kind = finding_kinds.ENTRY_UNIT_SURPLUS
+    kind: Kind = variant_kinds.ENTRY_UNIT_SURPLUS
     end = (last_index + 1) * dledger.INDEX_UNIT_BYTES
     try:
         for segment in list_segments(storage, directory)[-1:]:
@@ -65,4 +65,4 @@ def _surplus_findings(storage: Storage, directory: str, last_index: int) -> Iter
                 detail = f"{count} units behind that of the last entry, {last_index}"
                 yield Finding(kind, detail, segment.path, count=count)
     except StoreError as error:
-        yield Finding(finding_kinds.ENTRY_UNIT, str(error), directory)
+        yield Finding(variant_kinds.ENTRY_UNIT, str(error), directory)

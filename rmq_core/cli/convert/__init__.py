@@ -1,0 +1,1 @@
+"""``rmq convert``: a store of another layout."""

@@ -1,0 +1,1 @@
+"""``rmq doctor``: how open a running broker or name server is."""
