@@ -11,7 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_BELOW = ("layout.py", "record_layout.py", "damage.py", "variants/dledger.py")  # constants that kernels are compiled with
+_BELOW = (
+    "layout.py",
+    "record_layout.py",
+    "damage.py",
+    "variants/dledger.py",
+)  # constants that kernels are compiled with
 
 
 def drop_stale_code(directory: Path, sources: Iterable[Path]) -> None:

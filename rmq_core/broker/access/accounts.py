@@ -208,7 +208,7 @@ def _load(files: TableFiles) -> _Saved:
         if Path(f"{path}.bak").exists():
             raise StoreError(f"{path}: is missing, and was there: copy its .bak over it, or remove that") from None
         return _Saved()
-    except DecodeError as error:
+    except DecodeError:  # whose text quotes the file, and so passwords
         raise StoreError(
-            f"{path}: cannot be read, and without it nobody is known: restore it, or copy its .bak over it ({error})"
-        ) from error
+            f"{path}: cannot be read, and without it nobody is known: restore it, or copy its .bak over it"
+        ) from None

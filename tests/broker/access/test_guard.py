@@ -284,9 +284,10 @@ async def test_a_broken_file_of_users_is_told_and_nobody_is_let_in_by_it(tmp_pat
         file.unlink()
     else:
         file.write_text(whole[: len(whole) // 2] if damage == "cut" else whole.replace("Topic:T*", "Thing:T*"))
-    with pytest.raises(StoreError, match=r"accounts\.json"):
+    with pytest.raises(StoreError, match=r"accounts\.json") as told:
         async with opened(tmp_path / "store"):
             pass
+    assert "s3cret" not in str(told.value)
     file.write_text(whole)
     async with opened(tmp_path / "store") as door:
         assert (await door.ask(ALICE, 310, send_fields("T1"), b"x")).code == 0
