@@ -25,7 +25,7 @@ from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments, log_directories
-from rmq_formats.storage.segments import Segment, Storage, open_storage
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.progress import OnProgress, counted_progress
@@ -104,9 +104,7 @@ def rebuild_steps(
     segments = check_rebuild(store, out, options)
     if options.consumequeue:
         options = replace(options, batch_topics=stored_batch_topics(storage, root))
-    found = segment_findings(segments)
-    for directory, _ in log_directories(storage, root):
-        found += foreign_findings(storage, directory)
+    foreign = [one for directory, _ in log_directories(storage, root) for one in foreign_findings(storage, directory)]
     area = work_area(out if out is not None else store)
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))
@@ -120,6 +118,7 @@ def rebuild_steps(
         scans = yield from _scan(splits, options, area, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
         refuse_unknown(*open_storage(area.target), _directories(options))
+        found = segment_findings(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
         written = yield from _write(scans, splits, options, area, on_progress)
         _note_written(area, written)
@@ -128,6 +127,12 @@ def rebuild_steps(
         area.publish(_directories(options))
         clock.mark("publish")
     return _report(store, area.target, found, scans, written, options, clock)
+
+
+def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
+    """Take the last file's size of now: when the files were listed, a broker may just have been making it."""
+    with opened(storage, segments[-1].path) as last:
+        return [*segments[:-1], replace(segments[-1], size_bytes=last.size_bytes)]
 
 
 @contextmanager

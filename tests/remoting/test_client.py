@@ -163,7 +163,7 @@ async def test_requests_are_signed_if_there_are_credentials(serve: Serve) -> Non
     signed: list[bool] = []
 
     def check(command: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        signed.append(acl.is_signed_by(command, alice))
+        signed.append(acl.is_signed_with(command, alice.secret_key))
         return command.response()
 
     _, address = await serve({1: check})

@@ -18,7 +18,7 @@ from rmq_core.client import (
     SendFailedError,
     SendStatus,
 )
-from rmq_core.remoting.access.acl import is_signed_by
+from rmq_core.remoting.access.acl import is_signed_with
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError
@@ -307,5 +307,5 @@ async def test_each_attempt_is_signed(fakes: FakeCluster) -> None:
             await producer.send(MESSAGE)
     requests = [one for broker in fakes.brokers.values() for one in broker.requests]
     assert len(requests) > 4
-    assert all(is_signed_by(one, credentials) for one in requests)
+    assert all(is_signed_with(one, credentials.secret_key) for one in requests)
     assert not any("secret" in str(one.ext_fields) for one in requests)
