@@ -18,7 +18,7 @@ FREE_MEMORY_GIB = $(shell awk '/^MemAvailable/ {print int($$2 / 1048576)}' /proc
 TEST_DIR ?= $(shell test -d /dev/shm && test "0$(FREE_MEMORY_GIB)" -ge 18 && echo /dev/shm)
 PYTEST = $(if $(TEST_DIR),PYTEST_DEBUG_TEMPROOT="$(TEST_DIR)" )$(BIN)/pytest
 
-.PHONY: help install demo test check test-one test-matrix torture lab lint bench format clean
+.PHONY: help install demo test check test-one test-matrix test-peers torture lab lint bench format clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,12 @@ test-one: install ## the tests of one folder, file or name: make test-one K=test
 
 test-matrix: install ## the tests of sources and jobs on each Spark, one after the other: make test-matrix SPARK="4.0 4.3" PYTHON=python3.13
 	$(BIN)/python -m tools.matrix $(SPARK) $(if $(filter-out file,$(origin PYTHON)),--python $(PYTHON))
+
+test-peers: install ## the tests beside the original with each of its releases, one after the other: make test-peers PEERS=5.5.1
+	@for version in $(or $(PEERS),5.3.3 5.5.1); do \
+	  echo "Apache RocketMQ $$version" >&2; \
+	  PEER_VERSION=$$version $(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup -m peer || exit 1; \
+	done
 
 torture: install ## kills, losses of power, damage and flips at random, RMQ_TORTURE=50 times as many as in the tests (new ones: make lab)
 	RMQ_TORTURE=$(or $(RMQ_TORTURE),50) $(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup --timeout 0 -m torture

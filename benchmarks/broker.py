@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -48,12 +49,14 @@ class Running:
         broker: likewise of the broker.
         start_s: seconds from the start to the answer to the first send; of the original, until it listens.
         idle_bytes: resident memory when that has been consumed.
+        pid: of the broker's process.
     """
 
     namesrv: str
     broker: str
     start_s: float
     idle_bytes: int
+    pid: int
 
 
 def figures(work: Path) -> list[Figure]:
@@ -112,15 +115,54 @@ def _measure(broker: Running, flush: str) -> dict[str, float]:
     return rates
 
 
+@dataclass(slots=True)
+class Rates:
+    """Rounds of a load at one server.
+
+    Attributes:
+        per_second: what each reached.
+        cpu_us: the server's processor time by message in each, which other work on the machine hardly changes.
+    """
+
+    per_second: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+
+    def measure(self, pid: int, run: Callable[[], tuple[float, int]]) -> None:
+        """Run a load, which tells its rate and how many messages it has handled, at the server with this pid."""
+        before = psutil.Process(pid).cpu_times()
+        per_second, count = run()
+        after = psutil.Process(pid).cpu_times()
+        self.per_second.append(per_second)
+        self.cpu_us.append((after.user + after.system - before.user - before.system) / max(count, 1) * 1e6)
+
+
+def beside_java_in_turn(name: str, ours: Rates, theirs: Rates) -> Figure:
+    """Make the figure of rounds in turn: the medians of the rates, and of the servers' processor time."""
+    cpu = " and ".join(f"{statistics.median(one.cpu_us):.0f}" for one in (ours, theirs))
+    rates = [statistics.median(one.per_second) for one in (ours, theirs)]
+    return beside_java(f"{name} (median of {len(ours.per_second)}; processor µs a message {cpu})", *rates)
+
+
+def loaded(address: str, mode: str, topic: str, amount: int, *more: str, program: str = "load") -> tuple[float, int]:
+    """Run the official client's load; what it reaches a second, and how many messages it has handled."""
+    report = _load(address, mode, topic, amount, *more, program=program)
+    return float(report["per_second"]), int(report["messages"])
+
+
 def load(namesrv: str, mode: str, topic: str, amount: int) -> float:
     """Run the official client's load; return what it reaches a second; see ``Load.java``."""
-    seconds = 60 if mode in ("consume", "filter") else SECONDS
-    command = ["bash", str(PEER), "load", namesrv, mode, topic, str(amount), str(seconds)]
+    return float(_load(namesrv, mode, topic, amount)["per_second"])
+
+
+def _load(address: str, mode: str, topic: str, amount: int, *more: str, program: str = "load") -> dict[str, float]:
+    """Run ``Load.java``, or ``Load5.java``; what it reports."""
+    seconds = 60 if mode in ("consume", "filter", "pop") else SECONDS
+    command = ["bash", str(PEER), program, address, mode, topic, str(amount), str(seconds), *more]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    report = json.loads(output.splitlines()[-1])
+    report: dict[str, float] = json.loads(output.splitlines()[-1])
     if report["failed"]:
         print(f"{mode} {topic}: {report['failed']} failed", file=sys.stderr)
-    return float(report["per_second"])
+    return report
 
 
 @contextmanager
@@ -131,7 +173,7 @@ def our_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
         uvloop.run(_send_first(broker.namesrv))
         start_s = time.perf_counter() - begin
         uvloop.run(consume(broker.namesrv, _FIRST, 1))  # all is loaded then
-        yield Running(broker.namesrv, broker.broker, start_s, psutil.Process(broker.pid).memory_info().rss)
+        yield Running(broker.namesrv, broker.broker, start_s, psutil.Process(broker.pid).memory_info().rss, broker.pid)
 
 
 @contextmanager
@@ -140,23 +182,42 @@ def java_broker(store: Path, flush: str, more: str = "") -> Iterator[Running]:
     namesrv_port, port = free_ports(2)
     namesrv, broker = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{port}"
     begin = time.perf_counter()
-    with _java(["namesrv", str(namesrv_port)], namesrv), java_process(store, flush, namesrv, port, more):
+    with (
+        _java(["namesrv", str(namesrv_port)], namesrv),
+        java_process(store, flush, namesrv, port, more) as process,
+    ):
         uvloop.run(asyncio.wait_for(_registered(namesrv), START_TIMEOUT_S))
-        yield Running(namesrv, broker, time.perf_counter() - begin, 0)
+        yield Running(namesrv, broker, time.perf_counter() - begin, 0, process.pid)
 
 
 @contextmanager
-def java_process(store: Path, flush: str, namesrv: str, port: int, more: str = "") -> Iterator[None]:
+def java_process(
+    store: Path, flush: str, namesrv: str, port: int, more: str = ""
+) -> Iterator["subprocess.Popen[bytes]"]:
     """Run Apache's broker alone."""
     store.mkdir(parents=True)
     conf = store.with_suffix(".conf")
     conf.write_text(_CONF.format(flush=flush, port=port, namesrv=namesrv, more=more), encoding="utf-8")
-    with _java(["broker", str(store), str(conf)], f"127.0.0.1:{port}"):
-        yield
+    with _java(["broker", str(store), str(conf)], f"127.0.0.1:{port}") as process:
+        yield process
 
 
 @contextmanager
-def _java(command: list[str], address: str) -> Iterator[None]:
+def java_proxy(store: Path) -> Iterator[tuple[str, str, int]]:
+    """Run Apache's name server, and its broker and proxy in one process; both addresses, and the latter's pid."""
+    store.mkdir(parents=True)
+    namesrv_port, port, grpc_port, remoting_port = free_ports(4)
+    namesrv, proxy = f"127.0.0.1:{namesrv_port}", f"127.0.0.1:{grpc_port}"
+    conf = store.with_suffix(".conf")
+    conf.write_text(_CONF.format(flush="ASYNC_FLUSH", port=port, namesrv=namesrv, more=""), encoding="utf-8")
+    command = ["proxy", str(store), str(conf), namesrv, str(grpc_port), str(remoting_port)]
+    with _java(["namesrv", str(namesrv_port)], namesrv), _java(command, proxy) as process:
+        uvloop.run(asyncio.wait_for(_registered(namesrv), START_TIMEOUT_S))
+        yield namesrv, proxy, process.pid
+
+
+@contextmanager
+def _java(command: list[str], address: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a Java process of RocketMQ, from when it listens on; ended by SIGTERM."""
     process = subprocess.Popen(
         ["bash", str(PEER), *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -164,7 +225,7 @@ def _java(command: list[str], address: str) -> Iterator[None]:
     )  # fmt: skip
     try:
         _wait_for(address)
-        yield
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

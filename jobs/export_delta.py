@@ -6,9 +6,8 @@ there, in any mode: one that follows another adds only new messages, and one aft
 """
 
 import argparse
-import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,12 +17,27 @@ from rmq_core.cli.access import add_access, take_settings
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.cluster.run import ClusterChoice, ClusterRun, check_choice
-from rmq_formats.lakehouse.command.arguments import DEFAULT_PARTITIONS, QUEUE_BOUNDS, QUEUE_ENDS, export_parser
+from rmq_formats.lakehouse.cluster.sources import ClusterSource, QueueSource
+from rmq_formats.lakehouse.command.argument_values import (
+    check_queues,
+    interval_s,
+    limits,
+    names_of,
+    pairs_of,
+    queues_of,
+    typed_topics,
+)
+from rmq_formats.lakehouse.command.arguments import (
+    DEFAULT_PARTITIONS,
+    QUEUE_BOUNDS,
+    QUEUE_ENDS,
+    export_parser,
+    maintenance,
+)
 from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.command.reports import report_of_cluster, report_of_store, report_of_stores
-from rmq_formats.lakehouse.command.several import StoreExports, StoresRun, brokers_of, look_at_all
+from rmq_formats.lakehouse.command.several import StoreExports, StoresRun, brokers_of, look_at_all, parts_of
 from rmq_formats.lakehouse.delta.log_store import alone
-from rmq_formats.lakehouse.delta.maintain import check_maintenance, maintain
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.files import set_file_sizes
 from rmq_formats.lakehouse.formats import check_installed, table_format
@@ -31,11 +45,11 @@ from rmq_formats.lakehouse.log import StoreLog, check_topics, look
 from rmq_formats.lakehouse.raw import Export, RawExport
 from rmq_formats.lakehouse.run import Bounds, ExportRun, repeat
 from rmq_formats.lakehouse.selection import Broker, ExportSelection, LeftOut, identify
-from rmq_formats.lakehouse.spec import TypedTopic, load_spec
 from rmq_formats.lakehouse.table_log import Shape
 from rmq_formats.lakehouse.table_name import in_catalog
+from rmq_formats.lakehouse.tier.queues import TierQueues
+from rmq_formats.lakehouse.tier.source import TierSource
 from rmq_formats.lakehouse.typed import TypedExport
-from rmq_formats.read.query import Queue
 from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.job import (
     JobParser,
@@ -48,8 +62,7 @@ from rmq_formats.spark.options import values
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import open_storage
 
-_INTERVAL: Final = re.compile(r"([0-9]{1,9}) ?(millisecond|second|minute|hour|day)s?", re.ASCII)
-_SECONDS: Final = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86400}
+_TIMES: Final = tuple(name for name in ("starting_timestamp", "ending_timestamp", *QUEUE_BOUNDS) if "timestamp" in name)
 
 
 def parser() -> JobParser:
@@ -64,6 +77,8 @@ def check(given: argparse.Namespace) -> None:
     _check_source(given)
     if given.namesrv is not None:
         check_cluster(given)
+    elif given.tier is not None:
+        check_tier(given)
     elif is_several(given.store):
         check_several(given)
     else:
@@ -76,14 +91,14 @@ def check(given: argparse.Namespace) -> None:
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table needs --typed: it takes the bodies that do not decode")
     if given.typed is not None:
-        _typed_topics(given)
-    streams = given.mode != "batch" and given.namesrv is None and not is_several(given.store)
+        typed_topics(given)
+    streams = given.mode != "batch" and given.namesrv is None and given.tier is None and not is_several(given.store)
     if streams and given.checkpoint is None and (given.table is None or in_catalog(given.table)):
         raise OptionError(f"--mode {given.mode} without a path as --table needs --checkpoint")
     _check_format(given)
-    check_maintenance(given.retention, given.vacuum)
+    maintenance(given)
     for name in ("topics", "columns", "partition_by", "cluster_by"):
-        _names(given, name)
+        names_of(given, name)
     if given.partition_by and given.cluster_by:
         raise OptionError("--partition-by and --cluster-by exclude each other")
     ends = ("ending_physical_offset", "ending_timestamp", *QUEUE_ENDS)
@@ -91,12 +106,11 @@ def check(given: argparse.Namespace) -> None:
         raise OptionError(f"--mode {given.mode} has no end: leave out --ending-…, or use --mode batch")
     if given.mode != "batch" and given.from_offset is not None:
         raise OptionError("--from-offset needs --mode batch: a stream begins where the tables stand")
-    _limits(given)
-    if _INTERVAL.fullmatch(given.trigger_interval) is None:
-        raise OptionError(f"--trigger-interval {given.trigger_interval!r}: a time such as '10 seconds' or '1 minute'")
+    limits(given)
+    interval_s(given)
     for name in ("starting_timestamp", "ending_timestamp"):
         parsed(given, name, values.timestamp_ms)
-    _check_queues(given)
+    check_queues(given)
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
         if (getattr(given, name) or 0) < 0:
             raise OptionError(f"{option_name(name)} {getattr(given, name)}: expected a number of bytes, 0 or more")
@@ -108,10 +122,14 @@ def _check_source(given: argparse.Namespace) -> None:
         raise OptionError("one of --store and --namesrv is needed: what to export")
     if given.cluster is not None and (given.store is None or not is_several(given.store)):
         raise OptionError("--cluster is for several stores that do not tell theirs")
+    if given.tier is not None and given.store is None:
+        raise OptionError("--tier needs --store: the store of the broker whose tier it is")
     if given.namesrv is None:
         given_settings = [name for name, value in take_settings(dict(vars(given))).items() if value is not None]
-        if given.max_messages_per_trigger is not None or given_settings:
-            raise OptionError("--max-messages-per-trigger, credentials and TLS are for --namesrv")
+        if given_settings:
+            raise OptionError("credentials and TLS are for --namesrv")
+        if given.max_messages_per_trigger is not None and given.tier is None:
+            raise OptionError("--max-messages-per-trigger is for --namesrv and --tier")
 
 
 def check_several(given: argparse.Namespace) -> None:
@@ -139,12 +157,38 @@ def check_cluster(given: argparse.Namespace) -> None:
     check_choice(cluster_choice(given), selection(given))
 
 
+def check_tier(given: argparse.Namespace) -> None:
+    """Refuse arguments that cannot be used for a store with its tier."""
+    if is_several(given.store):
+        raise OptionError("--tier takes one store: the one whose broker writes it")
+    _check_loop(given)
+    for name in ("starting_physical_offset", "ending_physical_offset", "from_offset", "max_bytes_per_trigger", *_TIMES):
+        if getattr(given, name):
+            raise OptionError(f"{option_name(name)}: with --tier queue offsets choose messages, which both have")
+    commitlog_segments(*open_storage(given.store[0]))
+    check_choice(tier_choice(given), selection(given))
+    with TierQueues(given.store[0], given.tier) as link:
+        for topic in asked_topics(given):
+            link.queues(topic)
+
+
+def tier_choice(given: argparse.Namespace) -> ClusterChoice:
+    """Build what is exported of a store with its tier from the arguments. Raises OptionError."""
+    options = {"decompress": "false", "failOnDataLoss": given.fail_on_data_loss}
+    return _choice(given, TierSource(given.store[0], given.tier), options)
+
+
+def _choice(given: argparse.Namespace, source: QueueSource, options: Mapping[str, str]) -> ClusterChoice:
+    chosen = selection(given)
+    topics = None if given.table is not None and chosen.topics is None else asked_topics(given)
+    most = None if given.mode == "batch" else parsed(given, "max_messages_per_trigger", values.positive)
+    return ClusterChoice(source, topics, chosen.left_out, options, given.store_id, most, given.mode == "stream")
+
+
 def cluster_choice(given: argparse.Namespace) -> ClusterChoice:
     """Build what is exported of a cluster from the arguments. Raises OptionError."""
-    chosen = selection(given)
-    settings = take_settings(dict(vars(given)))
     asked = {
-        **settings,
+        **take_settings(dict(vars(given))),
         "namesrv": given.namesrv,
         "startingTimestamp": given.starting_timestamp,
         "endingTimestamp": given.ending_timestamp,
@@ -152,89 +196,29 @@ def cluster_choice(given: argparse.Namespace) -> ClusterChoice:
         "decompress": "false",
     }
     options = {name: value for name, value in asked.items() if value is not None}
-    most = None if given.mode == "batch" else parsed(given, "max_messages_per_trigger", values.positive)
-    follows = given.mode == "stream"
-    topics = None if given.table is not None and chosen.topics is None else asked_topics(given)
-    return ClusterChoice(given.namesrv, topics, chosen.left_out, options, given.store_id, most, follows)
+    return _choice(given, ClusterSource.of(given.namesrv, options), options)
 
 
 def _check_format(given: argparse.Namespace) -> None:
     """Refuse options that the table format does not have."""
-    options = _pairs(given, "catalog_option")
-    _pairs(given, "table_property")
+    options = pairs_of(given, "catalog_option")
+    pairs_of(given, "table_property")
     if given.format == "delta":
         if options:
             raise OptionError("--catalog-option needs --format iceberg: Delta's catalogs are Spark's, by --conf")
         return
     check_installed()
-    for name in ("cluster_by", "optimize", "retention", "vacuum"):
-        if getattr(given, name):
-            raise OptionError(f"{option_name(name)} needs --format delta")
-    for topic in _typed_topics(given):
+    if given.cluster_by:
+        raise OptionError("--cluster-by needs --format delta")
+    for topic in typed_topics(given):
         if topic.cluster_by:
             raise OptionError(f"{given.typed}: topic {topic.topic!r}: cluster_by needs --format delta")
-
-
-def _pairs(given: argparse.Namespace, option: str) -> dict[str, str]:
-    pairs = [text.partition("=") for text in getattr(given, option)]
-    for name, sign, _ in pairs:
-        if not name or not sign:
-            raise OptionError(f"{option_name(option)} {name!r}: expected KEY=VALUE")
-    return {name: value for name, _, value in pairs}
-
-
-def _typed_topics(given: argparse.Namespace) -> list[TypedTopic]:
-    """Load the topics of the spec; its file is read once a run, so that what was checked is what is done."""
-    if given.typed is None:
-        return []
-    if given.typed_topics is None:
-        given.typed_topics = load_spec(given.typed)
-    topics: list[TypedTopic] = given.typed_topics
-    return topics
-
-
-def _names(given: argparse.Namespace, option: str) -> tuple[str, ...] | None:
-    return parsed(given, option, values.names)
-
-
-def _check_queues(given: argparse.Namespace) -> None:
-    """Refuse bounds of queues of topics that are not exported."""
-    chosen = _names(given, "topics") or ()
-    if given.table is None:
-        chosen = tuple(topic.topic for topic in _typed_topics(given))
-    for name in QUEUE_BOUNDS:
-        for topic, queue_id in sorted(_queues(given, name)):
-            if topic not in chosen:
-                where = "--topics" if given.table is not None else "the spec"
-                raise OptionError(
-                    f"{option_name(name)}: queue {queue_id} of {topic!r}, a topic that {where} does not name"
-                )
-
-
-def _queues(given: argparse.Namespace, name: str) -> dict[Queue, int]:
-    """Parse a bound of queues; none where a word says that all is wanted."""
-    if name.endswith("timestamp"):
-        return parsed(given, name, values.times) or {}
-    if name == "starting_offsets" and (getattr(given, name) or "").strip().lower() == "latest":
-        raise OptionError(f"{option_name(name)} 'latest': there would be nothing to export")
-    return parsed(given, name, values.offsets(values.EARLIEST if name == "starting_offsets" else values.LATEST)) or {}
-
-
-def _limits(given: argparse.Namespace) -> dict[str, str]:
-    most = parsed(given, "max_bytes_per_trigger", values.size)
-    return {} if most is None else {"maxBytesPerTrigger": str(most)}
-
-
-def _interval_s(given: argparse.Namespace) -> float | None:
-    """Return the time between rounds, in seconds; None where they end."""
-    told = _INTERVAL.fullmatch(given.trigger_interval)
-    return int(told[1]) * _SECONDS[told[2]] if told is not None and given.mode == "stream" else None
 
 
 def selection(given: argparse.Namespace, broker: Broker | None = None, path: str | None = None) -> ExportSelection:
     """Build the selection of messages from the arguments: of the one store, or of a broker and its store."""
     store = path or given.namesrv or given.store[0]
-    topics = _names(given, "topics")
+    topics = names_of(given, "topics")
     everything = topics is not None or given.system_topics
     return ExportSelection(
         store=store,
@@ -246,37 +230,38 @@ def selection(given: argparse.Namespace, broker: Broker | None = None, path: str
         ending_timestamp=given.ending_timestamp,
         starting_physical_offset=given.starting_physical_offset,
         queue_bounds=tuple(
-            (option, getattr(given, name)) for name, option in QUEUE_BOUNDS.items() if _queues(given, name)
+            (option, getattr(given, name)) for name, option in QUEUE_BOUNDS.items() if queues_of(given, name)
         ),
         from_offset=given.from_offset,
+        with_tier=given.tier is not None,
     )
 
 
 def exports(given: argparse.Namespace, spark: SparkSession, chosen: ExportSelection) -> list[Export]:
     """Build the exports that the arguments ask for, of the messages of one store."""
-    clusters = _names(given, "cluster_by") or ()
-    partitions = () if clusters else _names(given, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
-    opened = table_format(spark, given.format, _pairs(given, "catalog_option"))
+    clusters = names_of(given, "cluster_by") or ()
+    partitions = () if clusters else names_of(given, "partition_by") or tuple(DEFAULT_PARTITIONS.split(","))
+    opened = table_format(spark, given.format, pairs_of(given, "catalog_option"))
     found: list[Export] = []
     if given.table is not None:
         whose = f"store {chosen.store_id}" if chosen.broker is None else f"cluster {chosen.broker.table_id}"
         comment = given.table_comment or f"messages of the RocketMQ {whose}, one row each"
-        more = tuple(_pairs(given, "table_property").items())
-        shape, columns = Shape(partitions, clusters, more=more, comment=comment), _names(given, "columns")
+        more = tuple(pairs_of(given, "table_property").items())
+        shape, columns = Shape(partitions, clusters, more=more, comment=comment), names_of(given, "columns")
         found.append(RawExport(given.table, opened(given.table), chosen, columns, shape))
-    found += [TypedExport(spark, topic, chosen, given.dlq_table, opened) for topic in _typed_topics(given)]
+    found += [TypedExport(spark, topic, chosen, given.dlq_table, opened) for topic in typed_topics(given)]
     return found
 
 
 def asked_topics(given: argparse.Namespace) -> tuple[str, ...]:
     """List the topics that the tables ask for by name."""
-    return (*sorted(set(_names(given, "topics") or ())), *(topic.topic for topic in _typed_topics(given)))
+    return (*sorted(set(names_of(given, "topics") or ())), *(topic.topic for topic in typed_topics(given)))
 
 
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Export the messages that have not been exported yet."""
-    if given.namesrv is not None:
-        return main_cluster(given, spark)
+    if given.namesrv is not None or given.tier is not None:
+        return main_queues(given, spark)
     if is_several(given.store):
         return main_several(given, spark)
     begin = time.perf_counter()
@@ -300,7 +285,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         else:
             checkpoint.claim(identify(store, given.store_id))
             interval = None if given.mode == "available-now" else given.trigger_interval
-            run.stream(checkpoint, interval, _limits(given))
+            run.stream(checkpoint, interval, limits(given))
         _maintain(given, spark, todo)
     torn = log.torn if given.ending_physical_offset is None or given.ending_physical_offset > log.end else 0
     return report_of_store(given, run, torn, time.perf_counter() - begin)
@@ -308,8 +293,9 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
 
 def _maintain(given: argparse.Namespace, spark: SparkSession, todo: Sequence[Export]) -> None:
     """Do the maintenance of the exports' tables that is asked for."""
+    opened = table_format(spark, given.format, pairs_of(given, "catalog_option"))
     for export in todo:
-        maintain(spark, export, optimize=given.optimize, retention_days=given.retention, vacuum_hours=given.vacuum)
+        maintenance(given).do(opened, export.tables)
 
 
 def _places(given: argparse.Namespace, spark: SparkSession, todo: list[Export]) -> list[str]:
@@ -329,36 +315,41 @@ def main_several(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[s
     topics = len(asked_topics(given) or known)
     set_file_sizes(spark, topics)
     bounds = Bounds(None, given.fail_on_data_loss == "true", topics)
-    parts = []
-    for store, broker, log in zip(stores, brokers, logs, strict=True):
-        todo = exports(given, spark, selection(given, broker, store.path))
-        own = ExportRun(spark, store.path, todo, bounds)
-        found = log if isinstance(log, StoreLog) else None
-        parts.append(StoreExports(store, broker, todo, own, found, None if isinstance(log, StoreLog) else log))
-    run = StoresRun(parts)
+
+    def make(broker: Broker, path: str) -> list[Export]:
+        return exports(given, spark, selection(given, broker, path))
+
+    def appeared(known: Collection[str]) -> list[StoreExports]:
+        found = find_stores(given.store)
+        named = zip(found, brokers_of(found, given.cluster, given.store_id), strict=True)
+        new = [(store, broker) for store, broker in named if store.path not in known]
+        waiting = ["its log has not been read yet"] * len(new)
+        return parts_of(spark, [store for store, _ in new], [broker for _, broker in new], waiting, bounds, make)
+
+    parts = parts_of(spark, stores, brokers, logs, bounds, make)
+    run = StoresRun(parts, appeared)
     run.check()
-    with alone(spark, _places(given, spark, list(parts[0].exports))) as still_alone:
-        for part in parts:
-            part.run.still_alone = still_alone
+    with alone(spark, _places(given, spark, list(parts[0].exports))) as run.still_alone:
         run.prepare()
         limit = None if given.mode == "batch" else parsed(given, "max_bytes_per_trigger", values.size)
-        repeat(partial(run.follow if given.mode == "stream" else run.land, limit), _interval_s(given))
+        repeat(partial(run.follow if given.mode == "stream" else run.land, limit), interval_s(given))
         _maintain(given, spark, parts[0].exports)
     return report_of_stores(given, run, time.perf_counter() - begin)
 
 
-def main_cluster(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
-    """Export the messages of a running cluster."""
+def main_queues(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
+    """Export the messages of a running cluster, or of a store with its tier, by queue offsets."""
     begin = time.perf_counter()
 
     def make(broker: Broker) -> list[Export]:
         return exports(given, spark, selection(given, broker))
 
-    run = ClusterRun(spark, cluster_choice(given), make)
+    choice = cluster_choice(given) if given.tier is None else tier_choice(given)
+    run = ClusterRun(spark, choice, make)
     run.prepare()
     todo = list(run.parts[0].exports)
     with alone(spark, _places(given, spark, todo)) as run.still_alone:
-        repeat(run.land, _interval_s(given))
+        repeat(run.land, interval_s(given))
         _maintain(given, spark, todo)
     return report_of_cluster(given, run, time.perf_counter() - begin)
 

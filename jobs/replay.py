@@ -29,11 +29,13 @@ from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
 from rmq_formats.lakehouse.log import check_topics, look
 from rmq_formats.lakehouse.selection import identify
 from rmq_formats.read.plan import Task
-from rmq_formats.read.query import Query, ReadOptions
+from rmq_formats.read.query import ReadOptions
+from rmq_formats.read.stores import told_names
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, option_name, run_job
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.queue_logs import broker_directory, tiered_queues
 from rmq_formats.storage.segments import open_storage, place_of
 from rmq_formats.storage.store_variants import Variant, recognise
 from rmq_formats.write.commitlog import refuse_write
@@ -49,6 +51,7 @@ _OPTIONS = {
     "starting_physical_offset": "startingPhysicalOffset",
     "ending_physical_offset": "endingPhysicalOffset",
     "tags": "tags",
+    "tier": "tier",
 }
 _MAX_RATE = 1 << 31
 
@@ -60,6 +63,7 @@ def parser() -> JobParser:
     target = job.add_mutually_exclusive_group(required=True)
     target.add_argument("--to-namesrv", metavar="HOST:PORT", help="a name server of the cluster to send to")
     target.add_argument("--to-store", metavar="DIR", help="a store to create, or to append to")
+    job.add_argument("--tier", metavar="DIR", help="the broker's tieredStoreFilePath: has what the log lacks")
     job.add_argument("--to-topic", metavar="TOPIC", help="send all to this topic; default: each to its own topic")
     job.add_argument("--topics", help="comma list; default: all but system, retry and dead-letter topics")
     job.add_argument("--queues", metavar="JSON", help='{"Orders": [0, 1]}, instead of --topics')
@@ -86,6 +90,8 @@ def check(given: argparse.Namespace) -> None:
     commitlog_segments(*open_storage(given.store))
     if given.rate is not None and not 0 < given.rate < _MAX_RATE:
         raise OptionError(f"--rate {given.rate}: expected messages a second, 1 or more")
+    if given.tier is not None and given.checkpoint is not None:
+        raise OptionError("--checkpoint is a place in the CommitLog, and --tier has places of its own: leave out one")
     if given.to_store is not None:
         if place_of(given.to_store) == place_of(given.store):
             raise OptionError(f"--to-store {given.to_store}: is the replayed store itself")
@@ -114,16 +120,25 @@ def _refuse_batch_topics(store: str, choice: Choice) -> None:
 
 def choice_of(given: argparse.Namespace) -> Choice:
     """Build the choice of messages from the arguments. Raises OptionError, StoreError."""
-    query = _query(given)
+    query = _read(given).query
     if given.group is not None:
         query = backlog_of(given.store, given.group, query)
     return chosen(query, given.sql, _ids(given.msg_ids))
 
 
-def _query(given: argparse.Namespace) -> Query:
-    """Build the query from the arguments that are options of ``rmq_commitlog``."""
+def _read(given: argparse.Namespace) -> ReadOptions:
+    """Build query and logs from the arguments that are options of ``rmq_commitlog``."""
     options = {option: getattr(given, name) for name, option in _OPTIONS.items() if getattr(given, name) is not None}
-    return batch_only(commitlog_options({"path": given.store, **options})).query
+    return batch_only(commitlog_options({"path": given.store, **options})).read
+
+
+def _tiered_topics(given: argparse.Namespace) -> frozenset[str]:
+    """List the topics that the store's broker has in its tier. Raises StoreNotFoundError."""
+    if given.tier is None:
+        return frozenset()
+    storage, tier = open_storage(given.tier)
+    directory = broker_directory(storage, tier, *told_names(given.store))
+    return frozenset(topic for topic, _ in tiered_queues(storage, directory))
 
 
 def _ids(text: str | None) -> frozenset[str] | None:
@@ -151,7 +166,7 @@ def replay_of(given: argparse.Namespace) -> Replay:
     checkpoint = ReplayCheckpoint(given.checkpoint, f"{store_id}#{selection}") if given.checkpoint else None
     return Replay(
         given.store, store_id, choice_of(given), given.to_namesrv, given.to_topic, given.rate, checkpoint,
-        _access(given),
+        _access(given), _read(given).logs,
     )  # fmt: skip
 
 
@@ -164,9 +179,9 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     """Count the chosen messages, and send or write them."""
     begin = time.perf_counter()
     replay = replay_of(given)
-    if topics := _query(given).named_topics:
+    if topics := _read(given).query.named_topics:
         log = look(given.store)
-        check_topics(spark, [log], log.known_topics(), tuple(sorted(topics)))
+        check_topics(spark, [log], log.known_topics() | _tiered_topics(given), tuple(sorted(topics)))
     found = count(replay)
     done = found
     if not given.dry_run and given.to_namesrv is not None:
@@ -221,7 +236,9 @@ def messages(spark: SparkSession, replay: Replay, found: Counts) -> DataFrame:
     numbers = spark.sparkContext.parallelize([(number,) for number in range(len(tasks))], max(1, len(tasks)))
     read = partial(_read_tasks, replay.store, tasks, options, replay.choice)
     frame = numbers.toDF("task int").mapInArrow(read, COMMITLOG).where("record_error IS NULL").select(*columns)
-    origin = F.concat(F.lit(f"{replay.store_id}@"), F.col("physical_offset").cast("string"))
+    places = ("topic", "queue_id", "queue_offset") if replay.origin.by_queue else ("physical_offset",)
+    place = F.concat_ws("/", *(F.col(name).cast("string") for name in places))
+    origin = F.concat(F.lit(f"{replay.store_id}@"), place)
     others = F.map_filter("properties", lambda name, _: name != ORIGIN)
     return frame.withColumn("properties", F.map_concat(others, F.create_map(F.lit(ORIGIN), origin)))
 

@@ -105,7 +105,11 @@ def _described(waiting: pa.Table) -> pa.Table:
         "size": waiting["size"],
         "store_timestamp": waiting["store_timestamp"],
         "rolls": pc.not_equal(pc.bit_wise_and(pc.fill_null(waiting["flags"], 0), FLAG_ROLL), 0),
-        "is_recalled": pc.is_in(key, value_set=pc.drop_null(recalls)),
+        # Brokers from 5.4 on leave the topic out.
+        "is_recalled": pc.or_(
+            pc.is_in(key, value_set=pc.drop_null(recalls)),
+            pc.is_in(key, value_set=pc.drop_null(pc.binary_join_element_wise(topic, recalls, "+"))),
+        ),
         "is_taken_in": is_taken_in,
     }
     return pa.table(columns, schema=PENDING).filter(pc.is_null(recalls))

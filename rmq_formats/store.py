@@ -22,7 +22,7 @@ from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import COMMITLOG_ONLY, MAX_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
 from rmq_formats.read.queues import last_unit
 from rmq_formats.read.task import read_task
-from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages
+from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
 from rmq_formats.records import Records
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -275,7 +275,7 @@ class Store(Records):
         segments: list[Segment] = []
         for task in plan.tasks:
             if isinstance(task, QueueLogsTask):
-                yield from queue_log_messages(task, query, mode)
+                yield from queue_log_messages(task, queue_log_query(query, self._options.logs), mode)
                 continue
             segments = segments or self.segments()
             for batch in read_task(self.path, task, ReadOptions(_PLACE, query, mode)):

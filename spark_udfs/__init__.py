@@ -4,27 +4,19 @@ Each works on whole Arrow columns, in kernels. ``register_functions(spark)`` reg
 own names; ``rmq_formats.spark.session()`` does so.
 """
 
-import logging
-
 from pyspark.sql import SparkSession
 
-from spark_udfs.arrow import HAS_ARROW_UDFS
 from spark_udfs.functions import rmq_crc32 as rmq_crc32  # this package's interface
 from spark_udfs.functions import rmq_key_hash as rmq_key_hash
 from spark_udfs.functions import rmq_properties as rmq_properties
 from spark_udfs.functions import rmq_tags_code as rmq_tags_code
 
-_log = logging.getLogger("spark_udfs")
-
 
 def register_functions(spark: SparkSession) -> None:
     """Register the functions for SQL: ``SELECT rmq_tags_code(tags) FROM …``.
 
-    Spark 4.0 has no Arrow functions: none are registered there, and a log tells.
+    Spark 4.0 has no Arrow functions: there a query that uses one ends with an error that says so.
     """
-    if not HAS_ARROW_UDFS:
-        _log.info("the column functions need Spark 4.1 or later; this is %s", spark.version)
-        return
     functions = {
         "rmq_properties": rmq_properties,
         "rmq_tags_code": rmq_tags_code,
@@ -32,4 +24,4 @@ def register_functions(spark: SparkSession) -> None:
         "rmq_crc32": rmq_crc32,
     }
     for name, function in functions.items():
-        spark.udf.register(name, function.of_spark())
+        spark.udf.register(name, function.for_sql())

@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from rmq_formats.spark.versions import SPARK_VERSION, need_spark
 
-HAS_ARROW_UDFS: Final = SPARK_VERSION >= (4, 1)
+ARROW_UDFS: Final = (4, 1)  # the first Spark that has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,19 @@ class ArrowFunction:
 
     def of_spark(self) -> Callable[..., Any]:
         """Make Spark's function for the session that there is now. Raises OptionError before Spark 4.1."""
-        need_spark((4, 1), "a column function of spark_udfs")
+        _need_arrow_udfs()
         made: Callable[..., Any] = functions.arrow_udf(self.over_arrays, self.returns)
         return made
+
+    def for_sql(self) -> Callable[..., Any]:
+        """Make the function that SQL finds by its name; before Spark 4.1 one that says so where it is used."""
+        return self.of_spark() if SPARK_VERSION >= ARROW_UDFS else functions.udf(_need_arrow_udfs, self.returns)
 
 
 def arrow_function(returns: DataType) -> Callable[[Callable[..., Any]], ArrowFunction]:
     """Decorate a function of Arrow arrays."""
     return lambda over_arrays: ArrowFunction(over_arrays, returns)
+
+
+def _need_arrow_udfs(*_: object) -> None:
+    need_spark(ARROW_UDFS, "a column function of spark_udfs")

@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import settings
 
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
+from tests.interop import peer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -139,6 +140,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     spark.sparkContext.setLogLevel("OFF")  # tests provoke errors, and read them
     yield spark
     spark.stop()
+
+
+@pytest.fixture(params=peer.VERSIONS)
+def each_release(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each release of the original that the project is tested with, which ``peer`` then runs."""
+    with peer.running(request.param):
+        yield str(request.param)
 
 
 @pytest.fixture

@@ -1,33 +1,34 @@
 """pytest's plugin for ``make test-matrix``: what a Spark is too old for has to say so, and is counted apart.
 
 A test that fails for that reason, which the project tells in one line (``rmq_formats/spark/versions.py``), counts as
-skipped, with the line; any other failure stays one.
+skipped, with the line; any other failure stays one. So does a module, or a test, that imports pyspark's own module of
+streams, which is there since 4.2.
 """
 
 import re
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from rmq_formats.spark.versions import SPARK_VERSION
+_TOLD: Final = re.compile(
+    r"needs Spark 4\.\d or later; this is [\d.]+|No module named 'pyspark.sql.streaming.datasource'"
+)
 
-_TOLD: Final = re.compile(r"needs Spark 4\.\d or later; this is [\d.]+")
-_STREAM_MODULE: Final = "pyspark.sql.streaming.datasource"  # since 4.2; tests of single methods import it
 
-
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out modules that an older Spark cannot import."""
-    if SPARK_VERSION >= (4, 2) or collection_path.suffix != ".py":
-        return None
-    return True if _STREAM_MODULE in collection_path.read_text("utf-8") else None
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip modules that cannot be imported for what they need."""
+    return _told((yield))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Count a failure that says what it needs as skipped."""
-    report: Any = yield
+    return _told((yield))
+
+
+def _told(report: Any) -> Any:
     if report.failed:
         told = _TOLD.search("\n".join([str(report.longrepr), *(text for _, text in report.sections)]))
         if told:

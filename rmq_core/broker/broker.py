@@ -1,19 +1,22 @@
 """The broker as a whole: opens the store, runs remoting servers and periodic tasks, and shuts down in order."""
 
 import asyncio
-import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from typing import Final
 
 from rmq_core.broker.access.accounts import Accounts
-from rmq_core.broker.access.guard import Guard, GuardedTable, guarded
-from rmq_core.broker.access_settings import first_users, whitelist
+from rmq_core.broker.access.guard import Guard, GuardedTable, guard_of, guarded
+from rmq_core.broker.access.needs import CHANGES
+from rmq_core.broker.access_settings import first_users
+from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
 from rmq_core.broker.cluster.slave_refusals import slave_refusals
-from rmq_core.broker.cluster.slave_sync import SlaveSync, master_handlers
+from rmq_core.broker.cluster.slave_sync import SlaveSync
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from rmq_core.broker.pop.revive import REVIVE_S
+from rmq_core.broker.pop.service import Pop
 from rmq_core.broker.processors.access_admin import AccessAdmin
 from rmq_core.broker.processors.acknowledge import Acknowledgements, after_write
 from rmq_core.broker.processors.body_kinds import WITH_LISTS, WITH_MESSAGES
@@ -27,6 +30,7 @@ from rmq_core.broker.processors.offsets import QueuePlaces
 from rmq_core.broker.processors.pull import Pulls
 from rmq_core.broker.processors.put_message import Storing
 from rmq_core.broker.processors.query_message import Lookups
+from rmq_core.broker.processors.queue_units import QueueUnitsAdmin
 from rmq_core.broker.processors.recall import Recalls
 from rmq_core.broker.processors.reply import Replies
 from rmq_core.broker.processors.send import Sends
@@ -53,10 +57,10 @@ from rmq_core.broker.transaction.op_writer import OpNotes
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.elsewhere import kept_here
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.service import Service
-from rmq_core.remoting.uniq_key import local_ip
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
@@ -67,7 +71,8 @@ from rmq_formats.errors import DecodeError
 _EXPIRY_S: Final = 0.1  # how often sends that wait for the disk are looked at
 _PULL_EXPIRY_S: Final = 0.5  # likewise held pulls, of which there are more
 _HOUSEKEEPING_S: Final = 10.0
-_DROPPED_S: Final = 0.01  # how often files of topics that others have deleted are removed
+_DROPPED_S: Final = 0.1  # how often files of topics that others have deleted are removed, if there are any
+_MORE_DROPPED_S: Final = 0.01  # likewise while some are left
 _NAMES_S: Final = 1.0  # how often topics and groups that could not be written are tried again
 _MAKE_TOPICS: Final = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -76,10 +81,11 @@ _MAKE_TOPICS: Final = (
 )  # fmt: skip
 _NAME_TOPICS: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
 )  # fmt: skip
 _NAME_GROUPS: Final = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
 )  # fmt: skip
 _NOT_ON_FAST_PORT: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -128,13 +134,14 @@ class Broker(Service):
             OSError: the disk is full or broken, or the directory cannot be written.
         """
         config = self._config
-        port = config.listen_port or free_port(config.bind_address)
-        advertised = config.broker_ip1 or local_address(config.bind_address)
-        try:
-            host = Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
-        except DecodeError as error:
-            raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
         async with AsyncExitStack() as ending:
+            port, sockets = config.listen_port, None
+            if not port:
+                sockets = free_ports(config.bind_address)
+                port = int(sockets[0].getsockname()[1])
+                for one in sockets:
+                    ending.callback(one.close)
+            host = self._host(port)
             self.store = MessageStore.open(
                 self._store_config, self._clock_ms(), store_host=host, disk=self._disk, threads=self._threads
             )
@@ -146,7 +153,7 @@ class Broker(Service):
             ending.push_async_callback(self._server.close)
             ending.push_async_callback(self.state.replication.drain)
             ending.push_async_callback(self._waiters.drain)
-            await self._listen(port)
+            await self._listen(port, sockets)
             await self.state.replication.start(port)
             ending.push_async_callback(self.registration.close)
             await self.registration.start()
@@ -175,8 +182,8 @@ class Broker(Service):
             store=store,
             store_host=host,
             files=files,
-            topics=Topics(files, config, clock_ms),
-            groups=Groups(files, clock_ms),
+            topics=Topics(files, config, clock_ms, has_light_queues=store.config.lmq_enabled),
+            groups=Groups(files, clock_ms, has_light_queues=store.config.lmq_enabled),
             offsets=ConsumerOffsets(files, store, clock_ms),
             consumers=Consumers(),
             producers=Producers(),
@@ -193,16 +200,19 @@ class Broker(Service):
         self._schedule = Schedule(self.state, levels)
         self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
+        self._pop = Pop(self.state, self._timed)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
         self._accounts = Accounts(files) if config.authentication_enabled else None
         if self._accounts is not None:
             self._accounts.make_super_users(first_users(config))
-        guard = self._guard()
-        # Bodies have their limits before the guard reads them.
+        guard = guard_of(config, self._accounts, clock_ms, store.message)
+        # Bodies have their limits before policies look into them; of a stranger's nothing is told but that he is one.
         handlers = config.limit_bodies(
-            guarded(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES
+            self._allowed(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES
         )
+        if guard is not None:
+            handlers = {code: guard.signed(one) for code, one in handlers.items()}
         for code in _NAME_TOPICS:
             handlers[code] = after_write(handlers[code], self.state.topics.file)
         for code in _NAME_GROUPS:
@@ -220,20 +230,19 @@ class Broker(Service):
         )
         fast = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
         self._fast_handlers = fast if guard is None else GuardedTable(fast, guard)
+        self._know_batch_topics()
+        self.state.topics.on_change(self._know_batch_topics)
         store.on_dispatched(self._held.arrived)
+        store.on_dispatched(self._pop.held.arrived)
         files.start()
 
-    def _guard(self) -> Guard | None:
-        """Make what stands before the handlers, if requests are to be signed."""
-        config = self._config
-        if self._accounts is None:
-            return None
-        return Guard(
-            self._accounts, config.broker_cluster_name, self._clock_ms,
-            authorizes=config.authorization_enabled,
-            open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
-            codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
-        )  # fmt: skip
+    def _know_batch_topics(self, _: Collection[str] | None = None) -> None:
+        self.store.set_batch_topics(self.state.topics.with_batch_queues())
+
+    def _allowed(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
+        if guard is not None:
+            return {code: guard.allowed(one) for code, one in handlers.items()}
+        return handlers if self._config.remote_admin_enable else kept_here(handlers, CHANGES)
 
     def _handlers(self, levels: DelayLevels) -> dict[int, Handler]:
         state = self.state
@@ -245,8 +254,10 @@ class Broker(Service):
             **Replies(state, storing).handlers(),
             **SendBacks(state, levels, acknowledgements).handlers(),
             **Pulls(state, self._held).handlers(),
+            **self._pop.handlers(acknowledgements, self.registration.route),
             **Lookups(state).handlers(),
             **QueuePlaces(state).handlers(),
+            **QueueUnitsAdmin(state).handlers(),
             **TopicAdmin(state).handlers(),
             **ProgressAdmin(state, self._held, self._schedule).handlers(),
             **self._memberships.handlers(),
@@ -255,17 +266,29 @@ class Broker(Service):
             **timed.handlers(),
             **Recalls(state, acknowledgements).handlers(),
             **Relays(state).handlers(),
-            **master_handlers(state.files),
             **Transactions(state, self.notes, acknowledgements).handlers(),
             **AccessAdmin(self._accounts).handlers(),
         }
 
-    async def _listen(self, port: int) -> None:
+    def _host(self, port: int) -> Host:
+        """The address to advertise."""
         config = self._config
-        await self._server.listen(config.bind_address, port)
-        fast_port = port - FAST_PORT_DISTANCE
+        advertised = config.broker_ip1 or local_address(config.bind_address)
+        try:
+            return Host.parse(f"[{advertised}]:{port}" if ":" in advertised else f"{advertised}:{port}")
+        except DecodeError as error:
+            raise ListenError(f"{advertised}:{port}", "brokerIP1 is no address") from error
+
+    async def _listen(self, port: int, sockets: tuple[socket.socket, socket.socket] | None) -> None:
+        """Listen at a port and its fast port; ``sockets`` has both where they are bound already."""
+        if sockets is not None:
+            await self._server.listen_on(sockets[0])
+            await self._server.listen_on(sockets[1], self._fast_handlers)
+            return
+        address, fast_port = self._config.bind_address, port - FAST_PORT_DISTANCE
+        await self._server.listen(address, port)
         if fast_port > 0:
-            await self._server.listen(config.bind_address, fast_port, self._fast_handlers)
+            await self._server.listen(address, fast_port, self._fast_handlers)
 
     def _let_go(self) -> None:
         """Shut the store down; the log tells whether it needs a recovery."""
@@ -282,6 +305,7 @@ class Broker(Service):
         self.state.offsets.save()
         self.state.filters.save()
         self._schedule.save()
+        self._pop.close()
         if self._timed is not None:
             self._timed.close()
         self._waiters.close()
@@ -294,22 +318,28 @@ class Broker(Service):
         config, state = self._config, self.state
         self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
         self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._clock_ms()))
+        self._every("held pops", _PULL_EXPIRY_S, self._pop.expire)
+        self._every("revival of popped messages", REVIVE_S, self._pop.revive)
         self._every("replication", TICK_S, state.replication.tick)
         if not config.is_slave:  # else its master delivers
             self._every("schedule", INTERVAL_S, self._schedule.deliver)
         if self._timed is not None:
             self._every("timer messages", config.timer_precision / 10_000, self._timed.run)
             self._every("timer checkpoint", config.timer_flush_interval_ms / 1000, self._timed.save)
-        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, state.offsets.save)
+        self._every("offsets", config.flush_consumer_offset_interval_ms / 1000, self._save_offsets)
         self._every("delay offsets", config.flush_delay_offset_interval_ms / 1000, self._schedule.save)
         self._every("ended transactions", config.transaction_op_batch_interval_ms / 1000, self._write_notes)
         self._every("filters", _HOUSEKEEPING_S, state.filters.save)
         self._every("topics and groups", _NAMES_S, self._save_names)
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
-        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(SLICE_S))
+        self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(SLICE_S), _MORE_DROPPED_S)
         self._every("stats", SAMPLE_S, state.stats.sample)
         if not config.is_slave:
             self.checks.start()
+
+    def _save_offsets(self) -> None:
+        self.state.offsets.save()
+        self._pop.orders.save()
 
     def _write_notes(self) -> None:
         self.notes.write()
@@ -328,17 +358,22 @@ class Broker(Service):
     def _keep_house(self) -> None:
         self._memberships.drop_silent()
         self.state.locks.drop_expired()
+        self._pop.keep_house()
         self.store.clean(self._clock_ms())
 
-    def _every(self, name: str, seconds: float, function: Callable[[], object]) -> None:
-        """Call a function periodically; what it raises is logged, and it is called again."""
+    def _every(
+        self, name: str, seconds: float, function: Callable[[], object], more_seconds: float | None = None
+    ) -> None:
+        """Call a function periodically, after ``more_seconds`` if it says so; what it raises is logged."""
 
         def call() -> None:
+            wait_s = seconds
             try:
-                function()
+                if function() and more_seconds is not None:
+                    wait_s = more_seconds
             except Exception:
                 log.exception("%(clock)s failed", {"clock": name})
-            self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
+            self._timers[name] = asyncio.get_running_loop().call_later(wait_s, call)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
 
@@ -356,29 +391,3 @@ def _tell_recovery(store: MessageStore) -> None:
         log.info("a torn end of the log was cut off: %(damage)s", {"damage": damage})
     for path in found.quarantined:
         log.warning("damaged bytes are kept in %(path)s", {"path": path})
-
-
-def local_address(bind_address: str) -> str:
-    """The address to advertise to clients: the one that is listened on or, if that is all, the machine's own."""
-    if bind_address not in ("0.0.0.0", "::", ""):
-        try:
-            return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
-    return local_ip()
-
-
-def free_port(bind_address: str) -> int:
-    """Find a free port whose fast port, two below it, is free as well."""
-    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
-    while True:
-        with socket.socket(family) as first, socket.socket(family) as second:
-            try:
-                first.bind((bind_address, 0))
-                port = int(first.getsockname()[1])
-                second.bind((bind_address, port - FAST_PORT_DISTANCE))
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    continue
-                raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
-            return port

@@ -13,6 +13,7 @@ from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
 from rmq_core.remoting.codes import MASTER_ID
 from rmq_core.remoting.settings import load_settings, read_settings_file, setting
 from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
+from rmq_formats.codecs.index import AUTO
 from rmq_formats.errors import OptionError
 
 ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
@@ -21,6 +22,7 @@ _MAX_PORT: Final = 65535
 _TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)
 _SLAVE: Final = "SLAVE"
 _ROLES: Final = ("ASYNC_MASTER", "SYNC_MASTER", _SLAVE)
+_APPEND_TOPIC: Final = ("true", "false", AUTO)
 _HOST_NAME: Final = re.compile(r"[0-9A-Za-z_.-]+")  # or an IPv4 address
 
 
@@ -58,6 +60,9 @@ class BrokerConfig(AccessSettings):
         timer_stop_enqueue: do not enqueue timer messages; they wait in their topic.
         timer_stop_dequeue: do not deliver timer messages; they wait in the wheel.
         recall_message_enable: whether timer messages may be recalled.
+        append_topic_for_timer_delete_key: ``true`` stores a recall with its topic, as 5.3.3 does, ``false`` without it,
+            as brokers from 5.4 on read recalls, unless they have the same setting; ``auto`` goes by the store. This
+            broker reads both.
         register_name_server_period_ms: how often the broker registers with its name servers.
         register_broker_timeout_ms: timeout of a registration.
         compressed_register: whether registrations are compressed.
@@ -77,6 +82,7 @@ class BrokerConfig(AccessSettings):
         long_polling_enable: whether a pull is held for as long as it asks to.
         short_polling_time_ms: how long a pull is held at most without long polling.
         use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
+        estimate_accumulation: whether the metrics of groups that filter count only what may pass.
         notify_consumer_ids_changed_enable: whether members are told to rebalance when their group has changed.
         channel_expired_timeout_ms: a client without heartbeats for so long is disconnected.
         region_id: the property MSG_REGION of each message.
@@ -120,6 +126,7 @@ class BrokerConfig(AccessSettings):
     timer_stop_enqueue: bool = setting(False, mutable=True)
     timer_stop_dequeue: bool = setting(False, mutable=True)
     recall_message_enable: bool = setting(False, mutable=True)
+    append_topic_for_timer_delete_key: str = setting(AUTO)
     register_name_server_period_ms: int = setting(30_000, java="registerNameServerPeriod", low=1000)
     register_broker_timeout_ms: int = setting(24_000, java="registerBrokerTimeoutMills", low=1)
     compressed_register: bool = setting(False)
@@ -137,6 +144,7 @@ class BrokerConfig(AccessSettings):
     long_polling_enable: bool = setting(True, mutable=True)
     short_polling_time_ms: int = setting(1000, java="shortPollingTimeMills", mutable=True)
     use_server_side_reset_offset: bool = setting(True, mutable=True)
+    estimate_accumulation: bool = setting(True, mutable=True)
     notify_consumer_ids_changed_enable: bool = setting(True, mutable=True)
     channel_expired_timeout_ms: int = setting(120_000, java="channelExpiredTimeout", low=1000)
     region_id: str = setting("DefaultRegion")
@@ -193,6 +201,9 @@ def load_config(
         ignored=IGNORED | of_store.keys(),
         done_anyway=DONE_ANYWAY,
     )
+    if config.append_topic_for_timer_delete_key not in _APPEND_TOPIC:
+        wanted, given = ", ".join(_APPEND_TOPIC), config.append_topic_for_timer_delete_key
+        raise OptionError(f"{file}: appendTopicForTimerDeleteKey is one of {wanted}, not {given!r}")
     _check_role(config, file)
     config.check_access()
     properties = {}

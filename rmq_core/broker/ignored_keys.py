@@ -8,7 +8,33 @@ is accepted, and any other is refused. Source: the fields of ``BrokerConfig``,
 
 from typing import Final
 
-IGNORED: Final = frozenset(
+_FROM_5_4: Final = frozenset(
+    """
+    batchDeleteSubscriptionGroupMaxRate batchDeleteTopicMaxRate checkCommitLogOffsetOnRecover
+    combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
+    combineCQPreferCQType combineCQUseRocksdbForLmq commitLogRecoverMaxNum correctMinOffsetMadviseEnable
+    enableAcceleratedRecovery enableConnectionMetrics enableLagAndDlqMetrics enableLitePopLog enableLmqQuota
+    enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enablePopMetrics
+    enableRemotingMetrics enableRequestMetrics enableRunningFlagsInFlush enableSplitMetadata enableStatsMetrics
+    enableTransactionMetrics iteratorWhenUseRocksdbConsumeQueue liteEventCapacityCacheTtlMs liteEventCheckInterval
+    liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup liteLagCountMetricsEnable
+    liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK liteSubscriptionCheckInterval
+    liteSubscriptionCheckTimeoutMills liteTtlCheckInterval maxCheckMessageReuseBufferSize maxClientEventCount
+    maxLiteSubscriptionCount maxMessageFilterNumForNotification maxRocksDBIndexQueryDays
+    metricsExportBatchMaxConcurrent metricsExportBatchMaxDataPoints metricsExportBatchSplitEnabled
+    metricsExportOtelMemoryMode minLiteTTl persistConsumerOffsetIncrementally popFromRetryProbabilityForPriority
+    popOrderLockTimerTickMs popOrderLockTimerTicksPerWheel popPollingMapExpireTimeSeconds popReviveConcurrency
+    popReviveSkipIfGroupAbsent popRocksdbBlockCacheSize popRocksdbWriteBufferSize
+    rocksdbCQSelectiveDoubleWriteEnable rocksdbMaxSizeAmplificationPercent sharedByteBufferNum splitMetadataSize
+    timerRecallToTimeWheelEnable timerRecallToTimelineEnable timerReputServiceCorePoolSize
+    timerReputServiceMaxPoolSize timerReputServiceQueueCapacity timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
+    timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
+    timerWheelSnapshotFlush timerWheelSnapshotIntervalMs transactionCheckRocksdbCoreThreads
+    transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity useMessageFilterForNotification
+    useSeparateRetryQueue useSeparateStorePathForRocksdbCQ useSingleRocksDBForAllConfigs writeWithoutMmap
+    """.split()  # noqa: SIM905
+)
+IGNORED: Final = _FROM_5_4 | frozenset(
     """
     accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
@@ -43,7 +69,7 @@ IGNORED: Final = frozenset(
     enablePopLog enablePopMessageThreshold enableReconnectForGoAway enableRegisterProducer enableRetryTopicV2
     enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
     enableSkipLongAwaitingAck enableSplitRegistration endTransactionPoolQueueCapacity
-    endTransactionThreadPoolNums estimateAccumulation fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
+    endTransactionThreadPoolNums fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
     forwardTimeout globalColdReadThreshold haMaxTimeSlaveNotCatchup heartbeatThreadPoolNums
@@ -51,9 +77,9 @@ IGNORED: Final = frozenset(
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    logicalDiskSpaceCleanForciblyThreshold mappedFileSwapEnable mapperFileSizeBatchConsumeQueue
+    logicalDiskSpaceCleanForciblyThreshold mappedFileSwapEnable
     maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
-    maxHaTransferByteInSecond maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize
+    maxHaTransferByteInSecond maxOffsetMapSize maxPopPollingSize
     maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
     maxTopicLength memTableFlushIntervalMs messageIndexSafe metricGrpcExporterIntervalInMills
     metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
@@ -103,23 +129,28 @@ DONE_ANYWAY: Final = {
     "enableAutoInSyncReplicas": "false",
     "enableControllerMode": "false",
     "enableDLegerCommitLog": "false",
-    "enableLmq": "false",
-    "enableMultiDispatch": "false",
     "enableRemoteEscape": "false",
     "enableSlaveActingMaster": "false",
     "fetchControllerAddrByDnsLookup": "false",
     "fetchNamesrvAddrByAddressServer": "false",
     "fetchNameSrvAddrByDnsLookup": "false",
     "haFlowControlEnable": "false",
+    "indexFileReadEnable": "true",
+    "indexFileWriteEnable": "true",
+    "indexRocksDBEnable": "false",
     "litePullMessageEnable": "true",
     "lockInStrictMode": "false",
     "messageStorePlugIn": "",
     "migrateAuthFromV1Enabled": "false",
+    "priorityOrderAsc": "true",
     "readOnlyCommitLogStorePaths": "",
     "rejectPullConsumerEnable": "false",
     "rocksdbCQDoubleWriteEnable": "false",
     "storeType": "default",
+    "timerRocksDBEnable": "false",
     "tlsEnable": "false",
+    "transRocksDBEnable": "false",
+    "transWriteOriginTransHalfEnable": "true",
     "transientStorePoolEnable": "false",
     "useTLS": "false",
 }

@@ -84,5 +84,5 @@ class BrokerState:
         Raises:
             ResponseError: the topic does not exist.
         """
-        if topic not in self.topics.table:
+        if self.topics.get(topic) is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")

@@ -23,7 +23,7 @@ from rmq_core.cli.dump import command as dump
 from rmq_core.cli.inspect import command as inspect
 from rmq_core.cli.jobs import JOBS, JobCommand, job_command
 from rmq_core.cli.notebooks import notebooks
-from rmq_core.cli.servers import broker, namesrv, standalone
+from rmq_core.cli.servers import broker, namesrv, proxy, standalone
 from rmq_formats.errors import RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
@@ -42,6 +42,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "consume": consume.consume,
     "broker": broker.broker,
     "standalone": standalone.standalone,
+    "proxy": proxy.proxy,
     "doctor": doctor.doctor,
 }
 

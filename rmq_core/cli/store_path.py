@@ -41,7 +41,6 @@ _TAIL_BYTES: Final = 8
 _PLACE: Final = head_struct("magic", "physical_offset")
 _STORE_NAMES: Final = {"commitlog", "consumequeue", "consumequeue_ext", "index", "config", "checkpoint"}
 _UNREAD_TREES: Final = {
-    "consumequeue_rocksdb": "a ConsumeQueue in RocksDB",
     tiered.INDEX_TOPIC: "the Index of tiered storage",
 }
 _COMPACTION_LOG: Final = "compactionLog"
@@ -60,8 +59,11 @@ class PathKind(StrEnum):
     CHECKPOINT = "checkpoint"
     CONFIG = "config"
     TIER = "tier"
+    QUEUE_DATABASE = "queue_database"
+    ENTRY_INDEX = "entry_index"
 
 
+_DATABASES: Final = ("consumequeue", "consumequeue_rocksdb")
 _QUEUE_TREES: Final = {
     "consumequeue": PathKind.CONSUMEQUEUE,
     "consumequeue_ext": PathKind.CONSUMEQUEUE_EXT,
@@ -130,21 +132,24 @@ def _refuse_names(storage: Storage, path: str) -> None:
         if name in _UNREAD_TREES and parts[number - 1] not in _QUEUE_TREES:  # there it is a topic
             raise StoreLayoutError(f"{path}: {_UNREAD_TREES[name]}, which rmq does not read")
         is_dledger = name.startswith("dledger-") and storage.exists(f"{here}/data")
-        if is_dledger and parts[number + 1 : number + 2] != ["data"]:
+        if is_dledger and parts[number + 1 : number + 2] not in (["data"], [PathKind.INDEX]):
             raise StoreLayoutError(
                 f"{path}: of a DLedger CommitLog beside its entries, which rmq does not read; those are in {here}/data"
             )
-        is_database = name == PathKind.CONSUMEQUEUE and holds_rocksdb(storage, here)
         # A topic's directory may stand beside the database; what else is in the directory is the database's.
-        is_of_database = number + 1 == len(parts) or (number + 2 == len(parts) and not storage.entries(path))
-        if is_database and is_of_database:
-            raise StoreLayoutError(f"{path}: a ConsumeQueue in RocksDB, which rmq does not read")
+        is_in_directory = number + 2 == len(parts) and not storage.entries(path)
+        if is_in_directory and name in _DATABASES and holds_rocksdb(storage, here):
+            raise StoreLayoutError(f"{path}: a file of a ConsumeQueue in RocksDB; give its directory, {here}")
 
 
 def _is_config_database(storage: Storage, path: str) -> bool:
     """Whether a directory is a RocksDB of a broker's config."""
-    databases = (*rocksdb_config.DATABASES_V1, rocksdb_config.DATABASE_V2)
-    return path.rpartition("/")[2] in databases and holds_rocksdb(storage, path)
+    return path.rpartition("/")[2] in rocksdb_config.DATABASES and holds_rocksdb(storage, path)
+
+
+def _is_entry_index(parts: list[str]) -> bool:
+    """Whether a directory holds the index of a DLedger CommitLog, by its name."""
+    return parts[-1:] == [PathKind.INDEX] and len(parts) > 1 and parts[-2].startswith("dledger-")
 
 
 def _is_dledger_data(parts: list[str]) -> bool:
@@ -154,9 +159,13 @@ def _is_dledger_data(parts: list[str]) -> bool:
 
 def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     parts = _parts(storage, path)
+    if parts[-1] in _DATABASES and holds_rocksdb(storage, path):
+        return PathKind.QUEUE_DATABASE
     tree = _tree_of(parts)
     if tree is not None:
         return _QUEUE_TREES[parts[tree]]
+    if _is_entry_index(parts):
+        return PathKind.ENTRY_INDEX
     tiered_kind = _tiered_kind(parts)
     if tiered_kind is not None:
         return tiered_kind
@@ -199,6 +208,8 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
         return PathKind.COMMITLOG
     if parts[-4:-3] and parts[-4] in _QUEUE_TREES:
         return _QUEUE_TREES[parts[-4]]
+    if _is_entry_index(parts[:-1]):
+        return PathKind.ENTRY_INDEX
     tiered_kind = _tiered_kind(parts[:-1])
     if tiered_kind is not None:
         return tiered_kind
@@ -211,12 +222,10 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
     with opened(storage, path) as file:
         head = read_range(file, 0, _HEAD_BYTES)
         tail = read_range(file, max(0, file.size_bytes - _TAIL_BYTES), min(_TAIL_BYTES, file.size_bytes))
-        for layout, is_held in (
-            ("the index of a DLedger CommitLog", dledger.holds_index(head)),
-            ("a RocksDB", holds_rocksdb_table(tail)),
-        ):
-            if is_held:
-                raise StoreLayoutError(f"{path}: a file of {layout}, by its content, which rmq does not read")
+        if holds_rocksdb_table(tail):
+            raise StoreLayoutError(f"{path}: a file of a RocksDB, by its content, which rmq does not read alone")
+        if dledger.holds_index(head):
+            return PathKind.ENTRY_INDEX
         kind = PathKind.BATCHCONSUMEQUEUE if holds_batch_units(head) else _content_kind(head, file.size_bytes)
     if kind is None:
         raise StoreError(f"{path}: not a file of a store that rmq knows")
@@ -364,6 +373,14 @@ def _queue(below: list[str], segments: tuple[Segment, ...]) -> QueueSegments:
     if len(below) < 2 or not below[1].isdecimal():
         return QueueSegments(below[0] if below else None, None, segments)
     return QueueSegments(below[0], int(below[1]), segments)
+
+
+def entry_index_files(place: KnownPath) -> list[Segment]:
+    """The files of a DLedger CommitLog's index, of a directory or one, by offset in the index."""
+    if place.is_directory:
+        return list_segments(place.storage, place.path)
+    with opened(place.storage, place.path) as file:
+        return [Segment(place.path, _start_offset(place.path.rpartition("/")[2]) or 0, file.size_bytes)]
 
 
 def index_files(place: KnownPath) -> list[str]:

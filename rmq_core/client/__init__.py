@@ -13,11 +13,13 @@ from rmq_core.client.options import (
     ClientOptions,
     ConsumerOptions,
     MessageModel,
+    PopOptions,
     ProducerOptions,
     PullOptions,
     PushOptions,
     StartPosition,
 )
+from rmq_core.client.pop.consumer import PopConsumer
 from rmq_core.client.producer.producer import Producer
 from rmq_core.client.producer.request_reply import reply_to
 from rmq_core.client.producer.transactions import TransactionProducer, TransactionResult, TransactionState
@@ -43,6 +45,8 @@ __all__ = [
     "MessageQueue",
     "NoReplyError",
     "NoRouteError",
+    "PopConsumer",
+    "PopOptions",
     "Producer",
     "ProducerOptions",
     "PullConsumer",

@@ -11,28 +11,13 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from hashlib import md5
 
+from rmq_core.remoting.allocation import Allocation, averagely, by_circle
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_formats.errors import OptionError
 
-Allocation = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
-"""Takes a client's id, the sorted queues and the sorted ids of the group's clients; gives that client's queues,
-none if it is not among them."""
-
-
-def averagely(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Allocate contiguous blocks of queues; the first clients get one more where the division leaves a rest."""
-    if client_id not in client_ids:
-        return []
-    index, (size, more) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
-    begin = index * size + min(index, more)
-    return list(queues[begin : begin + size + (index < more)])
-
-
-def by_circle(client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> list[MessageQueue]:
-    """Allocate queues to clients in turn (round robin)."""
-    if client_id not in client_ids:
-        return []
-    return list(queues[client_ids.index(client_id) :: len(client_ids)])
+__all__ = [
+    "Allocation", "ByConfig", "ByMachineRoom", "ConsistentHash", "MachineRoomNearby", "averagely", "by_circle",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

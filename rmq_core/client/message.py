@@ -1,5 +1,6 @@
 """Messages as users see them: the message to send, the result of a send, the message received."""
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
@@ -16,11 +17,14 @@ from rmq_formats.codecs.layout import (
     FLAG_STORE_HOST_V6,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
+    PROPERTY_LIGHT_NAMES,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
 from rmq_formats.codecs.message_id import encode_message_id
+from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import KEY_SEPARATOR, decode_properties, split_keys
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 PROPERTY_WAIT: Final = "WAIT"
 PROPERTY_RETRY_TOPIC: Final = "RETRY_TOPIC"
@@ -33,6 +37,7 @@ PROPERTY_TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 PROPERTY_TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 RETRY_TOPIC_PREFIX: Final = "%RETRY%"
 _SET_BY_FIELDS: Final = frozenset({PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_DELAY, PROPERTY_WAIT})
+_NOT_IN_LIGHT_NAMES: Final = re.compile("[,\x00-\x1f\x7f]")
 _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -49,6 +54,7 @@ class Message(msgspec.Struct, frozen=True):
         delay_level: 1 to 18 delivers after that level's delay; 0 at once.
         wait_store: whether the broker waits for flush and replication, as its settings say.
         deliver_at_ms: delivered at that time; None at once.
+        light_queues: light queues (LMQ) that it goes to as well, where brokers have those; names begin with ``%LMQ%``.
     """
 
     topic: str
@@ -60,6 +66,7 @@ class Message(msgspec.Struct, frozen=True):
     delay_level: int = 0
     wait_store: bool = True
     deliver_at_ms: int | None = None
+    light_queues: Sequence[str] = ()
 
     def all_properties(self) -> dict[str, str]:
         """Return the properties to send; the producer adds the unique key.
@@ -79,6 +86,9 @@ class Message(msgspec.Struct, frozen=True):
             made[PROPERTY_DELAY] = str(self.delay_level)
         if self.deliver_at_ms is not None:
             made[PROPERTY_TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.light_queues:
+            _check_light_queues(self.light_queues)
+            made[PROPERTY_LIGHT_NAMES] = ",".join(self.light_queues)
         made[PROPERTY_WAIT] = "true" if self.wait_store else "false"
         return made
 
@@ -92,6 +102,13 @@ def _check_properties(properties: Mapping[str, str]) -> None:
             raise MessageError(f"property {name} is reserved: set the message's field of its name")
         if "\x01" in name or "\x02" in name or "\x02" in value:
             raise MessageError(f"property {name!r} contains a separator, byte 1 or 2")
+
+
+def _check_light_queues(names: Sequence[str]) -> None:
+    """Refuse names that cannot be those of light queues. Source: ``Validators#checkMessage``, which sees the slash."""
+    for name in names:
+        if not (name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name)) or _NOT_IN_LIGHT_NAMES.search(name):
+            raise MessageError(f"{name!r} cannot be the name of a light queue, such as {LIGHT_QUEUE_PREFIX}device7")
 
 
 class SendStatus(Enum):

@@ -1,5 +1,6 @@
 """Client settings: frozen dataclasses with the names and defaults of Java's clients, units at the end of names."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -7,12 +8,14 @@ from typing import Final
 
 from rmq_core.client.allocation import Allocation, averagely
 from rmq_core.remoting.access.tls import Tls
+from rmq_core.remoting.clock import now_ms
 from rmq_formats.codecs.compression import DEFAULT_LEVEL, Compression
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 from rmq_formats.codecs.trace import TRACE_TOPIC
 from rmq_formats.errors import OptionError
 
 DEFAULT_INSTANCE: Final = "DEFAULT"
+MAX_INVISIBLE_TIME_S: Final = 300  # DefaultMQPushConsumerImpl#checkConfig: 10 s to 300 s
 MAX_PULL_INTERVAL_S: Final = 65.535  # DefaultMQPushConsumerImpl#checkConfig
 
 
@@ -27,6 +30,8 @@ class ClientOptions:
         heartbeat_interval_s: how often heartbeats are sent.
         request_timeout_s: for requests without a timeout of their own.
         tls: to speak TLS with name servers and brokers, Java's ``useTLS``; None is plain.
+        clock_ms: the time of day, ms since 1970: for born timestamps, unique keys, starts by time and traces. What
+            only waits goes by the event loop's time.
     """
 
     instance_name: str = DEFAULT_INSTANCE
@@ -35,6 +40,7 @@ class ClientOptions:
     heartbeat_interval_s: float = 30.0
     request_timeout_s: float = 3.0
     tls: Tls | None = None
+    clock_ms: Callable[[], int] = now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +183,40 @@ class PullOptions(ConsumerOptions):
     """
 
     auto_commit: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PopOptions(ClientOptions):
+    """Settings of a consumer that pops.
+
+    Attributes:
+        invisible_time_s: how long nobody else gets a message that was popped; it comes back if it is not acknowledged.
+        start: where a group without a consumer offset begins: ``FIRST`` or ``LAST``.
+        in_order: the messages of a queue come one take after the other: nothing more of it comes while one of them is
+            neither acknowledged nor visible again.
+        suspend_timeout_s: long polling: how long a broker may hold a request until there is a message.
+        concurrency: concurrent calls of the listener of ``consume``.
+        max_reconsume_times: failed calls of it after which a message is a dead letter.
+        suspend_queue_s: in order, how long a queue waits after a failed call.
+        close_timeout_s: how long calls of it may take to end when ``consume`` is cancelled.
+    """
+
+    invisible_time_s: float = 60.0
+    start: StartPosition = StartPosition.LAST
+    in_order: bool = False
+    suspend_timeout_s: float = 15.0
+    concurrency: int = 20
+    max_reconsume_times: int = 16
+    suspend_queue_s: float = 1.0
+    close_timeout_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.invisible_time_s <= MAX_INVISIBLE_TIME_S:
+            raise OptionError(f"invisible_time_s must be 1 to {MAX_INVISIBLE_TIME_S}, not {self.invisible_time_s:g}")
+        if self.start is StartPosition.TIMESTAMP:
+            raise OptionError("a consumer that pops starts at the first or the last message, not at a time")
+        if self.concurrency < 1 or self.max_reconsume_times < 0:
+            raise OptionError("concurrency must be 1 or more, and max_reconsume_times 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,12 +42,14 @@ class OtherPlaceError(ReplicationError):
     Attributes:
         begin: that place, a physical offset.
         told: the place that the master told instead.
+        at_start: whether this slave had said that its log begins there.
     """
 
-    def __init__(self, begin: int, told: int) -> None:
+    def __init__(self, begin: int, told: int, *, at_start: bool) -> None:
         super().__init__(f"the master pushed bytes at {told}, but was asked for those at {begin}")
         self.begin = begin
         self.told = told
+        self.at_start = at_start
 
 
 class Joint:
@@ -77,7 +79,7 @@ class Joint:
             OtherPlaceError: they are not those that were asked for.
         """
         if offset != self._at:
-            raise OtherPlaceError(self.begin, offset)
+            raise OtherPlaceError(self.begin, offset, at_start=self.repeats == REPEATS_AT_START)
         self._beats = 0 if piece else self._beats + 1
         if self._beats == _IDLE_BEATS:
             raise LogsDifferError(self.begin, self._at)
@@ -124,6 +126,8 @@ class Places:
     def joint(self) -> Joint:
         """The next comparison: the first report, which says where it begins, acknowledges what is before that."""
         store = self._store
+        if self._exactly is not None and self._exactly < store.min_physical_offset:
+            self.reset()  # retention has deleted that place since
         if self._exactly is not None:
             return Joint(store, self._exactly)
         limit = store.max_physical_offset if self._limit is None else self._limit
@@ -149,10 +153,16 @@ class Places:
         if told > begin:
             if told == self._first_tried or told > store.max_physical_offset:
                 return -1
+            if self._forced_only and told > store.flushed_offset:
+                self.reset()  # a report of that place would acknowledge what is not forced: later
+                return None
             self._exactly = self._first_tried = told
             return None
         if begin <= store.min_physical_offset:
-            return -1
+            if isinstance(error, LogsDifferError) or error.at_start:
+                return -1
+            self.reset()  # retention has deleted what was before it since: this is to be told
+            return None
         self._limit, self._exactly = told, None
         self._about_bytes *= WIDER
         return None

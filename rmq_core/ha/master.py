@@ -6,7 +6,7 @@ Source: ``DefaultHAService``, ``DefaultHAConnection``.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from rmq_core.ha.frames import Reports, encode_push
 from rmq_core.ha.joint import FROM_START, MORE_REPEATS_S, REPEATS, REPEATS_AT_START
@@ -19,6 +19,7 @@ from rmq_core.store.store import MessageStore
 log = logging.getLogger("rmq.broker.replication")
 _HIGH_WATER_BYTES: Final = 1 << 20  # in flight to a slave; more waits in the log
 _MOST_HOSTS: Final = 1024
+_HANDSHAKE_S: Final = 10.0
 _TURN_BYTES: Final = 1 << 20  # sent at once: a slave that is far behind must not keep clients waiting
 
 
@@ -35,11 +36,18 @@ class HaMaster:
         Args:
             store: the master's store.
             settings: of replication.
+
+        Raises:
+            OptionError: certificates that cannot be used.
         """
-        self.slaves: set[SlavePeer] = set()
+        self.slaves: dict[SlavePeer, None] = {}
         self.store = store
         self.settings = settings
         self._forced_only = store.config.flush_disk_type is FlushDiskType.SYNC
+        tls = settings.ha_server_tls()
+        self._tls: dict[str, Any] = {} if tls is None else {
+            "ssl": tls.listening_context(), "ssl_handshake_timeout": _HANDSHAKE_S
+        }  # fmt: skip
         self._server: asyncio.Server | None = None
         self._listeners: list[Callable[[int], None]] = []
         self._acknowledged = 0
@@ -55,7 +63,9 @@ class HaMaster:
             ListenError: the address cannot be had.
         """
         try:
-            self._server = await asyncio.get_running_loop().create_server(lambda: SlavePeer(self), host, port)
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: SlavePeer(self), host, port, **self._tls
+            )
         except OSError as error:
             raise ListenError(f"{host}:{port}", f"cannot listen there: {error.strerror}") from error
         return int(self._server.sockets[0].getsockname()[1])
@@ -133,12 +143,18 @@ class HaMaster:
         for slave in list(self.slaves):
             slave.keep(now)
 
+    def began(self, slave: "SlavePeer") -> None:
+        """Note that a slave was told where it begins: others from its host may be what is left of it, half-open."""
+        for other in self.slaves:
+            if other is not slave and other.host == slave.host:
+                other.doubt()
+
     def reported(self) -> None:
         """Note a slave's report: recompute ``acknowledged_offset``."""
         wanted = self.settings.in_sync_replicas - 1
         if wanted < 1 or len(self.slaves) < wanted:
             return
-        offset = sorted((slave.acknowledged_offset for slave in self.slaves), reverse=True)[wanted - 1]
+        offset = sorted((slave.counted_offset for slave in self.slaves), reverse=True)[wanted - 1]
         if offset > self._acknowledged:
             self._acknowledged = offset
             for listener in self._listeners:
@@ -164,6 +180,7 @@ class SlavePeer(asyncio.Protocol):
         self._store = master.store
         self._settings = master.settings
         self._reports = Reports()
+        self._doubted_until = -1
         self._first: list[int] = []  # reports, before it is known how often the first one comes
         self._begins_later: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -182,7 +199,7 @@ class SlavePeer(asyncio.Protocol):
             log.warning("too many slaves: %(slave)s is refused", {"slave": self.address})
             self._transport.abort()
             return
-        self._master.slaves.add(self)
+        self._master.slaves[self] = None
 
     def connection_lost(self, _: Exception | None) -> None:
         """Forget the slave."""
@@ -228,7 +245,7 @@ class SlavePeer(asyncio.Protocol):
         offset, repeats = self._first[0], self._repeats()
         if repeats < len(self._first) or repeats >= REPEATS_AT_START:
             return False
-        return repeats < REPEATS or self._master.other_place(self._host, offset, repeats) is not None
+        return repeats < REPEATS or self._master.other_place(self.host, offset, repeats) is not None
 
     def _take_first(self) -> None:
         """Begin to push, where the first report says."""
@@ -253,19 +270,29 @@ class SlavePeer(asyncio.Protocol):
         self._master.reported()
 
     def _leave(self) -> None:
-        self._master.note_pushed(self._host, self.pushed_offset, self.acknowledged_offset)
-        self._master.slaves.discard(self)
+        self._master.note_pushed(self.host, self.pushed_offset, self.acknowledged_offset)
+        self._master.slaves.pop(self, None)
 
     @property
-    def _host(self) -> str:
+    def host(self) -> str:
+        """Of the slave, as it is seen from here."""
         return self.address.rpartition(":")[0]
+
+    @property
+    def counted_offset(self) -> int:
+        """Up to where it counts as a slave that has the log; -1 while it may be the same one as a later connection."""
+        return self.acknowledged_offset if self.acknowledged_offset > self._doubted_until else -1
+
+    def doubt(self) -> None:
+        """Another connection from its host has begun: it is another slave's if this one acknowledges what comes now."""
+        self._doubted_until = self.pushed_offset
 
     def _begin(self, offset: int, repeats: int) -> bool:
         """Start pushing at a slave's place, at the last file if it is empty; False if it has to go elsewhere.
 
         It is told where: Java's slave gives up then, ours compares further back.
         """
-        other = self._master.other_place(self._host, offset, repeats)
+        other = self._master.other_place(self.host, offset, repeats)
         places = {"slave": self.address, "offset": offset}
         if other is not None:
             place, why = other
@@ -280,6 +307,7 @@ class SlavePeer(asyncio.Protocol):
             "slave %(slave)s has the log up to %(offset)d, pushing from %(from)d on",
             {"slave": self.address, "offset": offset, "from": self.pushed_offset},
         )
+        self._master.began(self)
         self.push()
         return True
 

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from rmq_core.remoting.access.server_tls import ServerTls, TlsFile, TlsMode, read_tls_file
+from rmq_core.remoting.access.tls import Tls
 from rmq_core.remoting.server_settings import ServerSettings
 from rmq_core.remoting.settings import setting
+from rmq_formats.errors import OptionError
 
 _MAX_PORT = 65535
 
@@ -25,6 +28,7 @@ class HaSettings(ServerSettings):
         slave_read_enable: whether a slave answers pulls, and a master sends consumers there that are far behind.
         slave_sync_interval_ms: how often a slave asks for topics, groups and offsets. Ours: Java's is fixed.
         max_ha_connections: slaves at once; each may have a megabyte under way.
+        ha_tls_enable: whether master and slaves speak TLS, by ``tls.config.file``. Ours: Java's brokers cannot.
     """
 
     ha_listen_port: int = setting(0, high=_MAX_PORT)
@@ -38,3 +42,17 @@ class HaSettings(ServerSettings):
     slave_read_enable: bool = setting(False, mutable=True)
     slave_sync_interval_ms: int = setting(60_000, low=10)
     max_ha_connections: int = setting(64, low=1)
+    ha_tls_enable: bool = setting(False)
+
+    def ha_server_tls(self) -> ServerTls | None:
+        """Load what a master speaks TLS with to its slaves; None for plain connections. Raises OptionError."""
+        return ServerTls(TlsMode.ENFORCING, self._ha_tls_file()) if self.ha_tls_enable else None
+
+    def ha_client_tls(self) -> Tls | None:
+        """What a slave speaks TLS with to its master; None for a plain connection. Raises OptionError."""
+        return self._ha_tls_file().client if self.ha_tls_enable else None
+
+    def _ha_tls_file(self) -> TlsFile:
+        if not self.tls_config_file:
+            raise OptionError("haTlsEnable=true needs tls.config.file, which names the certificates")
+        return read_tls_file(self.tls_config_file)

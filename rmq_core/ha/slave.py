@@ -6,7 +6,7 @@ Source: ``DefaultHAClient``.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from rmq_core.ha.frames import Pushes, ReplicationError, encode_report
 from rmq_core.ha.joint import Joint, LogsDifferError, OtherPlaceError, Places
@@ -47,6 +47,7 @@ class HaSlave:
         self.store = store
         self.settings = settings
         self.clock_ms = clock_ms
+        self._tls = settings.ha_client_tls()
         self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC
         self._link: MasterLink | None = None
         self._task: asyncio.Task[None] | None = None
@@ -203,8 +204,9 @@ class HaSlave:
         host, _, port = self.master_address.rpartition(":")
         try:
             async with asyncio.timeout(_CONNECT_S):
+                host = host.strip("[]")
                 _, link = await self._loop.create_connection(
-                    lambda: MasterLink(self, self._places.joint()), host.strip("[]"), int(port)
+                    lambda: MasterLink(self, self._places.joint()), host, int(port), **self._tls_to(host)
                 )
         except (OSError, TimeoutError) as error:
             if not self._is_alone:
@@ -215,6 +217,11 @@ class HaSlave:
             return None
         self._is_alone = False
         return link
+
+    def _tls_to(self, host: str) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls.context(), "server_hostname": self._tls.server_name or host}
 
     def _part(self, common: int) -> None:
         """Refuse a master whose log is another one; the next attempts are far apart."""

@@ -32,6 +32,7 @@ from rmq_core.remoting.bodies import (
 )
 from rmq_core.remoting.codes import RequestCode, ResponseCode, Version
 from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.elsewhere import kept_here
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
@@ -56,6 +57,13 @@ from rmq_formats.errors import DecodeError, OptionError
 log = logging.getLogger("rmq.namesrv")
 
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_CHANGES: Final = frozenset(
+    {
+        RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG, RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+        RequestCode.ADD_WRITE_PERM_OF_BROKER, RequestCode.REGISTER_TOPIC_IN_NAMESRV,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UPDATE_NAMESRV_CONFIG,
+    }
+)  # fmt: skip
 _WITH_LISTS: Final = (RequestCode.REGISTER_TOPIC_IN_NAMESRV,)
 _WITH_TOPICS: Final = (RequestCode.REGISTER_BROKER,)  # it has a limit of its own
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -98,7 +106,8 @@ class NamesrvProcessor:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code; but for registrations, they refuse long bodies."""
-        return self.config.limit_bodies(self._handlers(), with_lists=_WITH_LISTS, with_messages=_WITH_TOPICS)
+        handlers = self._handlers() if self.config.remote_admin_enable else kept_here(self._handlers(), _CHANGES)
+        return self.config.limit_bodies(handlers, with_lists=_WITH_LISTS, with_messages=_WITH_TOPICS)
 
     def _handlers(self) -> dict[int, Handler]:
         return {

@@ -67,7 +67,7 @@ class RemotingClient:
         self._on_disconnect = on_disconnect
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
-        self._open: set[Connection] = set()
+        self._open: dict[Connection, None] = {}  # in the order in which they were made
         self._is_closed = False
 
     async def __aenter__(self) -> "RemotingClient":
@@ -127,8 +127,13 @@ class RemotingClient:
         task = self._connecting.get(address)
         if task is None:
             task = self._connecting[address] = asyncio.ensure_future(self._connect(address))
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            task.add_done_callback(lambda done: self._connected(address, done))
         return await asyncio.shield(task)
+
+    def _connected(self, address: str, attempt: "asyncio.Task[Connection]") -> None:
+        del self._connecting[address]
+        if not attempt.cancelled():
+            attempt.exception()  # who wanted it may have been cancelled: then nobody else asks what became of it
 
     async def _connect(self, address: str) -> Connection:
         host, port = _split(address)
@@ -160,7 +165,7 @@ class RemotingClient:
             task.cancel()
         if self._connecting:
             await asyncio.wait(list(self._connecting.values()))
-        for connection in self._open:
+        for connection in list(self._open):
             connection.close()
         closing = [asyncio.ensure_future(connection.wait_closed()) for connection in self._open]
         if closing:
@@ -175,11 +180,11 @@ class RemotingClient:
 
     def opened(self, connection: Connection) -> None:
         """Note a new connection, which calls this itself."""
-        self._open.add(connection)
+        self._open[connection] = None
 
     def ended(self, address: str, connection: Connection) -> None:
         """Forget a connection that has ended, which calls this itself."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         self._forget(address, connection)
         if self._on_disconnect is not None:
             self._on_disconnect(address)

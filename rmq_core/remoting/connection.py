@@ -16,6 +16,7 @@ from rmq_core.remoting.errors import ConnectionLostError, ResponseError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.pending import PendingRequests
+from rmq_core.remoting.unsupported import not_supported
 from rmq_formats.codecs.hosts import Host
 from rmq_formats.errors import FormatError, RmqError
 
@@ -308,8 +309,7 @@ class Connection(asyncio.Protocol):
             if self.refuses_requests and request.version > _GO_AWAY_ABOVE:
                 answer: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
             elif handler is None:
-                remark = f" request type {request.code} not supported"
-                answer = request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+                answer = not_supported(request)
             else:
                 answer = handler(request, self)
             if type(answer) is RemotingCommand:

@@ -16,7 +16,7 @@ MAX_EARLY_BYTES: Final = 1 << 20  # that a client sends before its connection is
 class Doorkeeper(Protocol):
     """The server behind the doorway."""
 
-    doors: "set[Doorway]"
+    doors: "dict[Doorway, None]"
 
     @property
     def is_full(self) -> bool:
@@ -51,7 +51,7 @@ class Doorway(asyncio.Protocol):
         if self._server.is_full:
             self.abort()
             return
-        self._server.doors.add(self)
+        self._server.doors[self] = None
 
     def data_received(self, data: bytes) -> None:
         """Look at the first byte; what comes behind a handshake waits for the connection."""
@@ -129,7 +129,7 @@ class Doorway(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._timer.cancel()
-        self._server.doors.discard(self)
+        self._server.doors.pop(self, None)
 
 
 def _feed(transport: asyncio.Transport, data: bytes) -> None:

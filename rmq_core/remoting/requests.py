@@ -103,6 +103,7 @@ class QueryMessage(Fields, frozen=True, kw_only=True):
     max_num: Int32
     begin_timestamp: Int64
     end_timestamp: Int64
+    index_type: str | None = None
 
 
 class QueryConsumerOffset(Fields, frozen=True, kw_only=True):
@@ -144,6 +145,16 @@ class Queue(Fields, frozen=True, kw_only=True):
     topic: str
     queue_id: Int32
     committed: bool = True
+
+
+class QueryConsumeQueue(Fields, frozen=True, kw_only=True):
+    """Fields of QUERY_CONSUME_QUEUE (321): ``count`` units from the queue offset ``index`` on, and whose filter."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
 
 
 class SearchOffset(Fields, frozen=True, kw_only=True):

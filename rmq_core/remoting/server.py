@@ -1,6 +1,7 @@
 """The remoting server: listens on one or several ports, and answers requests by a table of handlers."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -73,9 +74,9 @@ class RemotingServer:
                 the answers are written: for what is done once for many.
             tls: what it speaks TLS with; None for plain connections alone.
         """
-        self.doors: set[Doorway] = set()
+        self.doors: dict[Doorway, None] = {}  # in the order in which they came, as are connections
         self._tls = tls
-        self.connections: set[_ServerConnection] = set()
+        self.connections: dict[_ServerConnection, None] = {}
         self.held_bytes = 0
         self.limits = limits
         self._handlers = handlers
@@ -107,20 +108,34 @@ class RemotingServer:
         """
         if not 0 <= port < 1 << 16:  # uvloop takes the lower 16 bits of it
             raise ListenError(f"{host}:{port}", "cannot listen there: no such port")
-        loop = asyncio.get_running_loop()
-        table = self._handlers if handlers is None else handlers
         try:
-            server = await loop.create_server(self._door(table), host, port, backlog=_BACKLOG)
+            server = await asyncio.get_running_loop().create_server(self._door(handlers), host, port, backlog=_BACKLOG)
         except (OSError, UnicodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise ListenError(f"{host}:{port}", f"cannot listen there: {reason}") from error
+        return self._listens(server)
+
+    async def listen_on(self, bound: socket.socket, handlers: Mapping[int, Handler] | None = None) -> tuple[str, int]:
+        """Listen on a socket that is bound already; see ``listen``."""
+        try:
+            server = await asyncio.get_running_loop().create_server(self._door(handlers), sock=bound, backlog=_BACKLOG)
+            # Only now: before it listens, others could bind it as well. Without it no next process listens there while
+            # connections of this one are in the kernel.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        except OSError as error:
+            raise ListenError(str(bound.getsockname()), f"cannot listen there: {error.strerror}") from error
+        return self._listens(server)
+
+    def _listens(self, server: asyncio.Server) -> tuple[str, int]:
         self._servers.append(server)
         if self._clock is None:
             self._tick()
         name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
-    def _door(self, table: Mapping[int, Handler]) -> Callable[[], asyncio.Protocol]:
+    def _door(self, handlers: Mapping[int, Handler] | None) -> Callable[[], asyncio.Protocol]:
+        table = self._handlers if handlers is None else handlers
+
         def connection() -> _ServerConnection:
             return _ServerConnection(self, table)
 
@@ -197,14 +212,14 @@ class RemotingServer:
             )
             connection.abort()
             return
-        self.connections.add(connection)
+        self.connections[connection] = None
         if self._on_connect is not None:
             self._on_connect(connection)
 
     def ended(self, connection: "_ServerConnection") -> None:
         """Forget a connection that has ended, which calls this itself."""
         if connection in self.connections:
-            self.connections.remove(connection)
+            del self.connections[connection]
             if self._on_disconnect is not None:
                 self._on_disconnect(connection)
 

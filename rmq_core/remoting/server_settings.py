@@ -17,7 +17,7 @@ _DEFAULTS = ServerLimits()
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Base of a server's settings. The first two and the last three are Java's.
+    """Base of a server's settings. The first two and those of TLS are Java's.
 
     Attributes:
         server_channel_max_idle_time_seconds: idle connections end after that, s.
@@ -32,6 +32,8 @@ class ServerSettings:
         max_waiting_bytes: no more requests of a client are read while those whose answers are awaited take more.
         max_held_bytes: of unfinished frames, requests that wait, long polls and answers that are not yet sent, all
             connections together: above it, the connection that holds the most is closed.
+        remote_admin_enable: whether requests that change the server are taken from other machines, too, where nobody
+            has to sign them. A setting of ours: the original takes them from everywhere.
         tls_server_mode: which connections are accepted: ``disabled``, plain ones; ``permissive``, both on one port;
             ``enforcing``, those with TLS.
         tls_config_file: a Java properties file that names the certificates, see ``read_tls_file``.
@@ -48,6 +50,8 @@ class ServerSettings:
     max_connections: int = setting(_DEFAULTS.max_connections, low=1)
     max_waiting_bytes: int = setting(_DEFAULTS.max_waiting_bytes, low=1024)
     max_held_bytes: int = setting(_DEFAULTS.max_held_bytes, low=1024)
+
+    remote_admin_enable: bool = setting(False)
 
     tls_server_mode: str = setting("disabled", java="tls.server.mode")
     tls_config_file: str = setting("", java="tls.config.file")

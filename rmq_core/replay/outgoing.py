@@ -25,10 +25,11 @@ from rmq_formats.arrow.messages import (
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_MASK, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 
-ORIGIN: Final = "RMQ_ORIGIN"  # the property that identifies a message sent twice: STORE@PHYSICAL_OFFSET
+ORIGIN: Final = "RMQ_ORIGIN"  # the property that identifies a message sent twice
 COLUMNS: Final = (
     "topic",
     "queue_id",
+    "queue_offset",
     "physical_offset",
     "size",
     "body",
@@ -39,6 +40,28 @@ COLUMNS: Final = (
 )
 _KEPT_FLAGS: Final = FLAG_COMPRESSED | FLAG_COMPRESSION_MASK
 _BROKER_BYTES: Final = 1024  # of properties that the new broker adds: region, trace, cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the property RMQ_ORIGIN says of the messages of a store.
+
+    Attributes:
+        store_id: the store's name.
+        by_queue: whether a message's place is TOPIC/QUEUE/OFFSET, as in a tier, or its physical offset.
+    """
+
+    store_id: str
+    by_queue: bool = False
+
+    def places(self, rows: pa.RecordBatch) -> tuple[pa.Array, ...]:
+        """Return binary columns, each of a row's length, whose bytes behind each other are STORE@PLACE."""
+        store = _repeat(f"{self.store_id}@", rows.num_rows)
+        if not self.by_queue:
+            return store, _text(rows["physical_offset"])
+        slash = _repeat("/", rows.num_rows)
+        topic = pc.cast(pc.cast(rows["topic"], pa.string()), pa.binary())
+        return store, topic, slash, _text(rows["queue_id"]), slash, _text(rows["queue_offset"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +100,17 @@ class Outgoing:
     refused: int
 
 
-def outgoing(rows: pa.RecordBatch, store_id: str, batch_bytes: int) -> Outgoing:
+def outgoing(rows: pa.RecordBatch, origin: Origin, batch_bytes: int) -> Outgoing:
     """Encode rows.
 
     Args:
         rows: sound records, with the columns COLUMNS.
-        store_id: for the property ORIGIN.
+        origin: for the property ORIGIN.
         batch_bytes: of a piece, unless a single message has more.
     """
     properties = join(
         encode_property_maps(rows["properties"], (*SET_BY_BROKERS, ORIGIN)),
-        property_entries(ORIGIN, join(_repeat(f"{store_id}@", rows.num_rows), _text(rows["physical_offset"]))),
+        property_entries(ORIGIN, join(*origin.places(rows))),
     )
     body_bytes, property_bytes = lengths(rows["body"]), lengths(properties)
     able = (body_bytes > 0) & (property_bytes <= MAX_PROPERTIES_BYTES - _BROKER_BYTES)

@@ -23,11 +23,11 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_core.replay.checkpoint import ReplayCheckpoint
 from rmq_core.replay.choice import Choice, filtered
-from rmq_core.replay.outgoing import COLUMNS, QueueBatch, outgoing
+from rmq_core.replay.outgoing import COLUMNS, Origin, QueueBatch, outgoing
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
 from rmq_formats.read.plan import Task, plan_read
-from rmq_formats.read.query import Queue, ReadOptions
+from rmq_formats.read.query import COMMITLOG_ONLY, LogKind, Logs, Queue, ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -53,6 +53,7 @@ class Replay:
         rate: messages a second; None is no limit.
         checkpoint: of this replay; None keeps none.
         access: to the target cluster.
+        logs: of the store: with a tier, what the CommitLog has no more comes first.
     """
 
     store: str
@@ -63,6 +64,12 @@ class Replay:
     rate: int | None = None
     checkpoint: ReplayCheckpoint | None = None
     access: Access = _PLAIN
+    logs: Logs = COMMITLOG_ONLY
+
+    @property
+    def origin(self) -> Origin:
+        """What RMQ_ORIGIN says of each message: its place in the log, or in its queue, which a tier does not change."""
+        return Origin(self.store_id, by_queue=self.logs.kind is not LogKind.COMMITLOG)
 
 
 @dataclass(slots=True)
@@ -186,7 +193,7 @@ class _Pass:
             part = sound.slice(begin, step)
             batch = _Batch(part["physical_offset"][part.num_rows - 1].as_py() + 1)
             self._open.append(batch)
-            made = await asyncio.to_thread(outgoing, part, self._replay.store_id, BATCH_BYTES)
+            made = await asyncio.to_thread(outgoing, part, self._replay.origin, BATCH_BYTES)
             self._sent.refused += made.refused
             for piece in made.batches:
                 await self._put(piece, batch)
@@ -259,7 +266,7 @@ def read_plan(replay: Replay, bounds: Counts, columns: tuple[str, ...]) -> tuple
         end_physical_offset=min(query.end_physical_offset, bounds.end),
     )
     storage, root = open_storage(replay.store)
-    return plan_read(storage, root, query).tasks, ReadOptions(columns, query)
+    return plan_read(storage, root, query, logs=replay.logs).tasks, ReadOptions(columns, query, logs=replay.logs)
 
 
 def read_chosen(store: str, tasks: Iterable[Task], options: ReadOptions, choice: Choice) -> Iterator[pa.RecordBatch]:

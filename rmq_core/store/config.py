@@ -8,6 +8,8 @@ from typing import Any, Final
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import AUTO, INDEX_TAGS
 from rmq_formats.codecs.layout import (
+    BATCH_FILE_BYTES,
+    BATCH_UNIT_BYTES,
     BLANK_BYTES,
     COMMITLOG_FILE_BYTES,
     CONSUMEQUEUE_FILE_BYTES,
@@ -46,6 +48,7 @@ class StoreConfig:
         commitlog_path: directory of the CommitLog; ``<root>/commitlog`` by default.
         commitlog_file_bytes: size of a CommitLog file.
         consumequeue_file_bytes: size of a ConsumeQueue file, rounded up to whole units.
+        batchconsumequeue_file_bytes: size of a BatchConsumeQueue file, a multiple of a unit's.
         consumequeue_ext_enabled: write tags codes and store times to ConsumeQueueExt; units hold their addresses.
         consumequeue_ext_file_bytes: size of a ConsumeQueueExt file.
         index_enabled: index keys.
@@ -78,6 +81,11 @@ class StoreConfig:
         memory_ratio: percent of the machine's memory that is taken for the newest part of the log.
         max_filter_bytes: ConsumeQueue bytes that one filtered read scans, at least.
         max_query_count: messages that one query by key gives.
+        lmq_enabled: give messages that name light queues (LMQ) their places in them, …
+        multi_dispatch_enabled: … and write these queues. Both or neither: with one alone the original gives places that
+            no queue has, or writes none.
+        max_lmq_queues: light queues above which a message that names a new one is refused. The original has had the
+            setting without heeding it since 5.0.
         slave: whether this is a slave's store: its master's log is the only thing appended.
         offset_check_in_slave: whether a slave, too, corrects queue offsets that are out of range.
     """
@@ -86,6 +94,9 @@ class StoreConfig:
     commitlog_path: str = field(default="", metadata=_named("storePathCommitLog"))
     commitlog_file_bytes: int = field(default=COMMITLOG_FILE_BYTES, metadata=_named("mappedFileSizeCommitLog"))
     consumequeue_file_bytes: int = field(default=CONSUMEQUEUE_FILE_BYTES, metadata=_named("mappedFileSizeConsumeQueue"))
+    batchconsumequeue_file_bytes: int = field(
+        default=BATCH_FILE_BYTES, metadata=_named("mapperFileSizeBatchConsumeQueue")
+    )
     consumequeue_ext_enabled: bool = field(default=False, metadata=_named("enableConsumeQueueExt"))
     consumequeue_ext_file_bytes: int = field(default=EXT_FILE_BYTES, metadata=_named("mappedFileSizeConsumeQueueExt"))
     index_enabled: bool = field(default=True, metadata=_named("messageIndexEnable"))
@@ -116,6 +127,9 @@ class StoreConfig:
     memory_ratio: int = field(default=40, metadata=_named("accessMessageInMemoryMaxRatio"))
     max_filter_bytes: int = field(default=16_000, metadata=_named("maxFilterMessageSize"))
     max_query_count: int = field(default=64, metadata=_named("maxMsgsNumBatch"))
+    lmq_enabled: bool = field(default=False, metadata=_named("enableLmq"))
+    multi_dispatch_enabled: bool = field(default=False, metadata=_named("enableMultiDispatch"))
+    max_lmq_queues: int = field(default=20_000, metadata=_named("maxLmqConsumeQueueNum"))
     slave: bool = False
     offset_check_in_slave: bool = field(default=False, metadata=_named("offsetCheckInSlave"))
 
@@ -135,6 +149,7 @@ class StoreConfig:
         least = {
             "commitlog_file_bytes": RECORD_FIXED_BYTES_V2 + BLANK_BYTES,
             "consumequeue_file_bytes": UNIT_BYTES,
+            "batchconsumequeue_file_bytes": BATCH_UNIT_BYTES,
             "consumequeue_ext_file_bytes": EXT_MIN_FILE_BYTES,
             "index_slots": 1,
             "index_entries": 2,
@@ -146,6 +161,7 @@ class StoreConfig:
             "file_reserved_hours": 0,
             "delete_batch": 1,
             "max_query_count": 1,
+            "max_lmq_queues": 0,
         }
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -155,6 +171,13 @@ class StoreConfig:
                 raise OptionError(f"{JAVA_NAMES[name]} is a percentage, not {getattr(self, name)}")
         if not self.root:
             raise OptionError("storePathRootDir is empty")
+        if self.batchconsumequeue_file_bytes % BATCH_UNIT_BYTES:
+            raise OptionError(
+                f"mapperFileSizeBatchConsumeQueue must be a multiple of {BATCH_UNIT_BYTES}, not "
+                f"{self.batchconsumequeue_file_bytes}"
+            )
+        if self.lmq_enabled != self.multi_dispatch_enabled:
+            raise OptionError("enableLmq and enableMultiDispatch go together: light queues (LMQ) need both")
         if "," in self.commitlog_path:
             raise OptionError("storePathCommitLog names several directories; one is supported")
         try:

@@ -6,27 +6,26 @@ Source: ``DefaultMessageStore#getMessage``, ``#queryMessage``, ``ConsumeQueue#ge
 """
 
 import os
-from collections.abc import Callable, Set
+from collections.abc import Set
 from typing import Final
 
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.config import StoreConfig
-from rmq_core.store.consumequeue.ext import ExtReader
+from rmq_core.store.consumequeue.batch_queue import BatchQueue, BatchUnit
+from rmq_core.store.consumequeue.ext import ExtReader, MayMatchUnit
 from rmq_core.store.consumequeue.queue import ConsumeQueue
-from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.index.index import Index
-from rmq_core.store.results import Boundary, GetResult, GetStatus, QueryResult
+from rmq_core.store.read_batches import BatchReader, Matches
+from rmq_core.store.results import Boundary, GetResult, GetStatus, KeyKind, QueryResult
 from rmq_formats.codecs.consumequeue import UNIT
-from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.index import MAX_LONG, TAGS_MARK
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, RECORD_VERSIONS, UNIT_BYTES
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, head_struct
 from rmq_formats.errors import FormatError
-
-Matches = Callable[[memoryview], bool]
-MayMatchUnit = Callable[[int, bytes], bool]
 
 _PLACE: Final = head_struct("size", "magic", "physical_offset")
 _LEAST_SIZE: Final = RECORD_FIXED_BYTES_V1
@@ -56,6 +55,7 @@ class StoreReader:
         self._queues = queues
         self._index = index
         self._memory_bytes = MEMORY_BYTES * config.memory_ratio // 100
+        self._batches = BatchReader(config, log, self._memory_bytes)
         self._keeps_offsets = config.slave and not config.offset_check_in_slave
 
     def get(
@@ -96,13 +96,15 @@ class StoreReader:
             return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, queue_offset, queue_offset, low, high)
         if queue_offset > high:
             return self._nothing(GetStatus.OFFSET_OVERFLOW_BADLY, queue_offset, high, low, high)
+        max_bytes = min(max(max_bytes, LEAST_PULL_BYTES), MAX_PULL_BYTES)
+        if isinstance(queue, BatchQueue):
+            return self._batches.get(queue, queue_offset, (max_count, max_bytes), tags_codes, matches)
         scanned = max(self._config.max_filter_bytes // UNIT_BYTES, max_count)
         units = queue.read(queue_offset, scanned if tags_codes is not None or matches is not None else max_count)
         if not units:
             next_file = queue.files.file_bytes // UNIT_BYTES
             following = queue_offset - queue_offset % next_file + next_file
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, queue_offset, following, low, high)
-        max_bytes = min(max(max_bytes, LEAST_PULL_BYTES), MAX_PULL_BYTES)
         return self._collect(queue, queue_offset, units, (max_count, max_bytes), tags_codes, matches, may_match_unit)
 
     def _nothing(self, status: GetStatus, asked: int, corrected: int, low: int, high: int) -> GetResult:
@@ -176,10 +178,14 @@ class StoreReader:
         low, high, is_far = queue.min_offset, queue.max_offset, scanned < near_from
         return _new(GetResult, (status, following, low, high, slices, count, total, is_far))
 
+    def queue(self, topic: str, queue_id: int) -> Queue | None:
+        """A queue; None where there is none."""
+        return self._queues.get(topic, queue_id)
+
     def store_timestamp_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Store timestamp (ms) of the message at a queue offset; None if there is none."""
         queue = self._queues.get(topic, queue_id)
-        unit = None if queue is None or queue_offset < queue.min_offset else queue.unit(queue_offset)
+        unit = None if queue is None or queue_offset < queue.min_offset else _unit_of(queue, queue_offset)
         return None if unit is None else self._log.store_timestamp_ms(unit.physical_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
@@ -193,6 +199,8 @@ class StoreReader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return 0
+        if isinstance(queue, BatchQueue):
+            return queue.offset_by_time(time_ms, upper=boundary is Boundary.UPPER)
         log = self._log
 
         def since(bound_ms: int) -> int:
@@ -207,17 +215,24 @@ class StoreReader:
         return max(since(time_ms + 1) - 1, queue.min_offset)
 
     def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        max_count: int,
+        begin_ms: int = 0,
+        end_ms: int = MAX_LONG,
+        *,
+        kind: KeyKind = KeyKind.ANY,
     ) -> QueryResult:
         """Messages of a topic with a key, newest first.
 
         Args:
             topic: of the messages.
-            key: one of KEYS, or the UNIQ_KEY.
+            key: what its kind says.
             max_count: at most so many; the settings bound it as well.
             begin_ms: earliest store time, to the second.
             end_ms: latest store time.
-            unique: look for UNIQ_KEY only.
+            kind: one of KEYS or the UNIQ_KEY, the UNIQ_KEY alone, or TAGS, if the Index has them.
 
         Source: ``DefaultMessageStore#queryMessage``, which gives messages with other keys of the same hash too.
         """
@@ -227,14 +242,15 @@ class StoreReader:
         if index is None:
             return QueryResult(records, 0, 0)
         most = min(max_count, self._config.max_query_count)
-        for tried, physical_offset in enumerate(index.find(topic, key, begin_ms, end_ms)):
+        indexed = TAGS_MARK + key if kind is KeyKind.TAGS else key
+        for tried, physical_offset in enumerate(index.find(topic, indexed, begin_ms, end_ms)):
             if len(records) >= most or tried == _MAX_CANDIDATES:
                 break
             if physical_offset in seen:
                 continue
             seen.add(physical_offset)
             message = self.message(physical_offset)
-            if message is None or message.topic != topic or not _has_key(message, key, unique):
+            if message is None or message.topic != topic or not _has_key(message, key, kind):
                 continue
             record = self._log.record(physical_offset)
             if record is not None:
@@ -263,9 +279,11 @@ class StoreReader:
         return self.message(decode_message_id(msg_id)[1])
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First readable queue offset; 0 if the queue does not exist."""
+        """First readable queue offset; if the queue does not exist 0, or -1 for a BatchConsumeQueue, as in Java."""
         queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
+        if queue is None:
+            return -1 if topic in self._queues.batch_topics else 0
+        return queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset one past the newest readable message; 0 if the queue does not exist."""
@@ -275,8 +293,13 @@ class StoreReader:
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether a message is likely still in memory. Source: ``DefaultMessageStore#checkInMemByConsumeOffset``."""
         queue = self._queues.get(topic, queue_id)
-        unit = None if queue is None else queue.unit(queue_offset)
+        unit = None if queue is None else _unit_of(queue, queue_offset)
         return unit is not None and self._log.max_offset - unit.physical_offset <= self._memory_bytes
+
+
+def _unit_of(queue: Queue, queue_offset: int) -> StoredUnit | BatchUnit | None:
+    """The unit of the record that has the message of a queue offset."""
+    return queue.unit_of(queue_offset) if isinstance(queue, BatchQueue) else queue.unit(queue_offset)
 
 
 def _take(slices: list[memoryview], view: memoryview, first: int, last: int, position: int = -1) -> int:
@@ -295,5 +318,7 @@ def _is_tagged(queue: ConsumeQueue, tags_code: int, wanted: Set[int]) -> bool:
     return tags_code in wanted
 
 
-def _has_key(message: StoredMessage, key: str, unique: bool) -> bool:
-    return message.uniq_key == key or (not unique and key in message.keys)
+def _has_key(message: StoredMessage, key: str, kind: KeyKind) -> bool:
+    if kind is KeyKind.TAGS:
+        return message.tags == key
+    return message.uniq_key == key or (kind is KeyKind.ANY and key in message.keys)

@@ -37,6 +37,14 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+class KeyKind(Enum):
+    """What a query's key is."""
+
+    ANY = "K"  # one of KEYS, or the UNIQ_KEY
+    UNIQUE = "U"  # the UNIQ_KEY
+    TAGS = "T"  # TAGS, all of them as one text: in the Index of brokers from 5.4 on
+
+
 class Boundary(Enum):
     """Which of two queue offsets a search by store time returns. Source: ``BoundaryType``."""
 
@@ -113,13 +121,13 @@ class Arrival(NamedTuple):
         topic: of the queue.
         queue_id: of the queue.
         max_offset: queue offset one past the newest.
-        tags_codes: of the new ones, in order.
+        tags_codes: of the new ones, in order; None where they may have any, as inner batches have many.
     """
 
     topic: str
     queue_id: int
     max_offset: int
-    tags_codes: list[int]
+    tags_codes: list[int] | None
 
 
 class QueryResult(NamedTuple):

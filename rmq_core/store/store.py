@@ -15,7 +15,8 @@ from rmq_core.store.commitlog.flush import FaultListener, FlushListener, LogFlus
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_core.store.consumequeue.dropped import DroppedTopics
-from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.consumequeue.ext import MayMatchUnit
+from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.dispatch.dispatch import Dispatch
 from rmq_core.store.dispatch.kernel_loading import load_kernels
@@ -31,14 +32,15 @@ from rmq_core.store.maintenance.cleaning import Cleaner, CleanReport
 from rmq_core.store.maintenance.deletions import TopicDeletions
 from rmq_core.store.maintenance.reput import ArrivalListener, LiveDispatch
 from rmq_core.store.parts import StoreParts
-from rmq_core.store.read import MAX_PULL_BYTES, Matches, MayMatchUnit, StoreReader
+from rmq_core.store.read import MAX_PULL_BYTES, StoreReader
+from rmq_core.store.read_batches import Matches
 from rmq_core.store.recovery.recovery import Recovery, RecoveryReport
 from rmq_core.store.refusals import SHUTDOWN, Refusals
-from rmq_core.store.results import Boundary, GetResult, PutResult, QueryResult
+from rmq_core.store.results import Boundary, GetResult, KeyKind, PutResult, QueryResult
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.hosts import Host
-from rmq_formats.codecs.index import MAX_LONG
+from rmq_formats.codecs.index import MAX_LONG, NO_TAGS
 from rmq_formats.codecs.record import StoredMessage
 
 _LOGGER = logging.getLogger(__name__)
@@ -52,28 +54,35 @@ class MessageStore:
         recovery: what opening it found.
         disk: the file system that it is on.
         appender: appends single messages. Its users call it directly: a call in between, for each message, is felt.
+        bulk: appends batches.
         boundaries: where records begin in the log.
     """
 
-    def __init__(self, config: StoreConfig, *, store_host: Host, disk: Disk, threads: Threads) -> None:
+    def __init__(
+        self, config: StoreConfig, *, store_host: Host, disk: Disk, threads: Threads, batch_topics: Set[str]
+    ) -> None:
         """Use ``open``."""
         self.config = config
         self.recovery = RecoveryReport()
         self._closing = ExitStack()
-        self._lacks_file = False  # that a new CommitLog file could not be made is told once
         self.disk = disk
         self._log = log = CommitLog(config.commitlog_path, config.commitlog_file_bytes, disk)
         self.boundaries = Boundaries(log)
         self._dropped = DroppedTopics(config.root, disk)
-        self._queues = queues = ConsumeQueueTable(config, disk, self._dropped)
+        self._queues = queues = ConsumeQueueTable(config, disk, self._dropped, batch_topics)
         index = Index(config, disk) if config.index_enabled else None
         levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
-            log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), tags_from=tags_from(config)
-        )
+            log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), tags_from=tags_from(config),
+            to_light_queues=config.lmq_enabled,
+        )  # fmt: skip
         self._reader = StoreReader(config, log, queues, index)
-        self.appender = Appender(config, log, queues, store_host.to_bytes(), self._roll)
-        self._bulk = BulkAppender(self.appender, config, log, self._roll)
+
+        def roll() -> bool:  # by what is made below
+            return self._background.roll()
+
+        self.appender = Appender(config, log, queues, store_host.to_bytes(), roll)
+        self.bulk = BulkAppender(self.appender, config, log, roll)
         self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
         self._flusher = LogFlusher(log, disk, threads, None if is_sync else config.flush_interval_ms)
@@ -89,14 +98,9 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls,
-        config: StoreConfig,
-        now_ms: int,
-        *,
-        store_host: Host | None = None,
-        disk: Disk | None = None,
+        cls, config: StoreConfig, now_ms: int, *, store_host: Host | None = None, disk: Disk | None = None,
         threads: Threads | None = None,
-    ) -> "MessageStore":
+    ) -> "MessageStore":  # fmt: skip
         """Open a store, creating it if there is none, and recover it.
 
         Args:
@@ -113,14 +117,14 @@ class MessageStore:
             StoreError: it cannot be locked, or the kernels cannot be loaded.
             OSError: the disk is full or broken, or the directory cannot be written.
         """
-        refuse_layouts(config.root)
+        batch_topics = refuse_layouts(config.root, light_queues=config.lmq_enabled)
         load_kernels()
         disk = disk or Disk()
         disk.make_forced_directory(config.root)
         locked = hold_lock(config.root, disk)
         try:
             store = cls(config, store_host=store_host or Host(b"\x7f\0\0\1", 10911), disk=disk,
-                        threads=threads or Threads())  # fmt: skip
+                        threads=threads or Threads(), batch_topics=batch_topics)  # fmt: skip
             store._open(now_ms)
         except BaseException:
             locked.close()
@@ -140,38 +144,13 @@ class MessageStore:
         self._background.force()
         self._background.start()
 
-    def _roll(self) -> bool:
-        """Roll the log over to a new file; False if that fails."""
-        start = self._log.start + self.config.commitlog_file_bytes
-        try:
-            self._log.roll(self._background.take(start))
-        except OSError as error:
-            if not self._lacks_file:  # each message that comes now asks again
-                _LOGGER.error(
-                    "%(store)s: cannot create a CommitLog file: %(error)s", {"store": self.config.root, "error": error}
-                )
-            self._lacks_file = True
-            return False
-        self._lacks_file = False
-        return True
-
     # --- appending ----------------------------------------------------------------------
     def put_batch(
-        self,
-        topic: str,
-        queue_id: int,
-        batch: bytes,
-        properties: bytes,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        now_ms: int,
-        *,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-        store_host: bytes | None = None,
-    ) -> PutResult:
+        self, topic: str, queue_id: int, batch: bytes, properties: bytes, born_timestamp_ms: int, born_host: bytes,
+        now_ms: int, *, sys_flag: int = 0, reconsume_times: int = 0, store_host: bytes | None = None,
+    ) -> PutResult:  # fmt: skip
         """Append the messages of a client's batch, all or none; see ``BulkAppender.put_batch``."""
-        return self._bulk.put_batch(
+        return self.bulk.put_batch(
             topic, queue_id, batch, properties, born_timestamp_ms, born_host, now_ms, sys_flag=sys_flag,
             reconsume_times=reconsume_times, store_host=store_host,
         )  # fmt: skip
@@ -182,7 +161,7 @@ class MessageStore:
         Returns:
             False if they do not belong at the end of this log, or cannot be taken now.
         """
-        return not self._refusals.by_cause and self._bulk.put_encoded(physical_offset, data)
+        return not self._refusals.by_cause and self.bulk.put_encoded(physical_offset, data)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message of a queue gets."""
@@ -202,17 +181,9 @@ class MessageStore:
 
     # --- reading ------------------------------------------------------------------------
     def get(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_count: int,
-        *,
-        max_bytes: int = MAX_PULL_BYTES,
-        tags_codes: Set[int] | None = None,
-        matches: Matches | None = None,
-        may_match_unit: MayMatchUnit | None = None,
-    ) -> GetResult:
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, *, max_bytes: int = MAX_PULL_BYTES,
+        tags_codes: Set[int] | None = None, matches: Matches | None = None, may_match_unit: MayMatchUnit | None = None,
+    ) -> GetResult:  # fmt: skip
         """Messages of a queue, from an offset on; see ``StoreReader.get``."""
         return self._reader.get(
             topic, queue_id, queue_offset, max_count, max_bytes=max_bytes, tags_codes=tags_codes, matches=matches,
@@ -220,10 +191,11 @@ class MessageStore:
         )  # fmt: skip
 
     def query(
-        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *, unique: bool = False
-    ) -> QueryResult:
+        self, topic: str, key: str, max_count: int, begin_ms: int = 0, end_ms: int = MAX_LONG, *,
+        kind: KeyKind = KeyKind.ANY,
+    ) -> QueryResult:  # fmt: skip
         """Messages of a topic with a key, newest first; see ``StoreReader.query``."""
-        return self._reader.query(topic, key, max_count, begin_ms, end_ms, unique=unique)
+        return self._reader.query(topic, key, max_count, begin_ms, end_ms, kind=kind)
 
     def message(self, physical_offset: int) -> StoredMessage | None:
         """The message at a physical offset, decoded; None where none begins, or a damaged one."""
@@ -253,6 +225,10 @@ class MessageStore:
         """When a message of a queue was stored; None where there is none."""
         return self._reader.store_timestamp_ms(topic, queue_id, queue_offset)
 
+    def queue(self, topic: str, queue_id: int) -> Queue | None:
+        """A queue, to look at its units; None where there is none."""
+        return self._reader.queue(topic, queue_id)
+
     def is_in_memory(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether a message is likely still in memory."""
         return self._reader.is_in_memory(topic, queue_id, queue_offset)
@@ -275,6 +251,11 @@ class MessageStore:
     def dispatched_offset(self) -> int:
         """Physical offset below which the log is dispatched: its messages are readable."""
         return self._dispatch.offset
+
+    @property
+    def is_from_5_4(self) -> bool:
+        """Whether this is a store of RocketMQ 5.4 or later, which has TAGS in its Index."""
+        return self._dispatch.tags_from != NO_TAGS
 
     @property
     def refusals(self) -> dict[str, str]:
@@ -324,6 +305,27 @@ class MessageStore:
         self._dispatch.writer.bit_map_of = of_message
 
     # --- places -------------------------------------------------------------------------
+    @property
+    def batch_topics(self) -> Set[str]:
+        """Topics whose queues are BatchConsumeQueues."""
+        return self._queues.batch_topics
+
+    @property
+    def stray_batch_topics(self) -> Set[str]:
+        """Topics that have inner batches, and no BatchConsumeQueues yet: those that a slave was not told of."""
+        return self._dispatch.stray_batch_topics - self._queues.batch_topics
+
+    def set_batch_topics(self, topics: Collection[str]) -> None:
+        """Say which topics have BatchConsumeQueues; before the first message of one comes, unless to a slave.
+
+        Raises:
+            OSError: a slave's queues, which have messages of such a topic already, cannot be made anew.
+        """
+        if self._queues.set_batch_topics(topics):
+            self._dispatch.writer.forget()
+            self._queues.make_batch_queues(self._log.batch_unit)
+            self._dispatch.note()
+
     def topics(self) -> dict[str, list[int]]:
         """Topics that have queues, and their queue ids."""
         return self._queues.topics()
@@ -360,9 +362,9 @@ class MessageStore:
         """Have no topic be deleted beyond the log's end: at a slave, whose master may have lost what was there."""
         self._dropped.cut(self._log.max_offset)
 
-    def drop_before(self, ends: Mapping[str, int]) -> int:
+    def drop_before(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove queues of topics that were deleted when the log ended at some offset; see ``TopicDeletions.drop``."""
-        return self._deletions.drop(ends)
+        return self._deletions.drop(ends, at_least=at_least)
 
     def remove_dropped(self, seconds: float) -> bool:
         """Remove files of the queues of deleted topics, for so long at most; see ``TopicDeletions.remove_files``."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_formats.arrow.buffers import Table, numbers
 from rmq_formats.arrow.functions import key_hashes
@@ -25,8 +26,10 @@ class UnitRows:
         """Convert rows of ``rmq_consumequeue``'s columns to units, int64[rows, UNIT_COLUMNS].
 
         Raises:
-            StoreError: a null, or a number that no unit can have.
+            StoreError: a null, or a number that no unit can have; a batch queue's unit.
         """
+        if "batch_size" in batch.schema.names and pc.any(pc.not_equal(batch.column("batch_size"), 1)).as_py():
+            raise StoreError("column batch_size: a unit of a batch queue (BatchConsumeQueue), which is made of the log")
         for name in ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code"):
             _refuse_nulls(batch, name)
         units = np.zeros((len(batch), kernel.UNIT_COLUMNS), dtype=np.int64)

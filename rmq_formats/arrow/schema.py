@@ -43,6 +43,7 @@ CONSUMEQUEUE: Final = pa.schema(
         ("physical_offset", pa.int64()),
         ("size", pa.int32()),
         ("tags_code", pa.int64()),
+        ("batch_size", pa.int32()),
     ]
 )
 INDEX: Final = pa.schema(

@@ -7,6 +7,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_formats.arrow.builder import timestamps_array
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE
 
 
 def unit_batch(
@@ -18,7 +19,7 @@ def unit_batch(
         topic: the queue's.
         queue_id: its number.
         queue_offsets: int64[n], of the units.
-        units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or a unit in RocksDB, n of them.
+        units: of ``rmq_formats.codecs.consumequeue.UNIT_DTYPE``, or units of RocksDB or of a batch queue, n of them.
         schema: of the wanted columns, a part of ``rmq_formats.arrow.schema.CONSUMEQUEUE``.
     """
     count = len(units)
@@ -29,8 +30,16 @@ def unit_batch(
         "physical_offset": lambda: pa.array(units["physical_offset"].astype(np.int64)),
         "size": lambda: pa.array(units["size"].astype(np.int32)),
         "tags_code": lambda: pa.array(units["tags_code"].astype(np.int64)),
+        "batch_size": lambda: pa.array(_batch_sizes(units)),
     }
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
+
+
+def _batch_sizes(units: NDArray[np.void]) -> NDArray[np.int32]:
+    """Messages of each unit's record: 1 but for those of batch queues."""
+    if units.dtype == BATCH_UNIT_DTYPE:
+        return units["batch_size"].astype(np.int32)
+    return np.ones(len(units), dtype=np.int32)
 
 
 def index_batch(

@@ -41,6 +41,7 @@ MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
 ALL_TAGS: Final = 0  # physical offset from which TAGS are indexed, as brokers since 5.4 do
 NO_TAGS: Final = MAX_LONG  # … as brokers before 5.4 do
+TAGS_MARK: Final = "T#"  # before TAGS in a key: that is topic + "#T#" + TAGS
 AUTO: Final = "auto"
 INDEX_TAGS: Final[dict[str, int | None]] = {AUTO: None, "yes": ALL_TAGS, "no": NO_TAGS}
 

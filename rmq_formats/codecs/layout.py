@@ -48,6 +48,10 @@ PROPERTY_TAGS: Final = "TAGS"
 PROPERTY_KEYS: Final = "KEYS"
 PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
 PROPERTY_DELAY: Final = "DELAY"
+PROPERTY_LIGHT_NAMES: Final = "INNER_MULTI_DISPATCH"  # names of light queues (LMQ)
+PROPERTY_LIGHT_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"  # a message's places in them
+PROPERTY_INNER_NUM: Final = "INNER_NUM"  # messages of an inner batch
+PROPERTY_INNER_BASE: Final = "INNER_BASE"  # queue offset of the first of them
 PROPERTY_CRC: Final = "__CRC32#"
 CRC_PROPERTY_BYTES: Final = 20  # name 8, 0x01, ten digits least significant first, 0x02
 
@@ -61,6 +65,11 @@ UNIT_SIZE_AT: Final = 8  # int32
 UNIT_TAGS_CODE_AT: Final = 12  # int64
 CONSUMEQUEUE_FILE_BYTES: Final = 300_000 * UNIT_BYTES
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF  # size field of the filler before a queue's first unit
+
+# --- BatchConsumeQueue ------------------------------------------------------------------
+BATCH_UNIT_BYTES: Final = 46
+BATCH_FILE_BYTES: Final = 300_000 * BATCH_UNIT_BYTES  # mapperFileSizeBatchConsumeQueue
+MAX_BATCH_COUNT: Final = 32_767  # messages of a unit, and of a client's batch: the original counts them in a short
 
 # --- ConsumeQueueExt --------------------------------------------------------------------
 EXT_UNIT_MIN_BYTES: Final = 20  # size 2, tags code 8, store time 8, bit map size 2

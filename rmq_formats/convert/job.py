@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.convert.classic import convert_to_classic
+from rmq_formats.convert.layouts import convert_to_classic, convert_to_rocksdb
 from rmq_formats.convert.report import Converted, ConvertReport, Source
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
 from rmq_formats.storage.commitlog import check_store, commitlog_segments
@@ -25,6 +25,7 @@ Conversion = Callable[[Source, Path, Runner], Converted]
 
 TARGETS: Final[dict[str, Conversion]] = {
     "classic": convert_to_classic,
+    "rocksdb": convert_to_rocksdb,
 }
 """By ``--to``: a function that is given the old store, and an empty directory in which it makes the new one."""
 

@@ -35,6 +35,7 @@ from rmq_formats.kernels.light_queues import (
     part_count,
     part_end,
 )
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.kernels.scan import (
     CODE,
     POSITION,
@@ -67,8 +68,6 @@ UNIT_SIZE: Final = 3
 UNIT_TAGS_CODE: Final = 4
 UNIT_STORE_TIMESTAMP: Final = 5  # ms; LIGHT_UNIT in a light queue
 UNIT_COLUMNS: Final = 6
-
-LIGHT_UNIT: Final = -(1 << 63)  # instead of a time: the unit is in a light queue (LMQ), and has none in ConsumeQueueExt
 
 # Columns of a key table, int64[n, KEY_COLUMNS].
 KEY_HASH: Final = 0

@@ -37,15 +37,19 @@ from rmq_formats.kernels.dispatch import (
 )
 from rmq_formats.kernels.index import append_in_place
 from rmq_formats.kernels.live_dispatch_tables import (
+    BOUND_TO_ONE_TOPIC,
+    LIGHT_UNIT,
     RUN_DATA_BYTES,
     RUN_FILE_BYTES,
     RUN_FILE_OFFSET,
+    RUN_FRAMES,
     RUN_INDEX_ENTRIES,
     RUN_INDEX_LIMIT,
     RUN_INDEX_SLOTS,
     RUN_INDEXED,
     RUN_KEYS,
     RUN_LAST_OFFSET,
+    RUN_LIGHT,
     RUN_PLACED,
     RUN_POSITION,
     RUN_TAGS_FROM,
@@ -106,14 +110,14 @@ def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
 
     Returns:
         The first row that could not be placed, or ``end``. Units that their queue has already are passed over, but
-        not one with queue offset 0: a slave's queue may have been made anew at its master.
+        not a slave's: its topic may have been made anew at the master, with older queue offsets.
     """
     for row in range(begin, end):
         queue = units[row, UNIT_QUEUE]
         if queue >= len(targets):
             return row
         ahead = units[row, UNIT_QUEUE_OFFSET] - targets[queue, TARGET_NEXT]
-        if ahead < 0 and targets[queue, TARGET_BOUND] == 1 and units[row, UNIT_QUEUE_OFFSET] != 0:
+        if ahead < 0 and targets[queue, TARGET_BOUND] == BOUND_TO_ONE_TOPIC:
             continue
         if ahead != 0 or targets[queue, TARGET_ROOM] == 0:
             return row
@@ -165,13 +169,14 @@ def dispatch_log(
         frames, result,
     )  # fmt: skip
     count, end = result[0], result[1]
+    numbers[RUN_FRAMES] = count
     numbers[RUN_LAST_OFFSET] = -1
     if count > 0:
         numbers[RUN_LAST_OFFSET] = file_offset + frames[count - 1, POSITION]
     result[:] = 0
     lacking = dispatch_frames(
-        data, file_offset, frames[:count], 0, delay_levels_ms, numbers[RUN_TAGS_FROM], False, queues, slots, pool, used,
-        units, keys, result,
+        data, file_offset, frames[:count], 0, delay_levels_ms, numbers[RUN_TAGS_FROM], numbers[RUN_LIGHT] != 0, queues,
+        slots, pool, used, units, keys, result,
     )  # fmt: skip
     if lacking != DONE:
         return lacking
@@ -179,7 +184,10 @@ def dispatch_log(
     numbers[RUN_POSITION], numbers[RUN_WALK_STATUS] = end, status
     numbers[RUN_UNITS], numbers[RUN_KEYS] = unit_count, key_count
     if unit_count > 0:
-        numbers[RUN_TIMESTAMP] = units[unit_count - 1, UNIT_STORE_TIMESTAMP]
+        own = unit_count - 1  # those in light queues stand behind the record's own, and have no time
+        while units[own, UNIT_STORE_TIMESTAMP] == LIGHT_UNIT:
+            own -= 1
+        numbers[RUN_TIMESTAMP] = units[own, UNIT_STORE_TIMESTAMP]
     numbers[RUN_WRITTEN] = numbers[RUN_INDEXED] = 0
     placed = place_units(units, 0, unit_count, targets, numbers)
     numbers[RUN_PLACED] = placed

@@ -1,6 +1,6 @@
 """Writes a DataFrame's rows as Parquet files by Arrow, for a table format that Spark has no writer of here."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,6 +14,9 @@ _FILES = "action STRING, path STRING, rows LONG, bytes LONG"
 _WRITTEN = pa.schema([("action", pa.string()), ("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
 
 
+Read = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
 def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
     """Have tasks write the rows; those of a partition are brought together first.
 
@@ -24,13 +27,28 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
     Raises:
         StoreError: a file that cannot be written, or was written where the driver does not see it.
     """
-    SparkRunner(frame.sparkSession).check_shared("--table", layout.table)
-    schema = to_arrow_schema(frame.schema, timezone="UTC")
+    together = frame.hint("rebalance", *layout.partitions) if layout.partitions else frame
+    return write_parts(together, layout, to_arrow_schema(frame.schema, timezone="UTC"), iter)
+
+
+def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:
+    """Have each task write the rows that it reads, without a shuffle.
+
+    Args:
+        parts: what ``read`` is given; each task writes files of its own.
+        layout: of the files.
+        schema: of the rows.
+        read: gives the rows of a task.
+
+    Raises:
+        StoreError: as ``write_frame``.
+    """
+    SparkRunner(parts.sparkSession).check_shared("--table", layout.table)
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = PartitionedFiles(layout, schema)
         try:
-            for batch in batches:
+            for batch in read(batches):
                 files.write(batch)
             written = files.close()
         except BaseException:
@@ -39,7 +57,6 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
         told = [{name: getattr(file, name) for name in _WRITTEN.names} for file in written]
         yield pa.RecordBatch.from_pylist(told, _WRITTEN)
 
-    together = frame.hint("rebalance", *layout.partitions) if layout.partitions else frame
-    written = [WrittenFile(**row.asDict()) for row in together.mapInArrow(write, _FILES).collect()]
+    written = [WrittenFile(**row.asDict()) for row in parts.mapInArrow(write, _FILES).collect()]
     check_seen(written, layout.place)
     return written

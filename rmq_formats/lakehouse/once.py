@@ -12,15 +12,17 @@ only what has not landed, and of two that race each row is landed by one.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.evolution import misfit, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
+from rmq_formats.lakehouse.owner import check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.standing import Standing, last_note, standing
@@ -28,10 +30,9 @@ from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, Shape, 
 from rmq_formats.spark.live.plan import Span
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
-STORE_PROPERTY: Final = "rmq.store"
-CLUSTER_PROPERTY: Final = "rmq.cluster"
 PULLED_END: Final = "pulled_end"
 _BROKERS: Final = "brokers"
+_NEWEST: Final = ":newest"  # behind an application id: the newest row that has landed
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 
 Finish = Callable[[DataFrame], DataFrame]
@@ -52,6 +53,7 @@ class Turn:
         note: what the commit says of the log; see ``StoreLog.mark``.
         broker: identifier of the broker in a commit's note; None where the table has one store.
         spans: of queues of a running broker, instead of physical offsets.
+        newest: physical offset of the newest row that is told of, where rows are landed again, and -1 if that is gone.
     """
 
     transaction: AppendTransaction
@@ -63,6 +65,18 @@ class Turn:
     note: str | None
     broker: str | None
     spans: tuple[Span, ...] = ()
+    newest: int | None = None
+
+    def landing(self, last: int | None) -> "Turn":
+        """Return the turn with a version that tells of the newest row that has landed, by which a RESTORE is seen.
+
+        Args:
+            last: physical offset of the last row that is landed; None if there are no rows.
+        """
+        newest = max((offset for offset in (self.newest, last) if offset is not None), default=None)
+        if self.spans or newest is None:
+            return self
+        return replace(self, versions={**self.versions, self.app_id + _NEWEST: newest})
 
     @property
     def owes(self) -> bool:
@@ -107,7 +121,7 @@ def commit_files(turns: Sequence[Turn], files: Sequence[str], told: Mapping[str,
 
 def acknowledge(turns: Sequence[Turn]) -> Appended:
     """Commit that the table holds what it is to hold."""
-    commit_files(turns, [], {})
+    commit_files([turn.landing(None) for turn in turns], [], {})
     return Appended(committed=True)
 
 
@@ -218,10 +232,24 @@ class ExactlyOnceTable:
         if key not in self._found:
             mine = any(map(self.is_of_store, snapshot.app_ids()))
             is_complete = mine and not snapshot.drops_transactions()
-            found = standing(snapshot, snapshot.version, app_id, known, is_complete=is_complete)
+            lost = partial(self._lost_row, snapshot)
+            found = standing(snapshot, snapshot.version, app_id, known, lost, is_complete=is_complete)
             newest = {other: one for other, one in self._found.items() if other[0] != app_id}
             self._found = {**newest, key: replace(found, note=own_note(found.note, self.broker_id))}
         return self._found[key]
+
+    def _lost_row(self, snapshot: TableSnapshot, app_id: str) -> int | None:
+        """Return the newest row of a selection that has landed, if it is not there any more."""
+        newest = snapshot.transaction_version(app_id + _NEWEST)
+        if newest < 0:
+            return None
+        held = self._held(snapshot.version)
+        return newest if held is None or held.where(F.col(self.offset) == newest).isEmpty() else None
+
+    @property
+    def newest_id(self) -> str:
+        """Transaction identifier of the selection's newest row; its version is the physical offset."""
+        return self.app_id + _NEWEST
 
     @property
     def queues_id(self) -> str:
@@ -268,7 +296,7 @@ class ExactlyOnceTable:
         if not self.log.exists():
             return
         found = self.log.configuration()
-        self._check_owner(found)
+        check_owner(self.path, found, self.selection)
         for name, wanted in self._shape.properties:
             if found.get(name) != wanted:
                 raise StoreError(f"{self.path}: its {name} is {found.get(name) or 'none'}, not {wanted or 'none'}")
@@ -277,30 +305,6 @@ class ExactlyOnceTable:
             wanted = ",".join(self._shape.partitions)
             raise StoreError(f"{self.path}: is partitioned by {partitions or 'nothing'}, not {wanted or 'nothing'}")
         self._check_columns(schema)
-
-    def _owner(self) -> tuple[str, str]:
-        """Return the table property that tells whose messages the table has, and its value."""
-        broker = self.selection.broker
-        if broker is None:
-            return STORE_PROPERTY, self.selection.store_id
-        return CLUSTER_PROPERTY, broker.table_id
-
-    def _check_owner(self, found: Mapping[str, str]) -> None:
-        owners = {name: found[name] for name in (STORE_PROPERTY, CLUSTER_PROPERTY) if name in found}
-        name, wanted = self._owner()
-        if not owners:
-            raise StoreError(f"{self.path}: a table that no export wrote; give another --table")
-        if name not in owners:
-            (owner,) = owners.values()
-            kinds = {STORE_PROPERTY: f"one store, {owner}", CLUSTER_PROPERTY: f"the brokers of {owner}"}
-            other = "of several brokers" if name == CLUSTER_PROPERTY else f"of one store, {wanted}"
-            kind = kinds[next(iter(owners))]
-            raise StoreError(f"{self.path}: is the table of {kind}, not {other}; give another --table")
-        if owners[name] != wanted:
-            raise StoreError(
-                f"{self.path}: holds the messages of {owners[name]}, not of {wanted}; give another --table, "
-                f"or --store-id if {'the store has moved' if name == STORE_PROPERTY else 'the name has changed'}"
-            )
 
     def _check_columns(self, schema: StructType) -> None:
         found = misfit(self.log.schema(), self.log.stored(schema))
@@ -311,7 +315,7 @@ class ExactlyOnceTable:
     def prepare(self, schema: StructType) -> None:
         """Create the table if there is none, and add the columns that it lacks."""
         if not self.log.exists():
-            own = {**dict(self._shape.more), **dict(self._shape.properties), **dict([self._owner()])}
+            own = {**dict(self._shape.more), **dict(self._shape.properties), **dict([owner_of(self.selection)])}
             self.log.create(schema, self._shape, own)
         self.check(schema)
         if any(missing(self.log.schema(), schema)):
@@ -339,7 +343,7 @@ class ExactlyOnceTable:
         first = self._begin(found)
         if end < first or (end == first and not self.lands_again):
             return None
-        own = {selection.app_id, selection.lock_id, self.queues_id}
+        own = {selection.app_id, self.newest_id, selection.lock_id, self.queues_id}
         others = any(self.is_of_store(name) and name not in own for name in snapshot.app_ids())
         pulled_end = self._pulled_end(snapshot)
         shared = self.lands_again or others or max(first, 0) < pulled_end or snapshot.drops_transactions()
@@ -347,7 +351,12 @@ class ExactlyOnceTable:
         landed = found.landed if log.reaching(found.landed).has(found.landed, found.note) else end
         versions = {selection.app_id: max(end, landed), selection.lock_id: snapshot.version + 1}
         begin = max(first, selection.starting_physical_offset)
-        return Turn(transaction, begin, end, shared, self.app_id, versions, log.mark(end), self.broker_id)
+        newest = None
+        if self.lands_again:
+            is_gone = self._lost_row(snapshot, self.app_id) is not None
+            newest = -1 if is_gone else snapshot.transaction_version(self.newest_id)
+        note = log.mark(end)
+        return Turn(transaction, begin, end, shared, self.app_id, versions, note, self.broker_id, newest=newest)
 
     def append(self, turn: Turn, frame: DataFrame, finish: Finish = lambda frame: frame) -> Appended:
         """Append rows by Spark, and commit them with the turn's transaction versions.
@@ -357,8 +366,9 @@ class ExactlyOnceTable:
             frame: the rows that begin at ``turn.begin`` or behind it, with the table's column of physical offsets.
             finish: builds the table's columns of the rows to append.
         """
-        owed = self._without_landed(frame, turn) if turn.shared else frame
-        return turn.transaction.append(finish(owed), turn.versions, note_of([turn]))
+        owed, seen = self._without_landed(frame, turn) if turn.shared else frame, Observation()
+        rows = finish(owed).observe(seen, F.max(self.offset).alias("newest"))
+        return turn.transaction.append(rows, lambda: turn.landing(seen.get["newest"]).versions, note_of([turn]))
 
     def layout(self, codec: str) -> Layout | None:
         """Return how tasks write Parquet files; None if the rows have to go through Spark."""

@@ -58,6 +58,11 @@ class Landed:
         """Convert to the members of a JSON report that a broker's part has as well as the whole."""
         return {name: getattr(self, name) for name in ("messages", "bytes", "damaged", "undecoded")}
 
+    def of_expected(self, messages: int | None) -> "Landed":
+        """Count those of so many messages, if that is known, that there was no record of as damaged."""
+        lost = 0 if messages is None else messages - self.messages - self.damaged - self.undecoded
+        return replace(self, damaged=self.damaged + max(0, lost))
+
     def __add__(self, other: "Landed") -> "Landed":
         return Landed(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
@@ -96,6 +101,10 @@ class Owed(Protocol):
 
     def is_of(self, turn: Turn) -> Column:
         """Return the condition under which a row of ``frame_for`` is the turn's."""
+        ...
+
+    def expected(self, turn: Turn) -> int | None:
+        """Return how many messages the turn has, where that is known without a look at them."""
         ...
 
 
@@ -201,14 +210,17 @@ class RawExport:
     def land(self, records: Owed) -> Landed:
         """See ``Export``."""
         counted = Landed()
+        expected: int | None = None
 
         def write(turns: Mapping[int, Turn]) -> Appended:
-            nonlocal counted
+            nonlocal counted, expected
+            expected = records.expected(turns[0])
             added, counted = self._files(records, turns[0]) or self._rows(records, turns[0])
             return added
 
         added = land_together(self.table.path, self.table.log, [records.choose(self.table)], write)
-        return replace(counted, messages=added.rows, files=added.files) if added.committed else Landed()
+        landed = replace(counted, messages=added.rows, files=added.files)
+        return landed.of_expected(expected) if added.committed else Landed()
 
     def _files(self, records: Owed, turn: Turn) -> Counted | None:
         """Let the tasks write Parquet files; None where the rows have to go through Spark."""
@@ -219,7 +231,7 @@ class RawExport:
         if not may_write_apart(records.topics, scanned_bytes, len(tasks)):
             return None
         written = write_files(spark, tasks, layout)
-        added = _commit([turn], written)
+        added = _commit({0: turn}, {0: written})
         return added, _counted(written)
 
     def tasks(self, records: Owed, turn: Turn, layout: Layout) -> tuple[list[FilesTask], int]:
@@ -314,9 +326,9 @@ def _land_files(parts: Sequence[tuple[RawExport, Owed]]) -> dict[int, Landed | R
         outcomes = dict(zip(planned, write_files_of_brokers(spark, list(planned.values()), layout), strict=True))
         done = {number: own for number, own in outcomes.items() if not isinstance(own, RmqError)}
         for number, outcome in outcomes.items():
-            counts[number] = outcome if isinstance(outcome, RmqError) else _counted(outcome)
-        written = [task for tasks in done.values() for task in tasks]
-        added = _commit([turns[number] for number in done], written) if done else Appended()
+            expected = parts[number][1].expected(turns[number])
+            counts[number] = outcome if isinstance(outcome, RmqError) else _counted(outcome).of_expected(expected)
+        added = _commit(turns, done) if done else Appended()
         found.update(counts)  # not of an attempt that has lost a race
         return added
 
@@ -324,13 +336,19 @@ def _land_files(parts: Sequence[tuple[RawExport, Owed]]) -> dict[int, Landed | R
     return found
 
 
-def _commit(turns: Sequence[Turn], written: Sequence[TaskFiles]) -> Appended:
-    """Commit the files of tasks."""
+def _commit(turns: Mapping[int, Turn], done: Mapping[int, Sequence[TaskFiles]]) -> Appended:
+    """Commit the files of the tasks of some turns."""
+    written = [task for tasks in done.values() for task in tasks]
     files = [file for task in written for file in task.files]
     added = Appended(sum(file.rows for file in files), len(files), committed=True)
     told = {"numFiles": added.files, "numOutputRows": added.rows, "numOutputBytes": sum(file.bytes for file in files)}
-    commit_files(turns, [file.action for file in files], told)
+    landing = [turns[number].landing(_newest(tasks)) for number, tasks in done.items()]
+    commit_files(landing, [file.action for file in files], told)
     return added
+
+
+def _newest(written: Sequence[TaskFiles]) -> int | None:
+    return max((task.newest for task in written if task.newest is not None), default=None)
 
 
 def _counted(written: Sequence[TaskFiles]) -> Landed:

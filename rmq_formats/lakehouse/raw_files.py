@@ -82,11 +82,13 @@ class TaskFiles:
         files: in the order in which they were closed.
         bytes: of the messages, in the log.
         damaged: stretches and bodies that are no message.
+        newest: the largest physical offset; None if there are no rows.
     """
 
     files: tuple[WrittenFile, ...]
     bytes: int
     damaged: int
+    newest: int | None = None
 
 
 def write_files(spark: SparkSession, tasks: Sequence[FilesTask], layout: Layout) -> list[TaskFiles]:
@@ -169,14 +171,16 @@ def write_task(task: FilesTask) -> TaskFiles:
     schema = _file_schema(task)
     files = PartitionedFiles(task.layout, schema)
     bytes_ = damaged = 0
+    newest: int | None = None
     try:
         for batch in task.rows.batches(task.columns):
             wanted = _wanted(batch, task.left_out)
             sound = wanted.filter(pc.is_null(wanted.column(ERROR)))
             damaged += wanted.num_rows - sound.num_rows
             bytes_ += pc.sum(sound.column("size")).as_py() or 0
+            newest = max(filter(None.__ne__, (newest, pc.max(sound.column("physical_offset")).as_py())), default=None)
             files.write(_completed(sound, schema, task.broker))
-        return TaskFiles(tuple(files.close()), bytes_, damaged)
+        return TaskFiles(tuple(files.close()), bytes_, damaged, newest)
     except BaseException:
         files.abort()
         raise

@@ -52,6 +52,10 @@ class Records:
         """See ``Owed``."""
         return F.col("physical_offset") >= turn.begin
 
+    def expected(self, turn: Turn) -> int | None:  # noqa: ARG002 # a range of bytes does not tell
+        """See ``Owed``."""
+        return None
+
     def frame(self, first: int) -> DataFrame:
         """Read the records that begin at ``first`` or behind it as a DataFrame."""
         return self.selection.batch(self.spark, first, self.end, self._with_splits(first))

@@ -14,6 +14,9 @@ from pyspark.sql import functions as F
 
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
+APP_PREFIX = "rmq-export:"
+"""Of all transaction identifiers of exports."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
@@ -78,6 +81,7 @@ class ExportSelection:
         from_offset: physical offset from which on what is missing in the tables is landed again; None is where they
             stand.
         broker: whose messages they are, where a table has those of several; None where it has those of one store.
+        with_tier: whether they are those of a store and its tier, told apart by their places in queues alone.
     """
 
     store: str
@@ -90,6 +94,7 @@ class ExportSelection:
     queue_bounds: tuple[tuple[str, str], ...] = ()
     from_offset: int | None = None
     broker: Broker | None = None
+    with_tier: bool = False
 
     def of_topic(self, topic: str) -> "ExportSelection":
         """Narrow the selection to one topic."""
@@ -100,7 +105,7 @@ class ExportSelection:
     @property
     def lock_id(self) -> str:
         """Transaction identifier that all exports of the store into a table set, so that one commits at a time."""
-        return f"rmq-export:{self.store_id if self.broker is None else self.broker.id}"
+        return f"{APP_PREFIX}{self.store_id if self.broker is None else self.broker.id}"
 
     @property
     def app_id(self) -> str:

@@ -2,9 +2,11 @@
 
 The transaction identifier alone does not tell: RESTORE leaves it as it was, a clone does not have it, and
 ``delta.setTransactionRetentionDuration`` drops it. So the commits of the table's log are read as well, from the newest
-one back to the last one of the selection: a single one, where nobody else has written since.
+one back to the last one of the selection: a single one, where nobody else has written since. Where these are cleaned
+up, the newest row that has landed tells: a RESTORE to before it takes it away.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,7 +53,15 @@ class Standing:
     note: str | None = None
 
 
-def standing(commits: Commits, version: int, app_id: str, identified: int, *, is_complete: bool) -> Standing:
+def standing(
+    commits: Commits,
+    version: int,
+    app_id: str,
+    identified: int,
+    lost_row: Callable[[str], int | None],
+    *,
+    is_complete: bool,
+) -> Standing:
     """Find how far a selection has landed in one version of a table.
 
     Args:
@@ -59,13 +69,14 @@ def standing(commits: Commits, version: int, app_id: str, identified: int, *, is
         version: of the table.
         app_id: transaction identifier of the selection.
         identified: its transaction version there, a physical offset; -1 if there is none.
+        lost_row: gives the physical offset of a selection's newest row, where that is not there any more; else None.
         is_complete: whether no transaction version can have been dropped or left behind.
     """
     if identified < 0 and is_complete:
         return Standing(-1, -1)
     content = _last(commits, version, app_id, follow=True)
     if content is _CLEANED and identified >= 0:
-        return Standing(identified, identified)
+        return _unseen(identified, lost_row(app_id))
     claimed = identified if identified >= 0 else _offset(_last(commits, version, app_id, follow=False), app_id)
     landed = _offset(content, app_id)
     if landed is None or claimed is None:
@@ -77,6 +88,18 @@ def standing(commits: Commits, version: int, app_id: str, identified: int, *, is
         again = f"--from-offset {begin} lands again what is missing, --from-offset {claimed} goes on without it"
         return Standing(landed, claimed, f"{fault}; {again}")
     return Standing(landed, claimed, note=content.note)
+
+
+def _unseen(claimed: int, lost: int | None) -> Standing:
+    """Judge an identifier whose commits are cleaned up: a RESTORE may have been among them, and leaves it as it was."""
+    if lost is None:
+        return Standing(claimed, claimed)
+    fault = (
+        f"has landed up to {claimed}, but its newest row, at {lost}, is gone, and the commits that would tell whether "
+        "it was deleted or the table restored are cleaned up"
+    )
+    again = f"--from-offset 0 lands again what is missing, --from-offset {claimed} goes on without it"
+    return Standing(-1, claimed, f"{fault}; {again}")
 
 
 def last_note(commits: Commits, version: int, prefix: str) -> str | None:

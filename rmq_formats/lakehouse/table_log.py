@@ -90,8 +90,11 @@ class AppendTransaction(Protocol):
         """Let the commit fail if the version of ``app_id`` changes meanwhile."""
         ...
 
-    def append(self, frame: DataFrame, versions: Mapping[str, int], note: str | None) -> Appended:
-        """Write the rows and commit them with ``versions`` and ``note``; raises one of the log's ``conflicts``."""
+    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], note: str | None) -> Appended:
+        """Write the rows, and commit them with ``note`` and what ``versions`` gives then.
+
+        Raises one of the log's ``conflicts``.
+        """
         ...
 
     def append_files(
@@ -171,6 +174,18 @@ class TableLog(Protocol):
         Raises:
             StoreError: each attempt lost a commit conflict.
         """
+        ...
+
+    def delete_older(self, stored: str, days: int) -> None:
+        """Delete the rows of messages that were stored more than ``days`` ago, by the column ``stored``."""
+        ...
+
+    def compact(self, stored: str) -> None:
+        """Write small files together, up to the target size, messages in the order of the column ``stored``."""
+        ...
+
+    def vacuum(self, hours: int) -> None:
+        """Delete files that have been in no version for ``hours``, and versions that only they were of."""
         ...
 
     def force(self) -> None:

@@ -233,7 +233,8 @@ class TypedExport:
                 messages = added.rows
         finally:
             decoded.unpersist()
-        return Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
+        landed = Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
+        return landed if turn is None else landed.of_expected(records.expected(turn))
 
     def _land_dead(self, decoded: DataFrame, records: Owed) -> int:
         table = self._dead

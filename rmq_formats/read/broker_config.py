@@ -12,11 +12,12 @@ from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage, opened, read_range
 
 MAX_CONFIG_BYTES: Final = 1 << 28  # limit: a file of 100,000 topics has some 30 MB; parsed it takes many times its size
-_OFFSETS: Final = "consumerOffset.json"
-_LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
+OFFSETS: Final = "consumerOffset.json"
+LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 
 _Key = TypeVar("_Key")
 _Row = TypeVar("_Row")
+_Parsed = TypeVar("_Parsed")
 
 
 def stored_topics(storage: Storage, root: str) -> dict[str, StoredTopicConfig] | None:
@@ -66,16 +67,19 @@ def stored_offsets(storage: Storage, root: str) -> dict[TopicAndGroup, dict[int,
     Raises:
         StoreLayoutError: there are both files, of which a broker reads the one that its setting ``enableLmq`` tells.
     """
-    light, other = (f"{paths.config_dir(root)}/{name}" for name in (_LIGHT_OFFSETS, _OFFSETS))
+    name = offsets_file(storage, root)
+    parse = config_json.light_consumer_offsets if name == LIGHT_OFFSETS else config_json.consumer_offsets
+    return _loaded(storage, root, name, parse, rocksdb_config.stored_offsets) or {}
+
+
+def offsets_file(storage: Storage, root: str) -> str:
+    """Return the name of the file of consumer offsets, be it there or not. Raises StoreLayoutError, see above."""
+    light, other = (f"{paths.config_dir(root)}/{name}" for name in (LIGHT_OFFSETS, OFFSETS))
     has_light, has_other = (any(storage.exists(path + end) for end in ("", ".bak")) for path in (light, other))
     if has_light and has_other:
-        reason = f"consumer offsets of a broker with light queues (LMQ), and {_OFFSETS} has those of one without"
+        reason = f"consumer offsets of a broker with light queues (LMQ), and {OFFSETS} has those of one without"
         raise StoreLayoutError(f"{light}: {reason}; move away the file that the broker does not read (enableLmq)")
-    if has_light:
-        parse, name = config_json.light_consumer_offsets, _LIGHT_OFFSETS
-    else:
-        parse, name = config_json.consumer_offsets, _OFFSETS
-    return _loaded(storage, root, name, parse, rocksdb_config.stored_offsets) or {}
+    return LIGHT_OFFSETS if has_light else OFFSETS
 
 
 def _loaded(
@@ -95,25 +99,45 @@ def _loaded(
     stored = from_rocksdb(storage, root)
     if stored is not None and stored.counter is None:
         return stored.rows
+
+    def rows_of(text: str) -> dict[_Key, _Row]:
+        rows = parse(text)
+        if stored is None:
+            return rows
+        is_newer = config_json.data_version_counter(text) > (stored.counter or 0)
+        return stored.rows | rows if is_newer else stored.rows
+
+    rows = read_config(storage, root, name, rows_of)
+    return stored.rows if rows is None and stored is not None else rows
+
+
+def read_config(storage: Storage, root: str, name: str, parse: Callable[[str], _Parsed]) -> _Parsed | None:
+    """Read a config file, or its ``.bak`` where that is missing, empty or does not parse; None without either.
+
+    Raises:
+        StoreError: neither parses, or one cannot be read.
+    """
     faults = []
     for path in (f"{paths.config_dir(root)}/{name}", f"{paths.config_dir(root)}/{name}.bak"):
         try:
-            text = _text(storage, path)
-            rows = parse(text)
-            if stored is None:
-                return rows
-            is_newer = config_json.data_version_counter(text) > (stored.counter or 0)
-            return stored.rows | rows if is_newer else stored.rows
+            return parse(_config_text(storage, path))
         except StoreNotFoundError:
             continue
         except DecodeError as error:
             faults.append(f"{path}: {error}")
     if faults:
         raise StoreError(" and ".join(faults))
-    return None if stored is None else stored.rows
+    return None
 
 
-def _text(storage: Storage, path: str) -> str:
+def _config_text(storage: Storage, path: str) -> str:
+    """Read a config file.
+
+    Raises:
+        StoreNotFoundError: there is none.
+        DecodeError: it is empty, or too large.
+        StoreError: it cannot be read.
+    """
     with opened(storage, path) as file:
         if file.size_bytes > MAX_CONFIG_BYTES:
             raise DecodeError(f"it has {file.size_bytes} bytes, more than {MAX_CONFIG_BYTES}")

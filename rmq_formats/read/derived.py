@@ -9,18 +9,21 @@ import pyarrow as pa
 from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
 from rmq_formats.arrow.units import index_batch, unit_batch
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import is_end
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.errors import FormatError
+from rmq_formats.read.broker_config import stored_batch_topics
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import message_units, read_units
+from rmq_formats.read.variants.batch_queues import read_batch_units
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
-from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
+from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,29 @@ class UnitRange:
     segment: Segment
     low: int
     high: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """Range ``[low, high)`` of units in one file of a batch queue (BatchConsumeQueue).
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        segment: the file.
+        low: the first unit.
+        high: one past the last.
+        first_offset: units whose messages are all before this queue offset are not wanted.
+        end_offset: nor are those whose messages begin at this one, or behind it.
+    """
+
+    topic: str
+    queue_id: int
+    segment: Segment
+    low: int
+    high: int
+    first_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +79,9 @@ class StoredRange:
     high: int
 
 
+AnyRange = UnitRange | BatchRange | StoredRange
+
+
 @dataclass(frozen=True, slots=True)
 class EntryRange:
     """Range ``[low, high)`` of entries in one IndexFile."""
@@ -64,31 +93,37 @@ class EntryRange:
 
 def plan_units(
     storage: Storage, root: str, query: Query, split_bytes: int, min_tasks: int
-) -> list[tuple[UnitRange | StoredRange, ...]]:
+) -> list[tuple[AnyRange, ...]]:
     """Plan tasks that read the units of a query's queues, each some ranges.
 
     Raises:
         StoreNotFoundError: no such store.
-        StoreLayoutError: queues that are wanted are of another layout.
         StoreError: queues in RocksDB, without its library, or a broker has it open.
         FormatError: a damaged RocksDB.
     """
     check_store(storage, root)
     found = store_variants.recognise(storage, root)
-    wanted = frozenset(filter(query.wants_topic, found.batch_topics))
-    store_variants.refuse(store_variants.no_queue_read(found, wanted))
+    batch_topics = stored_batch_topics(storage, root)
     directory = paths.consumequeue_dir(root)
     topics = [topic for topic in queue_topics(storage, directory) if query.wants_topic(topic)]
+    batch = [
+        batch_range
+        for topic in sorted(filter(query.wants_topic, batch_topics))
+        for queue in topic_queues(storage, paths.batch_consumequeue_dir(root), topic)
+        for batch_range in _batch_ranges(storage, queue, query)
+    ]
     database = store_variants.only_queue_database(root, found)
     if database is not None:
-        return _group(list(_stored_ranges(storage, database, query)), split_bytes // UNIT_VALUE_BYTES, min_tasks)
-    ranges: list[UnitRange | StoredRange] = [
+        stored: list[AnyRange] = [*batch, *_stored_ranges(storage, database, query)]
+        return _group(stored, split_bytes // UNIT_VALUE_BYTES, min_tasks)
+    ranges: list[AnyRange] = [
         unit_range
         for topic in topics
+        if topic not in batch_topics  # whose files here some tool left that knows no batch queues
         for queue in topic_queues(storage, directory, topic)
         for unit_range in _unit_ranges(storage, queue, query)
     ]
-    return _group(ranges, split_bytes // UNIT_BYTES, min_tasks)
+    return _group([*batch, *ranges], split_bytes // UNIT_BYTES, min_tasks)
 
 
 def _stored_ranges(storage: Storage, path: str, query: Query) -> Iterator[StoredRange]:
@@ -113,30 +148,42 @@ def _unit_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[
             yield UnitRange(queue.topic, queue.queue_id, segment, low, high)
 
 
-def _group(
-    ranges: list[UnitRange | StoredRange], most: int, min_tasks: int
-) -> list[tuple[UnitRange | StoredRange, ...]]:
-    """Group ranges into tasks of about so many units: large ranges are cut, small ones combined."""
+def _batch_ranges(storage: Storage, queue: QueueFiles, query: Query) -> Iterator[BatchRange]:
+    bounds = query.queue_bounds(queue.topic, queue.queue_id)
+    for segment in queue.segments:
+        with opened(storage, segment.path) as file:
+            written = -(-min(file.data_end(), segment.size_bytes) // BATCH_UNIT_BYTES)
+        if written:
+            yield BatchRange(
+                queue.topic, queue.queue_id, segment, 0, written, bounds.first_offset, bounds.end_offset
+            )  # fmt: skip
+
+
+def _group(ranges: list[AnyRange], most: int, min_tasks: int) -> list[tuple[AnyRange, ...]]:
+    """Group ranges into tasks of about so many units: large ranges are cut, small ones combined.
+
+    Files of batch queues stay whole: a unit in them ends the file for the task that meets it, and for no other one.
+    """
     total = sum(unit_range.high - unit_range.low for unit_range in ranges)
     step = max(1, min(most, -(-total // min_tasks)))
-    tasks: list[tuple[UnitRange | StoredRange, ...]] = []
-    task: list[UnitRange | StoredRange] = []
+    tasks: list[tuple[AnyRange, ...]] = []
+    task: list[AnyRange] = []
     free = step
     for whole in ranges:
         low = whole.low
         while low < whole.high:
-            high = min(whole.high, low + free)
+            high = whole.high if isinstance(whole, BatchRange) else min(whole.high, low + free)
             task.append(replace(whole, low=low, high=high))
             free -= high - low
             low = high
-            if not free:
+            if free <= 0:
                 tasks.append(tuple(task))
                 task, free = [], step
     return [*tasks, tuple(task)] if task else tasks
 
 
 def read_unit_ranges(
-    root: str, ranges: tuple[UnitRange | StoredRange, ...], columns: tuple[str, ...], mode: Mode
+    root: str, ranges: tuple[AnyRange, ...], columns: tuple[str, ...], mode: Mode
 ) -> Iterator[pa.RecordBatch]:
     """Read units as they are stored, without pre-blanks and places that nothing was written to.
 
@@ -150,6 +197,9 @@ def read_unit_ranges(
     yield from _stored_batches(storage, [own for own in ranges if isinstance(own, StoredRange)], schema)
     for own in ranges:
         if isinstance(own, StoredRange):
+            continue
+        if isinstance(own, BatchRange):
+            yield from _batch_batches(storage, own, schema, mode)
             continue
         base = own.segment.start_offset // UNIT_BYTES
         with opened(storage, own.segment.path) as file:
@@ -165,6 +215,22 @@ def read_unit_ranges(
                 if keep.any():
                     offsets = first + np.flatnonzero(keep).astype(np.int64)
                     yield unit_batch(own.topic, own.queue_id, offsets, units[keep], schema)
+
+
+def _batch_batches(storage: Storage, own: BatchRange, schema: pa.Schema, mode: Mode) -> Iterator[pa.RecordBatch]:
+    """Read units of a batch queue; the first that is none ends the file, as for a broker."""
+    with opened(storage, own.segment.path) as file:
+        end = own.low
+        for first, units in read_batch_units(file, own.low, own.high):
+            end = first + len(units)
+            begins = units["base_offset"].astype(np.int64)
+            keep = (begins + units["batch_size"] > own.first_offset) & (begins < own.end_offset)
+            if keep.any():
+                yield unit_batch(own.topic, own.queue_id, begins[keep], units[keep], schema)
+        if mode is Mode.FAILFAST and end < own.high:
+            at = end * BATCH_UNIT_BYTES
+            if not is_end(np.frombuffer(read_range(file, at, own.high * BATCH_UNIT_BYTES - at), dtype=np.uint8)):
+                raise FormatError("not a BatchConsumeQueue unit", at, own.segment.path)
 
 
 def _stored_batches(storage: Storage, ranges: Sequence[StoredRange], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, entry_position
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexEntry, entry_position
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, INDEX_ENTRY_BYTES
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.codecs.variants.index_tags import (
@@ -27,7 +27,8 @@ from rmq_formats.codecs.variants.index_tags import (
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.index_keys import index_paths
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_variants import Variant, recognise
 
 _MOST_READ: Final = 64  # records read at each end of the Index; a store may have no tags at all
@@ -50,7 +51,7 @@ def find_index_tags(storage: Storage, root: str, segments: Sequence[Segment] | N
         segments: files of its CommitLog, if they are listed already.
     """
     with suppress(StoreError, OSError):
-        log = list_segments(storage, paths.commitlog_dir(root)) if segments is None else segments
+        log = commitlog_segments(storage, root) if segments is None else segments
         told = _told_by_index(_Index(storage, log, index_paths(storage, root)))
         if told is not None:
             return told
@@ -138,10 +139,17 @@ class _Index:
                     return
                 begin = 1 + window * ENTRIES_AT_ONCE
                 end = min(begin + ENTRIES_AT_ONCE, index.header.index_count)
+                if not self._has_record(index, end - 1):
+                    continue
                 entries = read_range(file, entry_position(begin, index.slots), (end - begin) * INDEX_ENTRY_BYTES)
                 is_end = number + 1 == len(self._files) and end == index.header.index_count
                 found = tagged_messages(entries, self._message, is_end=is_end)
                 yield from reversed(list(found)) if is_backwards else found
+
+    def _has_record(self, index: IndexFile, number: int) -> bool:
+        """Whether the record of an entry has not been deleted: if it has, so have those of the entries before."""
+        data = read_range(index.file, entry_position(number, index.slots), INDEX_ENTRY_BYTES)
+        return bool(self._log) and IndexEntry.decode(data).physical_offset >= self._log[0].start_offset
 
     def _message(self, physical_offset: int) -> StoredMessage | None:
         """The record at a physical offset; None where there is no sound one."""

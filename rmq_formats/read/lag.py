@@ -20,12 +20,18 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import StoredTopicConfig, TopicAndGroup
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
-from rmq_formats.read.broker_config import knows_all_topics, stored_offsets, stored_topics
+from rmq_formats.read.broker_config import (
+    knows_all_topics,
+    stored_batch_topics,
+    stored_offsets,
+    stored_topics,
+)
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import first_offset_since, last_unit
 from rmq_formats.read.undispatched import Undispatched
+from rmq_formats.read.variants.batch_queues import BatchQueue
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -78,7 +84,7 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
-        StoreLayoutError: a layout whose offsets or queues are not known.
+        StoreLayoutError: a layout whose offsets are not known.
         StoreError: a table of ``config/`` cannot be read.
     """
     offsets = {
@@ -88,9 +94,6 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     }
     topics = stored_topics(storage, root)
     commitlog_segments(storage, root)
-    found = store_variants.recognise(storage, root)
-    wanted = found.batch_topics & {topic for topic, _ in offsets}
-    store_variants.refuse(store_variants.no_queue_read(found, wanted))
     is_whole = knows_all_topics(storage, root)
     rows = sorted(
         group_queues(offsets, topics, is_whole=is_whole), key=lambda row: (row.topic, row.queue_id, row.group)
@@ -138,14 +141,15 @@ def group_queues(
 
 
 def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
-    """Look up the queues of a task; columns of ``LAG``. Raises StoreError."""
+    """Look up the queues of a task; columns of ``LAG``. Raises StoreError, FormatError."""
     storage, root = open_storage(path)
     log = commitlog_segments(storage, root)
     topics = {row.topic for row in task.rows}
     undispatched = Undispatched.read(storage, root, topics) if task.is_dirty else None
+    batch_topics = stored_batch_topics(storage, root)
     place = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
     with nullcontext() if place is None else opened_queues(storage, place) as database:
-        return _lag_of(_Look(storage, root, log, undispatched, database), task)
+        return _lag_of(_Look(storage, root, log, undispatched, database, batch_topics), task)
 
 
 def _lag_of(look: "_Look", task: LagTask) -> pa.RecordBatch:
@@ -209,6 +213,7 @@ class _Look:
         log: files of the CommitLog.
         undispatched: None where the queues lack nothing.
         database: that has the queues; None where files have them.
+        batch_topics: whose queues are BatchConsumeQueues.
     """
 
     storage: Storage
@@ -216,12 +221,14 @@ class _Look:
     log: Sequence[Segment]
     undispatched: Undispatched | None
     database: QueueDatabase | None = None
+    batch_topics: frozenset[str] = frozenset()
 
     def files(self, topic: str, queue_id: int) -> QueueFiles | None:
         """List the files of a queue; None if it has none."""
         if not paths.is_safe_topic(topic):
             return None
-        directory = paths.queue_dir(paths.consumequeue_dir(self.root), topic, queue_id)
+        tree = paths.batch_consumequeue_dir if topic in self.batch_topics else paths.consumequeue_dir
+        directory = paths.queue_dir(tree(self.root), topic, queue_id)
         segments = list_segments(self.storage, directory)
         return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
 
@@ -239,10 +246,14 @@ class _Queue:
         self._undispatched = look.undispatched
         self._search: QueueSearch | None = None
         self._database: QueueDatabase | None = None
+        self._batches: BatchQueue | None = None
         self._units_end = self.first = 0
         self._newest_ms: int | None = None
         files = look.files(topic, queue_id)
-        if look.database is not None:
+        if topic in look.batch_topics:
+            if files is not None:
+                self._batches = self._read_batches(look, files)
+        elif look.database is not None:
             self._read_database(look, look.database)
         elif files is not None:
             last = last_unit(look.storage, files)
@@ -256,6 +267,16 @@ class _Queue:
         self.end = self._units_end
         if look.undispatched is not None:
             self.end = max(self.end, look.undispatched.ends.get(self._name, 0))
+
+    def _read_batches(self, look: "_Look", files: QueueFiles) -> BatchQueue:
+        """Look the ends of a batch queue up: its units count messages. Source: ``BatchConsumeQueue``."""
+        queue = BatchQueue(look.storage, files)
+        last = queue.last_unit(None if look.undispatched is None else look.undispatched.log_end)
+        if last is not None:
+            self._units_end = int(last["base_offset"]) + int(last["batch_size"])
+        first = queue.first_since(look.log[0].start_offset)
+        self.first = self._units_end if first is None else min(int(first["base_offset"]), self._units_end)
+        return queue
 
     def _read_database(self, look: "_Look", database: QueueDatabase) -> None:
         """Look the ends up in RocksDB: units of deleted records may be there still, and units behind a cut log."""
@@ -284,6 +305,9 @@ class _Queue:
         if self._database is not None and queue_offset < self._units_end:
             for _, units in self._database.units(*self._name, queue_offset, queue_offset + 1):
                 return int(units["store_timestamp"][0])
+        if self._batches is not None and queue_offset < self._units_end:
+            unit = self._batches.holding(queue_offset)
+            return None if unit is None else int(unit["store_timestamp"])
         if self._search is not None and queue_offset < self._units_end:
             try:
                 return self._search.store_timestamp_ms(queue_offset)

@@ -389,7 +389,7 @@ class _Planner:
         found = self._variants()
         wanted = frozenset(filter(self.query.wants_topic, found.batch_topics))
         store_variants.refuse(store_variants.no_queue_files(self.root, found))
-        store_variants.refuse(store_variants.no_queue_read(found, wanted))
+        store_variants.refuse(store_variants.no_batch_path(found, wanted))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):
             raise StoreNotFoundError(f"{paths.consumequeue_dir(self.root)}/{queues}: no queues")

@@ -24,6 +24,7 @@ from rmq_formats.kernels.inner_batches import (
     BATCH_PHYSICAL_OFFSET,
     find_inner_batches,
 )
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.read.query import MAX_LONG, Query, QueueBounds
 from rmq_formats.scan.dispatch import Dispatcher, QueueTable
 from rmq_formats.scan.segment import FrameBatch
@@ -190,9 +191,9 @@ class _WantedLightQueues:
         rows.repair(scan.TOPIC_AT)
         self._dispatcher.dispatch_units(FrameBatch(rows.data, 0, rows.frames, (), None, 0, 0))
         units, _ = self._dispatcher.take()
-        row_of_unit = np.cumsum(units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] != dispatch_kernel.LIGHT_UNIT) - 1
+        row_of_unit = np.cumsum(units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT) - 1
         has_unit = np.isin(rows.frames[:, scan.POSITION], units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET])
-        light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == dispatch_kernel.LIGHT_UNIT
+        light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
         places, own = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
         within = self._bounds.within(
             self._dispatcher, np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE]),

@@ -18,7 +18,7 @@ from rmq_formats.read.query import Query, ReadOptions
 from rmq_formats.read.queues import message_units, units_in_log_range
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
-from rmq_formats.read.variants.queue_logs import QueueLogsTask, part_frames, part_selector
+from rmq_formats.read.variants.queue_logs import QueueLogsTask, part_frames, part_selector, queue_log_query
 from rmq_formats.scan.segment import FrameBatch
 from rmq_formats.scan.splits import split_frames
 from rmq_formats.storage.queue_files import topic_queues
@@ -79,10 +79,11 @@ def _batches(
 
 def _read_queue_logs(task: QueueLogsTask, schema: pa.Schema, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     storage, _ = open_storage(task.root)
+    query = queue_log_query(options.query, options.logs)
     for part in task.parts:
         for batch in record_batches(
             part_frames(storage, part, options), schema, mode=options.mode, decompress=options.decompress,
-            selector=part_selector(part, options.query), path=part.split.path,
+            selector=part_selector(part, query), path=part.split.path,
         ):  # fmt: skip
             yield _with_queue(batch, {"topic": part.topic, "queue_id": part.queue_id})
 

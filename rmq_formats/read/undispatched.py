@@ -2,14 +2,15 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_formats.arrow.schema import Mode
+from rmq_formats.arrow.schema import Mode, schema_of
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
+from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, FLAG_INNER_BATCH
 from rmq_formats.errors import StoreNotFoundError, TruncatedError
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
@@ -18,7 +19,8 @@ from rmq_formats.read.task import read_task
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Storage, opened, read_range
 
-_COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp")
+_COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "sys_flag", "properties")
+_SCHEMA: Final = schema_of(_COLUMNS[:-2]).append(pa.field("end_offset", pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +47,32 @@ class Undispatched:
         plan = plan_read(storage, root, query, access_path=AccessPath.SCAN)
         options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED)
         batches = [batch for task in plan.tasks for batch in read_task(root, task, options)]
-        messages = pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in _COLUMNS})
-        last = messages.group_by(["topic", "queue_id"]).aggregate([("queue_offset", "max")])
-        names, numbers, offsets = (last[name].to_pylist() for name in ("topic", "queue_id", "queue_offset_max"))
-        ends = {(name, number): offset + 1 for name, number, offset in zip(names, numbers, offsets, strict=True)}
+        messages = pa.Table.from_batches([_with_ends(batch) for batch in batches], _SCHEMA)
+        last = messages.group_by(["topic", "queue_id"]).aggregate([("end_offset", "max")])
+        names, numbers, offsets = (last[name].to_pylist() for name in ("topic", "queue_id", "end_offset_max"))
+        ends = {(name, number): offset for name, number, offset in zip(names, numbers, offsets, strict=True)}
         return cls(log_bounds(storage, segments)[1], ends, messages)
 
     def store_timestamp_ms(self, queue: Queue, queue_offset: int) -> int | None:
         """Return when the message at a queue offset was stored; None if it is not among these."""
         found = self._messages.filter(
-            (pc.field("queue_offset") == queue_offset)
+            (pc.field("queue_offset") <= queue_offset)
+            & (pc.field("end_offset") > queue_offset)
             & (pc.field("queue_id") == queue[1])
             & (pc.field("topic") == queue[0])
         )
         times = found["store_timestamp"].cast(pa.int64()).to_pylist()
         return None if not times or times[-1] is None else times[-1] // 1000
+
+
+def _with_ends(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Replace the properties by the queue offset one past each record's last message: an inner batch has several."""
+    number = pc.map_lookup(batch["properties"], pa.scalar("INNER_NUM"), "first")
+    is_number = pc.fill_null(pc.match_substring_regex(number, r"^[0-9]{1,5}$"), False)
+    is_batch = pc.not_equal(pc.bit_wise_and(batch["sys_flag"], FLAG_INNER_BATCH), 0)
+    counts = pc.cast(pc.if_else(pc.and_(is_number, is_batch), number, "1"), pa.int64())
+    kept = [batch[name] for name in _SCHEMA.names[:-1]]
+    return pa.RecordBatch.from_arrays([*kept, pc.add(batch["queue_offset"], counts)], schema=_SCHEMA)
 
 
 def _flushed_ms(storage: Storage, root: str) -> int:

@@ -20,11 +20,13 @@ from rmq_formats.errors import (
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
+from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
-from rmq_formats.scan.splits import Split, plan_splits
+from rmq_formats.scan.splits import Split, frozen_end, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments, log_directories
+from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
@@ -100,7 +102,9 @@ def rebuild_steps(
     clock = _Clock()
     storage, root = open_storage(store)
     if options.consumequeue:
-        options = replace(options, batch_topics=store_variants.recognise(storage, root).batch_topics)
+        found = store_variants.recognise(storage, root)
+        database = options.queue_database or store_variants.rebuilt_as_database(root, found)
+        options = replace(options, batch_topics=found.batch_topics, queue_database=database)
     segments = check_rebuild(store, out, options)
     if options.consumequeue:
         options = replace(options, batch_topics=stored_batch_topics(storage, root))
@@ -118,15 +122,17 @@ def rebuild_steps(
         scans = yield from _scan(splits, options, area, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
         refuse_unknown(*open_storage(area.target), _directories(options))
-        found = segment_findings(_with_last_of_now(storage, segments)) + foreign
+        findings = segment_findings(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
         written = yield from _write(scans, splits, options, area, on_progress)
         _note_written(area, written)
+        if options.queue_database:
+            make_queue_database(Path(area.path("")), segments, frozen_end(storage, segments))
         clock.mark("write")
         still_alone()
         area.publish(_directories(options))
         clock.mark("publish")
-    return _report(store, area.target, found, scans, written, options, clock)
+    return _report(store, area.target, findings, scans, written, options, clock)
 
 
 def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
@@ -185,7 +191,13 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
 def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> None:
     """Refuse a store whose queues a rebuild would get wrong. Raises StoreLayoutError."""
     if options.consumequeue:
-        store_variants.refuse(store_variants.no_queue_rebuild(store_variants.recognise(storage, root)))
+        found = store_variants.recognise(storage, root)
+        store_variants.refuse(store_variants.no_rebuild(root, found))
+        if options.queue_database or store_variants.rebuilt_as_database(root, found):
+            if not storage.is_local:
+                raise StoreLayoutError(f"{root}: a ConsumeQueue in RocksDB is rebuilt on a disk of this machine only")
+            library(root)
+            refuse_open_database(paths.consumequeue_dir(root))
 
 
 def _boot() -> str:

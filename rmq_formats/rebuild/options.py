@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.index import AUTO, parse_index_tags
-from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_FILE_BYTES
+from rmq_formats.codecs.layout import BATCH_FILE_BYTES, UNIT_BYTES
 from rmq_formats.errors import OptionError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.read.broker_config import knows_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags
@@ -29,6 +28,7 @@ class RebuildOptions:
         live_topics: rebuild only these; None is all.
         index_tags: in words, whether TAGS are indexed and why.
         batch_topics: whose queues are BatchConsumeQueues.
+        queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
     """
 
     consumequeue: bool
@@ -37,6 +37,7 @@ class RebuildOptions:
     live_topics: frozenset[str] | None = None
     index_tags: str = ""
     batch_topics: frozenset[str] = frozenset()
+    queue_database: bool = False
 
 
 def options_from_arguments(

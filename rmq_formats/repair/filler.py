@@ -11,6 +11,7 @@ Where a queue has a unit for the lost message, a *placeholder* keeps its place i
 RocketMQ's consumers would skip sound messages too (``DefaultMessageStore#getMessage`` goes on at the next
 log file after a unit whose record it cannot read), and groups could be ahead of the queue's end. A placeholder is
 an inner batch of no messages, compressed: clients unwrap it to nothing (``PullAPIWrapper#processPullResult``).
+Of a batch queue it keeps the places of all messages of the lost record, and it keeps the places in light queues too.
 """
 
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from rmq_formats.codecs.layout import (
     MAX_BODY_BYTES,
     MAX_FRAME_BYTES,
 )
+from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record, record_bytes
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAGIC
 
@@ -65,6 +67,8 @@ class Place:
         topic: of the queue.
         queue_id: of the queue.
         queue_offset: of the unit.
+        batch_size: messages of the unit of a batch queue (BatchConsumeQueue); 0 in any other queue.
+        light: names of light queues (LMQ) that have the message too, and their places of it.
     """
 
     physical_offset: int
@@ -72,6 +76,8 @@ class Place:
     topic: str
     queue_id: int
     queue_offset: int
+    batch_size: int = 0
+    light: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,25 +184,43 @@ def filler(physical_offset: int, size: int, store_timestamp_ms: int) -> bytes:
     )  # fmt: skip
 
 
+def placeholder_bytes(place: Place) -> int:
+    """Compute the size of the smallest placeholder for a place."""
+    return _least_bytes(place.topic, _properties(place))
+
+
 @lru_cache(maxsize=1024)
-def placeholder_bytes(topic: str) -> int:
-    """Compute the size of the smallest placeholder for a topic's message."""
-    return record_bytes(_placeholder_message(Place(0, 0, topic, 0, 0), 0, 0))
+def _least_bytes(topic: str, properties_bytes: bytes, *, with_crc: bool = False) -> int:
+    message = _placeholder_message(Place(0, 0, topic, 0, 0), properties_bytes, 0, 0)
+    return record_bytes(message, append_crc_property=with_crc)
 
 
 def placeholder(place: Place, store_timestamp_ms: int) -> bytes:
     """Encode a placeholder, which keeps a lost message's place in its queue; at least ``placeholder_bytes`` long."""
-    spare = place.size - placeholder_bytes(place.topic)
-    with_crc = spare >= CRC_PROPERTY_BYTES
-    message = _placeholder_message(place, store_timestamp_ms, spare - with_crc * CRC_PROPERTY_BYTES)
+    properties_bytes = _properties(place)
+    with_crc = place.size >= _least_bytes(place.topic, properties_bytes, with_crc=True)
+    spare = place.size - _least_bytes(place.topic, properties_bytes, with_crc=with_crc)
+    message = _placeholder_message(place, properties_bytes, store_timestamp_ms, spare)
     return encode_record(
         message, queue_offset=place.queue_offset, physical_offset=place.physical_offset,
         store_timestamp_ms=store_timestamp_ms, append_crc_property=with_crc, max_body_bytes=MAX_FRAME_BYTES,
     )  # fmt: skip
 
 
-def _placeholder_message(place: Place, store_timestamp_ms: int, spare: int) -> MessageToStore:
+def _properties(place: Place) -> bytes:
+    """Properties by which a rebuild gives a place its unit in a batch queue, or more units in light queues."""
+    properties: dict[str, str] = {}
+    if place.batch_size:
+        properties |= {"INNER_BASE": str(place.queue_offset), "INNER_NUM": str(place.batch_size)}
+    if place.light:
+        names, offsets = zip(*place.light, strict=True)
+        properties |= {"INNER_MULTI_DISPATCH": ",".join(names), "INNER_MULTI_QUEUE_OFFSET": ",".join(map(str, offsets))}
+    return encode_properties(properties)
+
+
+def _placeholder_message(place: Place, properties_bytes: bytes, store_timestamp_ms: int, spare: int) -> MessageToStore:
     return MessageToStore(
         topic=place.topic, queue_id=place.queue_id, body=_NO_MESSAGES + bytes(spare), sys_flag=_PLACEHOLDER_FLAGS,
         born_timestamp_ms=store_timestamp_ms, born_host=_NOWHERE, store_host=_NOWHERE,
+        properties_bytes=properties_bytes,
     )  # fmt: skip

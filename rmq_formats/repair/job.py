@@ -136,7 +136,7 @@ class _Repair:
     def _planned(self, found: VerifyReport) -> RepairPlan:
         refuse_store(self.root)
         plan = plan_repair(self.root, self.options, found)
-        refuse_layouts(self.root, plan, found)
+        refuse_layouts(self.root, plan)
         directory = paths.commitlog_dir(self.root)
         if plan.rebuild and not list_segments(open_storage(directory)[0], directory):
             raise StoreNotFoundError(f"{directory}: no CommitLog files, and nothing else to repair the store from")

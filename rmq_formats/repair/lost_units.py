@@ -1,8 +1,9 @@
-"""Recovers the queue places of lost messages from the ConsumeQueue units that still name them."""
+"""Recovers the queue places of lost messages from the units that still name them: in files, or in RocksDB."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +11,46 @@ from numpy.typing import NDArray
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
-from rmq_formats.errors import StoreError
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.variants.batch_consumequeue import split_file
+from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.repair.filler import MIN_BYTES, Fill, Place, Stretch, placeholder_bytes
+from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_files import walk_queues
-from rmq_formats.storage.segments import LocalStorage, Segment, Storage, opened, read_range
+from rmq_formats.storage.segments import LocalStorage, opened, read_range
 
 _MAX_FILE_BYTES: Final = 1 << 30  # the original's have 6 MB; one of a terabyte is none
 # The broker itself consumes these, and would take a placeholder for a message of its own.
 _OWN_TOPICS: Final = ("RMQ_SYS_", "SCHEDULE_TOPIC_")
+
+
+class _Units(NamedTuple):
+    """Units of one queue.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        queue_offsets: int64[n], in messages.
+        physical_offsets: int64[n], of the records.
+        sizes: int64[n], of the records, in bytes.
+        batch_sizes: int64[n], messages of a unit of a batch queue; 0 in any other.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offsets: NDArray[np.int64]
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    batch_sizes: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Places of the lost messages of a stretch: those of own queues, and those of light queues."""
+
+    own: list[Place]
+    light: list[Place]
 
 
 def with_places(root: str, stretches: Sequence[Stretch]) -> list[Stretch]:
@@ -32,35 +65,96 @@ def with_places(root: str, stretches: Sequence[Stretch]) -> list[Stretch]:
     kept = [stretch for stretch in stretches if stretch.fill in {Fill.FILLER, Fill.END}]
     begins = np.array([stretch.physical_offset for stretch in kept], dtype=np.int64)
     ends = begins + np.array([stretch.size for stretch in kept], dtype=np.int64)
-    found: dict[int, list[Place]] = {}
-    for topic, queue_id, file in _queue_files(LocalStorage(), root) if kept else ():
-        units = _units(file.path)
-        offsets, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-        at = np.searchsorted(begins, offsets, side="right") - 1
-        is_lost = (at >= 0) & (sizes > 0) & (offsets + sizes <= ends[at])
+    found: dict[int, _Lost] = {}
+    for units in _all_units(root) if kept else ():
+        at = np.searchsorted(begins, units.physical_offsets, side="right") - 1
+        is_lost = (at >= 0) & (units.sizes > 0) & (units.physical_offsets + units.sizes <= ends[at])
         for row in np.flatnonzero(is_lost).tolist():
-            place = Place(int(offsets[row]), int(sizes[row]), topic, queue_id, file.start_offset // UNIT_BYTES + row)
-            found.setdefault(int(at[row]), []).append(place)
-    numbers = {id(stretch): number for number, stretch in enumerate(kept)}
-    return [part for stretch in stretches for part in _placed(stretch, found.get(numbers.get(id(stretch), -1), []))]
+            place = Place(
+                int(units.physical_offsets[row]), int(units.sizes[row]), units.topic, units.queue_id,
+                int(units.queue_offsets[row]), int(units.batch_sizes[row]),
+            )  # fmt: skip
+            lost = found.setdefault(int(at[row]), _Lost([], []))
+            (lost.light if units.topic.startswith(LIGHT_QUEUE_PREFIX) else lost.own).append(place)
+    places = {id(kept[number]): _with_light(lost) for number, lost in found.items()}
+    return [part for stretch in stretches for part in _placed(stretch, places.get(id(stretch), []))]
 
 
-def _queue_files(storage: Storage, root: str) -> Iterator[tuple[str, int, Segment]]:
-    """Topic, queue id and files of queues whose places may be kept."""
+def _with_light(lost: _Lost) -> list[Place]:
+    """Join the places in light queues (LMQ) to those of the same record in its own queue.
+
+    Where that has none, as where the broker consumes it itself, the record becomes one of the first light queue.
+    """
+    light: dict[tuple[int, int], list[Place]] = {}
+    for place in lost.light:
+        light.setdefault((place.physical_offset, place.size), []).append(place)
+    joined = [_joined(place, light.pop((place.physical_offset, place.size), [])) for place in lost.own]
+    return joined + [_joined(first, others) for first, *others in light.values()]
+
+
+def _joined(place: Place, light: Iterable[Place]) -> Place:
+    joined = replace(place, light=tuple((other.topic, other.queue_offset) for other in light))
+    return joined if placeholder_bytes(joined) <= joined.size else place
+
+
+def _all_units(root: str) -> Iterator[_Units]:
+    """Read the units of the queues whose places may be kept, some at a time."""
+    storage = LocalStorage()
+    found = store_variants.recognise(storage, root)
     for queue in walk_queues(storage, paths.consumequeue_dir(root)):
-        if not queue.topic.upper().startswith(_OWN_TOPICS):
-            yield from ((queue.topic, queue.queue_id, file) for file in queue.segments)
+        if _may_keep(queue.topic):
+            for file in queue.segments:
+                units = _file_units(file.path)
+                offsets = file.start_offset // UNIT_BYTES + np.arange(len(units), dtype=np.int64)
+                yield _units_of(queue.topic, queue.queue_id, offsets, units)
+    for queue in walk_queues(storage, paths.batch_consumequeue_dir(root)):
+        for file in queue.segments:
+            units, _ = split_file(np.frombuffer(_data(file.path), dtype=np.uint8))
+            counts = units["batch_size"].astype(np.int64)
+            yield _units_of(queue.topic, queue.queue_id, units["base_offset"].astype(np.int64), units, counts)
+    database = store_variants.queue_database(root, found)
+    if database is not None:
+        with suppress(FormatError):  # verify tells of it, and a rebuild makes it anew
+            yield from _database_units(storage, database)
 
 
-def _units(path: str) -> NDArray[np.void]:
-    """Read a queue file's units up to the last that is not zero; none where it is no file, as a pipe."""
-    try:
-        with opened(LocalStorage(), path) as file:
-            data = read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
-    except StoreError:  # verify tells of it, and a rebuild makes it anew
-        return np.zeros(0, dtype=UNIT_DTYPE)
+def _database_units(storage: LocalStorage, path: str) -> Iterator[_Units]:
+    with opened_queues(storage, path) as database:
+        for topic, queue_id in database.queues():
+            if _may_keep(topic):
+                for offsets, units in database.units(topic, queue_id):
+                    yield _units_of(topic, queue_id, offsets, units)
+
+
+def _may_keep(topic: str) -> bool:
+    return not topic.upper().startswith(_OWN_TOPICS)
+
+
+def _units_of(
+    topic: str,
+    queue_id: int,
+    offsets: NDArray[np.int64],
+    units: NDArray[np.void],
+    batch_sizes: NDArray[np.int64] | None = None,
+) -> _Units:
+    counts = np.zeros(len(units), dtype=np.int64) if batch_sizes is None else batch_sizes
+    physical_offsets, sizes = (units[name].astype(np.int64) for name in ("physical_offset", "size"))
+    return _Units(topic, queue_id, offsets, physical_offsets, sizes, counts)
+
+
+def _file_units(path: str) -> NDArray[np.void]:
+    data = _data(path)
     padded = data + bytes(-len(data) % UNIT_BYTES)  # the last unit may end in zeros
     return np.frombuffer(padded, dtype=UNIT_DTYPE)
+
+
+def _data(path: str) -> bytes:
+    """Read a queue file up to its last byte that is not zero; nothing where it is no file, as a pipe."""
+    try:
+        with opened(LocalStorage(), path) as file:
+            return read_range(file, 0, min(file.data_end(), _MAX_FILE_BYTES))
+    except StoreError:  # verify tells of it, and a rebuild makes it anew
+        return b""
 
 
 def _placed(stretch: Stretch, found: Sequence[Place]) -> Iterator[Stretch]:
@@ -90,7 +184,7 @@ def _fitting(stretch: Stretch, found: Sequence[Place]) -> tuple[Place, ...]:
         before = place.physical_offset - at
         if (
             (before == 0 or before >= MIN_BYTES) and fits_behind and name not in taken
-            and place.size >= placeholder_bytes(place.topic)
+            and place.size >= placeholder_bytes(place)
         ):  # fmt: skip
             places.append(place)
             taken.add(name)

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any, Final
 
 import msgspec
 
-from rmq_formats.codecs import config_json, paths
-from rmq_formats.errors import StoreError
+from rmq_formats.codecs import paths
+from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.read.broker_config import stored_topics
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.repair.filler import Fill, Stretch
 from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.verify import finding_kinds, variant_kinds
-from rmq_formats.verify.config_files import config_texts
 from rmq_formats.verify.delay_levels import told_delay_levels
 from rmq_formats.verify.findings import Finding, FindingList, Severity
 from rmq_formats.verify.phases.plan import VerifyOptions, resolve_sizes
@@ -26,7 +30,7 @@ from rmq_formats.verify.report import VerifyReport
 
 MAX_NEW_FILES: Final = 1024  # limit of missing files to create; a file with a damaged name may be exabytes away
 MAX_CHECKPOINT_BYTES: Final = 1 << 20  # a larger checkpoint is moved aside; others are copied
-_DERIVED: Final = ("consumequeue", "consumequeue_ext", "index")
+_DERIVED: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 _MOVED: Final = frozenset({
     finding_kinds.SEGMENT_FOREIGN, finding_kinds.STRAY, finding_kinds.QUEUE_FOREIGN, finding_kinds.EXT_FOREIGN,
     # A file of another size would keep rebuild from starting, as it does the broker.
@@ -44,10 +48,7 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.TOPIC_UNKNOWN,
         finding_kinds.CONFIG_LOST,
         finding_kinds.CONFIG_TOPICS,
-        finding_kinds.CONFIG_DATABASE,  # a repair refuses stores with config or queues in RocksDB
-        finding_kinds.QUEUE_DATABASE,
-        finding_kinds.QUEUE_END,
-        finding_kinds.UNIT_TIME,
+        finding_kinds.CONFIG_DATABASE,
         finding_kinds.CONSUMER_OFFSET,
         finding_kinds.DELAY_OFFSET,
         variant_kinds.ENTRY_HEADER,
@@ -72,7 +73,6 @@ _NOT_REPAIRED: Final = frozenset(
         variant_kinds.EPOCH,
         variant_kinds.EPOCH_BEYOND,
         variant_kinds.BROKER_IDENTITY,
-        finding_kinds.BATCH_UNIT,  # a repair refuses stores with batch queues
     }
 )
 
@@ -264,9 +264,15 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
 
 def _live_topics(root: str) -> frozenset[str] | None:
     """List the topics that are known or have queues: a rebuild must not bring back those that were deleted."""
-    topics = {path.name for path in Path(paths.consumequeue_dir(root)).glob("*")}
-    text = config_texts(LocalStorage(), paths.config_dir(root), FindingList()).get("topics.json")
-    return frozenset(topics | set(config_json.topic_names(text) if text else ()))
+    storage = LocalStorage()
+    topics = frozenset(named_topics(storage, root))
+    database = store_variants.queue_database(root, store_variants.recognise(storage, root))
+    if database is not None:
+        with suppress(FormatError), opened_queues(storage, database) as queues:
+            topics |= {topic for topic, _ in queues.queues()}
+    with suppress(StoreError):  # a file that does not parse, of which the verification has told
+        topics |= frozenset(stored_topics(storage, root) or ())
+    return topics
 
 
 def _surplus(root: str, segment: Segment, file_bytes: int) -> Stretch:

@@ -5,14 +5,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import StoreError, StoreLayoutError
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
+from rmq_formats.errors import StoreError
+from rmq_formats.kernels.dispatch import MARK_BATCH
+from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
+from rmq_formats.rebuild.queue_database import refuse_open_database
 from rmq_formats.repair.filler import Fill, Stretch
 from rmq_formats.repair.journal import DIRECTORY
 from rmq_formats.repair.plan import RepairPlan
+from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.storage.rocksdb import library
+from rmq_formats.storage.segments import LocalStorage, list_segments, opened
+from rmq_formats.storage.store_variants import Variant
+from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.report import VerifyReport
 
 
 def refuse_store(root: str) -> None:
@@ -20,10 +29,20 @@ def refuse_store(root: str) -> None:
 
     Raises:
         StoreLayoutError: a layout that no repair brings back.
+        StoreLockedError: a running broker has a RocksDB of it open.
+        FormatError: topics in a RocksDB that cannot be read, without which no queues are made.
         StoreError: a directory that cannot be listed or leads to nowhere, or something in the log's
             directory that stands in a file's place and must not be taken for a file that is lost.
     """
-    store_variants.refuse(store_variants.no_write(store_variants.recognise(LocalStorage(), root)))
+    storage = LocalStorage()
+    found = store_variants.recognise(storage, root)
+    store_variants.refuse(store_variants.no_repair(root, found))
+    if store_variants.rebuilt_as_database(root, found):
+        library(root)
+        refuse_open_database(paths.consumequeue_dir(root))
+        refuse_unknown(storage, root, ["consumequeue"])
+    if Variant.ROCKSDB_CONFIG in found:
+        stored_batch_topics(storage, root)
     queues = Path(paths.consumequeue_dir(root))
     derived = (queues, Path(paths.consumequeue_ext_dir(root)), Path(paths.index_dir(root)))
     for path in _directories(*derived):
@@ -37,16 +56,35 @@ def refuse_store(root: str) -> None:
             raise StoreError(f"{path}: neither a file nor a directory; remove it")
 
 
-def refuse_layouts(root: str, plan: RepairPlan, report: VerifyReport) -> None:
+def refuse_layouts(root: str, plan: RepairPlan) -> None:
     """Refuse a plan with a step that a layout of the store forbids. Raises StoreLayoutError."""
-    found = store_variants.recognise(LocalStorage(), root)
+    storage = LocalStorage()
+    found = store_variants.recognise(storage, root)
     if plan.rebuild:
-        for finding in report.findings:
-            if finding.kind is finding_kinds.NOT_CHECKED:  # by its records: the queues' directories may be lost
-                place = finding.path or f"{paths.consumequeue_dir(root)}/{finding.topic}"
-                raise StoreLayoutError(f"{place}: {finding.detail}, so there is no repair")
+        _refuse_untold_batch_topics(storage, root)
     if any(_is_cut(item) for item in plan.stretches):
         store_variants.refuse(store_variants.no_cut(found))
+
+
+def _refuse_untold_batch_topics(storage: LocalStorage, root: str) -> None:
+    """Refuse a rebuild of queues that would be refused when the log has been changed: nothing tells batch topics."""
+    told = stored_batch_topics(storage, root)
+    try:
+        is_told = bool(told) or stored_topics(storage, root) is not None
+    except StoreError:  # it does not parse, and becomes its .bak, or stays
+        is_told = False
+    if is_told and knows_all_topics(storage, root):
+        return
+    levels = delay_levels_ms(DEFAULT_DELAY_LEVELS)
+    batch: set[str] = set()
+    for segment in list_segments(storage, paths.commitlog_dir(root)):
+        with opened(storage, segment.path) as file:
+            dispatcher = Dispatcher(levels, segment.size_bytes)
+            for part in scan_segment(file, segment.start_offset, segment.size_bytes, data_end=file.data_end()):
+                dispatcher.dispatch(part)
+            batch.update(dispatcher.marked_topics(MARK_BATCH))
+    untold = batch - told if is_told else batch
+    store_variants.refuse(store_variants.marked_records(root, (), sorted(untold)))
 
 
 def _is_cut(stretch: Stretch) -> bool:

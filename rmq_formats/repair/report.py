@@ -1,16 +1,22 @@
 """Report of a repair: the steps planned or done, and what the verification afterwards found."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import RmqError
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.repair.filler import Fill
 from rmq_formats.repair.plan import RepairPlan
+from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import LocalStorage, opened, read_range
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import Finding, Kind
@@ -21,6 +27,9 @@ _DONE: Final = {
     Fill.ZEROS: "copy aside, write zeros over it",
     Fill.NONE: "copy aside, cut it off",
 }
+
+_Sides = Callable[[Finding], Sequence[tuple[int, int]]]
+"""Gives the physical offsets of the messages on both sides of each hole that a finding tells of; none if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,26 +150,61 @@ def without_quarantined(
         for plan in repairs
         for stretch in plan.stretches
     )
-    file_bytes = repairs[-1].store_sizes.consumequeue_file_bytes if repairs else 0
-    left, explained = [], 0
-    for finding in findings:
-        if finding.kind == finding_kinds.QUEUE_OFFSET_GAP and _is_quarantined(root, finding, file_bytes, stretches):
-            explained += finding.count
-        else:
-            left.append(finding)
-    return tuple(left), explained
+    found = tuple(findings)
+    gaps = {finding for finding in found if finding.kind == finding_kinds.QUEUE_OFFSET_GAP} if repairs else set()
+    if not gaps:
+        return found, 0
+    with _sides_of(root, repairs[-1].store_sizes.consumequeue_file_bytes) as sides_of:
+        told = {gap for gap in gaps if _is_quarantined(sides_of(gap), stretches)}
+    return tuple(one for one in found if one not in told), sum(one.count for one in found if one in told)
 
 
-def _is_quarantined(root: str, gap: Finding, file_bytes: int, stretches: Sequence[tuple[int, int]]) -> bool:
-    """Return whether something was quarantined between the messages on both sides of a gap in a queue."""
+def _is_quarantined(sides: Sequence[tuple[int, int]], stretches: Sequence[tuple[int, int]]) -> bool:
+    """Return whether something was quarantined between the messages on both sides of each hole in a queue."""
+    return bool(sides) and all(
+        any(begin < stretch_end and stretch_begin < end for stretch_begin, stretch_end in stretches)
+        for begin, end in sides
+    )
+
+
+@contextmanager
+def _sides_of(root: str, file_bytes: int) -> Iterator[_Sides]:
+    """Give what reads the sides of holes, from files or from RocksDB."""
+    storage = LocalStorage()
+    place = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    if place is None:
+        yield partial(_sides_in_files, root, file_bytes)
+        return
+    with ExitStack() as stack:
+        database = None
+        with suppress(RmqError):  # verify tells of it
+            database = stack.enter_context(opened_queues(storage, place))
+        yield partial(_sides_in_database, database)
+
+
+def _sides_in_database(database: QueueDatabase | None, gap: Finding) -> Sequence[tuple[int, int]]:
+    """Read the sides of all holes of a queue: its finding tells how many places they have, and not which."""
+    if database is None or gap.topic is None or gap.queue_id is None:
+        return ()
+    sides: list[tuple[int, int]] = []
+    places, before = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    with suppress(RmqError):
+        for offsets, units in database.units(gap.topic, gap.queue_id):
+            places = np.concatenate([places[-1:], offsets])
+            before = np.concatenate([before[-1:], units["physical_offset"].astype(np.int64)])
+            holes = np.flatnonzero(np.diff(places) > 1)
+            sides += zip(before[holes].tolist(), before[holes + 1].tolist(), strict=True)
+        return sides
+    return ()
+
+
+def _sides_in_files(root: str, file_bytes: int, gap: Finding) -> Sequence[tuple[int, int]]:
     if gap.topic is None or gap.queue_id is None or gap.queue_offset is None or not file_bytes:
-        return False
+        return ()
     directory = paths.queue_dir(paths.consumequeue_dir(root), gap.topic, gap.queue_id)
     begin = _physical_offset(directory, gap.queue_offset - 1, file_bytes)
     end = _physical_offset(directory, gap.queue_offset + gap.count, file_bytes)
-    if begin is None or end is None:
-        return False
-    return any(begin < stretch_end and stretch_begin < end for stretch_begin, stretch_end in stretches)
+    return () if begin is None or end is None else ((begin, end),)
 
 
 def _physical_offset(directory: str, queue_offset: int, file_bytes: int) -> int | None:

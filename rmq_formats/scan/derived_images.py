@@ -20,7 +20,7 @@ from rmq_formats.codecs.layout import (
 )
 from rmq_formats.kernels import index as index_kernel
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.kernels.dispatch import LIGHT_UNIT
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 
 Rows = NDArray[np.int64]
 

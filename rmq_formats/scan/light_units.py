@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.kernels import dispatch as kernel
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 
 Units = NDArray[np.int64]
 
@@ -16,14 +17,14 @@ def own_queues(units: Units) -> Units:
     Args:
         units: int64[n, UNIT_COLUMNS], in log order, with all units of each record.
     """
-    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != kernel.LIGHT_UNIT
+    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
     queues: Units = units[is_own, kernel.UNIT_QUEUE][np.cumsum(is_own) - 1]
     return queues
 
 
 def with_store_times(units: Units) -> Units:
     """Give light units the store time of their record, which units in RocksDB have and those in files do not."""
-    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != kernel.LIGHT_UNIT
+    is_own = units[:, kernel.UNIT_STORE_TIMESTAMP] != LIGHT_UNIT
     if is_own.all():
         return units
     timed = units.copy()
@@ -42,6 +43,6 @@ def drop_light_units(units: Units, names: Sequence[tuple[str, int]], batch_topic
     if not batch_topics:
         return units
     is_batch = np.array([topic in batch_topics for topic, _ in names], dtype=bool)
-    is_light = units[:, kernel.UNIT_STORE_TIMESTAMP] == kernel.LIGHT_UNIT
+    is_light = units[:, kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
     kept: Units = units[~(is_light & is_batch[own_queues(units)])]
     return kept

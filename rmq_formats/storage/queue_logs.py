@@ -12,10 +12,15 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants import tiered
 from rmq_formats.errors import StoreNotFoundError, StoreSizeError
-from rmq_formats.storage.queue_files import queue_topics, topic_queues
+from rmq_formats.storage.queue_files import queue_topics
 from rmq_formats.storage.segments import Segment, Storage, list_segments
 
 COMPACTION: Final = "compaction"
+WantsTopic = Callable[[str], bool]
+
+
+def _is_any(_topic: str) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ def compaction_queue_dir(root: str) -> str:
     return f"{root}/{COMPACTION}/compactionCq"
 
 
-def compacted_logs(storage: Storage, root: str, wants_topic: Callable[[str], bool]) -> Iterator[QueueLog]:
+def compacted_logs(storage: Storage, root: str, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
     """List the logs of compacted topics of a store, by topic and queue.
 
     Args:
@@ -59,10 +64,10 @@ def compacted_logs(storage: Storage, root: str, wants_topic: Callable[[str], boo
     Raises:
         StoreSizeError: files overlap.
     """
-    directory = compaction_log_dir(root)
-    for topic in filter(wants_topic, queue_topics(storage, directory)):
-        for found in topic_queues(storage, directory, topic):
-            yield compacted_queue_log(storage, root, topic, found.queue_id)
+    for topic, queue_id in _queues(storage, compaction_log_dir(root), wants_topic):
+        log = compacted_queue_log(storage, root, topic, queue_id)
+        if log.segments:
+            yield log
 
 
 def compacted_queue_log(storage: Storage, root: str, topic: str, queue_id: int) -> QueueLog:
@@ -116,7 +121,7 @@ def broker_directory(storage: Storage, tier: str, cluster: str | None, broker: s
     raise StoreNotFoundError(f"{tier}: {whose}; there are {there}")
 
 
-def tiered_logs(storage: Storage, directory: str, wants_topic: Callable[[str], bool]) -> Iterator[QueueLog]:
+def tiered_logs(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[QueueLog]:
     """List the logs of a broker's queues in tiered storage, by topic and queue.
 
     Args:
@@ -127,13 +132,10 @@ def tiered_logs(storage: Storage, directory: str, wants_topic: Callable[[str], b
     Raises:
         StoreSizeError: files overlap.
     """
-    for topic in queue_topics(storage, directory):
-        if topic == tiered.INDEX_TOPIC or not wants_topic(topic):
-            continue
-        for queue_id in _queue_ids(storage, f"{directory}/{topic}"):
-            log = tiered_queue_log(storage, directory, topic, queue_id)
-            if log.segments:
-                yield log
+    for topic, queue_id in tiered_queues(storage, directory, wants_topic):
+        log = tiered_queue_log(storage, directory, topic, queue_id)
+        if log.segments:
+            yield log
 
 
 def tiered_queue_log(storage: Storage, directory: str, topic: str, queue_id: int) -> QueueLog:
@@ -143,19 +145,16 @@ def tiered_queue_log(storage: Storage, directory: str, topic: str, queue_id: int
     return QueueLog(topic, queue_id, _checked(segments), tiered_segments(storage, f"{path}/{tiered.CONSUME_QUEUE}"))
 
 
-def tiered_queues(storage: Storage, directory: str) -> Iterator[tuple[str, int]]:
+def tiered_queues(storage: Storage, directory: str, wants_topic: WantsTopic = _is_any) -> Iterator[tuple[str, int]]:
     """List the topics and queues that a broker's directory of tiered storage has, with files or not."""
-    for topic in queue_topics(storage, directory):
-        if topic != tiered.INDEX_TOPIC:
-            yield from ((topic, queue_id) for queue_id in _queue_ids(storage, f"{directory}/{topic}"))
+    return _queues(storage, directory, lambda topic: topic != tiered.INDEX_TOPIC and wants_topic(topic))
 
 
 def compacted_queues(storage: Storage, root: str) -> Iterator[tuple[str, int]]:
     """List the topics and queues that have a directory of a compacted log, or of its units."""
     found: set[tuple[str, int]] = set()
     for tree in (compaction_log_dir(root), compaction_queue_dir(root)):
-        for topic in queue_topics(storage, tree):
-            found.update((topic, queue_id) for queue_id in _queue_ids(storage, f"{tree}/{topic}"))
+        found.update(_queues(storage, tree, _is_any))
     yield from sorted(found)
 
 
@@ -167,6 +166,12 @@ def tiered_segments(storage: Storage, directory: str) -> tuple[Segment, ...]:
         if base is not None:
             found.append(Segment(f"{directory}/{entry.name}", base, entry.size_bytes, 0, entry.version))
     return tuple(sorted(found, key=lambda segment: segment.start_offset))
+
+
+def _queues(storage: Storage, tree: str, wants_topic: WantsTopic) -> Iterator[tuple[str, int]]:
+    """List topics and queue ids of a tree of queues, by directories; their files are not looked at."""
+    for topic in filter(wants_topic, queue_topics(storage, tree)):
+        yield from ((topic, queue_id) for queue_id in _queue_ids(storage, f"{tree}/{topic}"))
 
 
 def _queue_ids(storage: Storage, directory: str) -> list[int]:

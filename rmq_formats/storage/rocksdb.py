@@ -1,4 +1,4 @@
-"""Opens a RocksDB of a store for reading, by the library rocksdict: the only module that imports it.
+"""Opens a RocksDB of a store for reading, by the library rocksdict.
 
 The library writes a file of its own into the directory that it opens, even to read, and a store is never written into:
 so it is given a temporary directory of links to the database's files, or of copies where the store is not local.
@@ -130,7 +130,7 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
         StoreLockedError: a running broker has the database open.
         FormatError: it cannot be opened, as a file of it is missing or damaged.
     """
-    rocksdict = _library(path)
+    rocksdict = library(path)
     if storage.is_local and is_locked(f"{path}/{_LOCK}"):
         raise StoreLockedError(f"{path}: a running broker has this RocksDB open, and keeps a part of it in memory")
     with tempfile.TemporaryDirectory(prefix="rmq-rocksdb-") as directory:
@@ -160,7 +160,8 @@ def _check_tables(storage: Storage, path: str, root: str, live: set[str]) -> Non
         raise FormatError(f"a RocksDB that lacks a part: {what}", path=path)
 
 
-def _library(path: str) -> Any:
+def library(path: str) -> Any:
+    """Import the library for a database. Raises StoreError where it is not installed."""
     try:
         import rocksdict  # noqa: PLC0415 # an extra of the wheel
     except ImportError as error:

@@ -5,7 +5,7 @@ here first. ``recognise`` looks at names, and at the few small files that tell a
 one question each, with a line that names the layout and what can be done, or None.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -148,7 +148,7 @@ def _is_segment(entry: Name) -> bool:
 def _recognise_config(tree: Tree, config: str, places: dict[Variant, str]) -> set[str]:
     """Add the layouts that ``config`` tells; the topics that it gives a BatchConsumeQueue."""
     names = {entry.name: entry.is_directory for entry in _listed(tree, config)}
-    for name in (*rocksdb_config.DATABASES_V1, rocksdb_config.DATABASE_V2):
+    for name in rocksdb_config.DATABASES:
         if names.get(name) and holds_rocksdb(tree, f"{config}/{name}"):
             places.setdefault(Variant.ROCKSDB_CONFIG, f"{config}/{name}")
     if "tieredStoreMetadata.json" in names:
@@ -234,10 +234,20 @@ def no_log_read(dledger: Sequence[str]) -> str | None:
     )
 
 
+def rebuilt_as_database(root: str, found: StoreVariants) -> bool:
+    """Whether a rebuild makes the ConsumeQueue as a RocksDB: it is one, in the files' place, and there are no files."""
+    return only_queue_database(root, found) == paths.consumequeue_dir(root)
+
+
+def no_rebuild(root: str, found: StoreVariants) -> str | None:
+    """Why a rebuild cannot make the ConsumeQueue that a store has."""
+    return None if rebuilt_as_database(root, found) else no_queue_rebuild(found)
+
+
 def no_queue_rebuild(found: StoreVariants) -> str | None:
-    """Why ConsumeQueue cannot be made out of the CommitLog."""
+    """Why the files of the ConsumeQueue cannot be made out of the CommitLog."""
     if Variant.ROCKSDB_QUEUES in found:
-        reason = "the ConsumeQueue is in RocksDB, which rmq does not write"
+        reason = "the ConsumeQueue is in RocksDB"
         return f"{found.places[Variant.ROCKSDB_QUEUES]}: {reason}; rmq rebuild --what index rebuilds the Index alone"
     if found.unknown_queue_file is not None:
         return unknown_file(found.unknown_queue_file, "no topic's directory")
@@ -255,12 +265,12 @@ def no_queue_write(found: StoreVariants) -> str | None:
     return no_queue_rebuild(found)
 
 
-def no_queue_read(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
-    """Why the files below ``consumequeue`` are not all the queues; of topics with batch queues, if those are wanted."""
+def no_batch_path(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> str | None:
+    """Why the messages of topics with batch queues are not read by the files below ``consumequeue``."""
     if wanted_batch_topics:
         return (
             f"{found.places[Variant.BATCH_QUEUES]}: topic {min(wanted_batch_topics)} has batch queues "
-            "(BatchConsumeQueue), which rmq does not read; choose other topics, or read the messages with rmq_commitlog"
+            "(BatchConsumeQueue); leave accessPath to auto, or scan"
         )
     return None
 
@@ -273,29 +283,50 @@ def no_queue_files(root: str, found: StoreVariants) -> str | None:
     return f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"
 
 
-def no_classic_store(found: StoreVariants) -> str | None:
-    """Why no classic store can be made of one."""
-    if Variant.ROCKSDB_CONFIG in found:
-        what = "the broker's topics and consumer offsets are in RocksDB, which is not converted"
-        return f"{found.places[Variant.ROCKSDB_CONFIG]}: {what}"
-    return no_queue_rebuild(found)
+_NOT_WRITTEN: Final = {
+    Variant.DLEDGER: "a DLedger CommitLog",
+    Variant.ROCKSDB_QUEUES: "the ConsumeQueue is in RocksDB",
+    Variant.LIGHT_QUEUES: "light queues (LMQ)",
+    Variant.BATCH_QUEUES: "batch queues (BatchConsumeQueue)",
+    Variant.ROCKSDB_CONFIG: "the broker's topics and consumer offsets are in RocksDB",
+}
+
+_BY_BROKER: Final = (Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES)
 
 
-def no_write(found: StoreVariants) -> str | None:
-    """Why nothing may be added to the store, by a job, a repair or a broker."""
-    for variant, reason in (
-        (Variant.DLEDGER, "a DLedger CommitLog"),
-        (Variant.ROCKSDB_QUEUES, "the ConsumeQueue is in RocksDB"),
-        (Variant.LIGHT_QUEUES, "light queues (LMQ)"),
-        (Variant.BATCH_QUEUES, "batch queues (BatchConsumeQueue)"),
-        (Variant.ROCKSDB_CONFIG, "the broker's topics and consumer offsets are in RocksDB"),
-    ):
-        if variant in found:
+def no_broker(found: StoreVariants, *, light_queues: bool) -> str | None:
+    """Why a broker may not open the store.
+
+    Args:
+        found: its layouts.
+        light_queues: whether the broker's settings have light queues (LMQ).
+    """
+    if Variant.LIGHT_QUEUES in found and not light_queues:
+        what = "light queues (LMQ), which a broker writes with enableLmq=true and enableMultiDispatch=true"
+        return f"{found.places[Variant.LIGHT_QUEUES]}: {what}"
+    return no_write(found, but=(Variant.LIGHT_QUEUES, Variant.BATCH_QUEUES))
+
+
+def no_write(found: StoreVariants, but: Collection[Variant] = ()) -> str | None:
+    """Why nothing may be added to the store, by a job or a broker; layouts in ``but`` are no reason."""
+    for variant, reason in _NOT_WRITTEN.items():
+        if variant in found and variant not in but and variant in _BY_BROKER:
+            return f"{found.places[variant]}: {reason}, to which rmq adds as a broker alone; send its messages to one"
+        if variant in found and variant not in but:
             return (
                 f"{found.places[variant]}: {reason}, which rmq does not write: nothing may be added to this store; "
                 "open it with RocketMQ's own broker"
             )
     return None
+
+
+def no_repair(root: str, found: StoreVariants) -> str | None:
+    """Why a repair cannot bring a store back: it mends a classic CommitLog, and has the rebuild make the rest anew."""
+    if Variant.DLEDGER in found:
+        what = "a DLedger CommitLog, which a repair does not change"
+        way = "restore it from another member of the group, or take out its sound records with rmq convert --to classic"
+        return f"{found.places[Variant.DLEDGER]}: {what}; {way}; rmq rebuild makes queues and Index anew"
+    return None if found.unknown_queue_file is not None else no_rebuild(root, found)
 
 
 def no_new_log(found: StoreVariants) -> str | None:
@@ -340,13 +371,13 @@ def marked_records(root: str, light_topics: Sequence[str], batch_topics: Sequenc
     return f"{paths.commitlog_dir(root)}: {what}; rmq rebuild --what index rebuilds the Index alone"
 
 
-def no_dispatch(commitlog: str, batch_topics: Sequence[str]) -> str | None:
-    """Why a broker may not dispatch the records of its log, of which some topics have inner batches."""
+def no_dispatch(commitlog: str, batch_topics: Collection[str]) -> str | None:
+    """Why a broker may not dispatch its log: topics have inner batches, and no config says that their queues do."""
     if not batch_topics:
         return None
     return (
         f"{commitlog}: topic {min(batch_topics)} has inner batches, which belong into batch queues "
-        "(BatchConsumeQueue), which rmq does not write; open the store with RocketMQ's own broker"
+        "(BatchConsumeQueue), and config/topics.json does not say that it has those; bring that file back"
     )
 
 

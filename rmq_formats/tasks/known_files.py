@@ -1,6 +1,8 @@
 """What stands in the directories that a publication replaces: only what rmq knows by name and content may go."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants.batch_consumequeue import BATCH_HEAD_BYTES, holds_batch_units
@@ -26,10 +28,26 @@ def refuse_unknown(storage: Storage, root: str, directories: Sequence[str]) -> N
             found = _strays(storage, f"{root}/index", paths.is_index_file_name, "no IndexFile")
         elif name == "commitlog":
             found = _strays(storage, f"{root}/commitlog", _is_segment, "no CommitLog file")
+        elif name == "consumequeue" and _is_database(storage, root):
+            found = _strays(storage, f"{root}/{name}", is_database_file, "no file of a RocksDB")
         else:
             found = _queue_strays(storage, f"{root}/{name}", with_content=name == "consumequeue" and storage.is_local)
         for path, what in found:
             store_variants.refuse(store_variants.unknown_file(path, what))
+
+
+_DATABASE_FILE: Final = re.compile(
+    r"CURRENT|IDENTITY|LOCK|(LOG|LOG\.old\.[0-9]+)|(MANIFEST|OPTIONS)-[0-9]+|[0-9]+\.(sst|log|blob|dbtmp)|rocksdict-config\.json"
+)
+
+
+def _is_database(storage: Storage, root: str) -> bool:
+    return store_variants.rebuilt_as_database(root, store_variants.recognise(storage, root))
+
+
+def is_database_file(name: str) -> bool:
+    """Whether a name is that of a file that a RocksDB has."""
+    return _DATABASE_FILE.fullmatch(name) is not None
 
 
 def _is_segment(name: str) -> bool:

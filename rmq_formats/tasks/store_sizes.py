@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from rmq_formats.codecs import consumequeue
 from rmq_formats.codecs.index import NO_TAGS
 from rmq_formats.codecs.layout import (
+    BATCH_FILE_BYTES,
+    BATCH_UNIT_BYTES,
     COMMITLOG_FILE_BYTES,
     CONSUMEQUEUE_FILE_BYTES,
     DEFAULT_DELAY_LEVELS,
@@ -14,7 +16,6 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
     index_file_bytes,
 )
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.errors import StoreSizeError
 
 _MAX_MAPPED_BYTES = (1 << 31) - 1

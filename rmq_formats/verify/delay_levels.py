@@ -7,7 +7,10 @@ not reported as full of wrong tags codes when the option is not given.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
+
+import numpy as np
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
@@ -15,6 +18,8 @@ from rmq_formats.codecs.layout import MAX_RECORD_BYTES, SCHEDULE_TOPIC, UNIT_BYT
 from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1
 from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
+from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
 
 UNITS_LOOKED_AT: Final = 8  # units sampled of each level, in a row
@@ -26,13 +31,45 @@ MAX_LEVELS: Final = 1000
 def told_delay_levels(
     storage: Storage, root: str, segments: Sequence[Segment], default: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Infer the levels, in ms: the default ones, unless half the queues of delayed messages agree on others."""
-    delays = {queue_id: _delays(storage, root, segments, queue_id) for queue_id in _queue_ids(storage, root)}
+    """Infer the levels, in ms: the default ones, unless half the queues of delayed messages agree on others.
+
+    The queues are files, or a RocksDB; one that cannot be opened tells nothing.
+    """
+    delays: Mapping[int, Iterable[int]] = file_delays(storage, root, segments)
+    database = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    if database is not None:
+        with suppress(RmqError), opened_queues(storage, database) as opened_database:
+            delays = database_delays(opened_database)
     return levels_of_delays(delays, default)
 
 
+def file_delays(storage: Storage, root: str, segments: Sequence[Segment]) -> dict[int, list[int]]:
+    """Return the delays of a few messages of each level, in ms, by the files of their queues."""
+    return {queue_id: list(_delays(storage, root, segments, queue_id)) for queue_id in _queue_ids(storage, root)}
+
+
+def database_delays(database: QueueDatabase) -> dict[int, list[int]]:
+    """Return the delays of the last messages of each level, in ms: a unit has delivery time and store time.
+
+    Raises:
+        FormatError: a damaged database.
+    """
+    levels = [own for _, own in database.queues(SCHEDULE_TOPIC) if 0 <= own < MAX_LEVELS]
+    return {level: _stored_delays(database, level) for level in levels}
+
+
+def _stored_delays(database: QueueDatabase, level: int) -> list[int]:
+    last = database.last_offset(SCHEDULE_TOPIC, level)
+    begin = max(0, (last or 0) - UNITS_LOOKED_AT)
+    found: list[int] = []
+    for _, units in database.units(SCHEDULE_TOPIC, level, begin):
+        delays = units["tags_code"].astype(np.int64) - units["store_timestamp"].astype(np.int64)
+        found += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
+    return found
+
+
 def levels_of_delays(delays: Mapping[int, Iterable[int]], default: tuple[int, ...]) -> tuple[int, ...]:
-    """Infer the levels from delays of messages, in ms, by level; as ``told_delay_levels``."""
+    """Infer the levels from delays of messages, in ms, by level; the default ones, unless half of them agree."""
     counted = {level: Counter(own) for level, own in delays.items()}
     told = {level: own.most_common(1)[0] for level, own in counted.items() if own}
     other = {level: delay for level, (delay, _) in told.items() if level >= len(default) or default[level] != delay}

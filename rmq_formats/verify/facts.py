@@ -10,6 +10,20 @@ from rmq_formats.codecs.layout import MAX_RECORD_BYTES
 Longs = NDArray[np.int64]
 
 
+def in_stretches(begins: Longs, ends: Longs, places: Longs) -> NDArray[np.bool_]:
+    """Return which places stand in one of some stretches, bool[n].
+
+    Args:
+        begins: of the stretches, int64[m], ascending.
+        ends: one past the end of each, int64[m].
+        places: int64[n].
+    """
+    if not len(begins):
+        return np.zeros(len(places), dtype=bool)
+    at = np.searchsorted(begins, places, side="right") - 1
+    return (at >= 0) & (places < ends[at])
+
+
 @dataclass(frozen=True, slots=True)
 class LogFacts:
     """Bounds and damage of the log, as it was when the verification began.
@@ -30,10 +44,7 @@ class LogFacts:
 
     def is_lost(self, physical_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these offsets stand in a stretch that cannot be read."""
-        at = np.searchsorted(self.lost_begins, physical_offsets, side="right") - 1
-        if not len(self.lost_begins):
-            return np.zeros(len(physical_offsets), dtype=bool)
-        return (at >= 0) & (physical_offsets < self.lost_ends[at])
+        return in_stretches(self.lost_begins, self.lost_ends, physical_offsets)
 
     def is_old(self, physical_offsets: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these may be records that were deleted with the log's older files."""

@@ -29,7 +29,7 @@ from rmq_formats.tasks.together import Steps, Wave, run_alone
 from rmq_formats.tasks.waves import MAX_PARTITIONS, mend_seams, partition_count
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
-from rmq_formats.verify.delay_levels import levels_of_delays, told_delay_levels
+from rmq_formats.verify.delay_levels import file_delays, levels_of_delays
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.phases import index as job_index
@@ -234,9 +234,8 @@ class _Verification:
             (self.excused if in_making else self.findings).add(finding)
         database = look_into_database(self.storage, self.root, self.variants, self.findings)
         if self.options.delay_levels_ms is None:
-            told = told_delay_levels(self.storage, self.root, segments, sizes.delay_levels_ms)
-            if database.delays:
-                told = levels_of_delays(database.delays, sizes.delay_levels_ms)
+            delays = database.delays or file_delays(self.storage, self.root, segments)
+            told = levels_of_delays(delays, sizes.delay_levels_ms)
             sizes = with_delay_levels(sizes, told, self.findings)
         splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
         queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)

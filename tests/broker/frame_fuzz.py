@@ -236,7 +236,6 @@ async def fuzz_frames(
     """
     report = FuzzReport()
     stranger = _Stranger(address, report)
-    before_bytes = private_bytes()
 
     def act() -> None:
         dice = random.Random(seed)
@@ -247,13 +246,30 @@ async def fuzz_frames(
             stranger.send(frame_at_random(dice.choice(codes), dice))
         stranger.close()
 
+    await watched(act, report, lambda: stranger.now, healthy)
+    return report
+
+
+async def watched(
+    act: Callable[[], None], report: FuzzReport, now: Callable[[], str], healthy: Callable[[], Awaitable[object]]
+) -> None:
+    """Have a stranger act in a thread of its own, and report what that does to this event loop.
+
+    Args:
+        act: what the stranger does.
+        report: is filled in.
+        now: tells what the stranger is at.
+        healthy: as in ``fuzz_frames``.
+    """
+    before_bytes = private_bytes()
+
     async def watch() -> None:
         while True:
-            sent, wall, cpu = stranger.now, time.perf_counter(), time.thread_time()
+            sent, wall, cpu = now(), time.perf_counter(), time.thread_time()
             await asyncio.sleep(_BEAT_S)
             worked = time.thread_time() - cpu
             if worked > report.longest_cpu_s:
-                report.longest_cpu_s, report.worst = worked, f"{sent}, then {stranger.now}"
+                report.longest_cpu_s, report.worst = worked, f"{sent}, then {now()}"
             report.longest_wall_s = max(report.longest_wall_s, time.perf_counter() - wall - _BEAT_S)
             report.grown_bytes = max(report.grown_bytes, private_bytes() - before_bytes)
 
@@ -277,4 +293,3 @@ async def fuzz_frames(
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
             raise result
-    return report

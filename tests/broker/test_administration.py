@@ -64,12 +64,11 @@ async def test_attributes_that_are_none_are_refused(asker: Asker, attributes: st
     assert (await asker.ask(351, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_batch_and_light_queues_are_refused_until_they_are_built(asker: Asker) -> None:
-    refused = await create(asker, "T", attributes="+queue.type=BatchCQ")
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert "does not write batch queues (BatchConsumeQueue)" in (refused.remark or "")
+async def test_a_topic_has_queues_of_one_of_two_kinds_and_no_light_queue_s_name(asker: Asker) -> None:
+    assert (await create(asker, "T", attributes="+queue.type=Other")).code == ResponseCode.SYSTEM_ERROR
     assert (await asker.ask(351, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await create(asker, "T", attributes="+queue.type=SimpleCQ")).code == 0
+    assert (await create(asker, "B", attributes="+queue.type=BatchCQ")).code == 0
     assert (await create(asker, "%LMQ%light")).code == ResponseCode.INVALID_PARAMETER
 
 
@@ -322,3 +321,25 @@ async def test_rates_are_those_of_their_time() -> None:
     assert (found.stats_hour.sum, found.stats_hour.avgpt) == (26, 13)
     assert counted.body("N", "other") is None
     assert counted.rate("N", "other") == 0
+
+
+async def test_messages_in_flight_are_seen_in_a_group_s_progress(asker: Asker) -> None:
+    """``pullOffset`` is where the last answered pull ended; a reset begins anew."""
+    for number in range(5):
+        await asker.send("T", b"%d" % number)
+
+    async def offsets() -> tuple[int, int]:
+        answer = await asker.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "cg", "topic": "T"})
+        one = table(answer, "offsetTable")[QUEUE]
+        return one["consumerOffset"], one["pullOffset"]
+
+    assert await offsets() == (0, 0)
+    await asker.pull("T", 0, maxMsgNums=3)
+    assert await offsets() == (0, 3)
+    await asker.pull("T", 3, sysFlag=5, commitOffset=2)
+    assert await offsets() == (2, 5)
+    assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, PLACE | {"commitOffset": 5})).code == 0
+    assert await offsets() == (5, 5)
+    reset = {"topic": "T", "group": "cg", "timestamp": 0, "isForce": True}
+    assert (await asker.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 0
+    assert await offsets() == (0, 0)

@@ -155,6 +155,16 @@ async def test_an_unknown_group_commits_nothing(asker: Asker) -> None:
     assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_an_offset_is_of_a_queue_that_the_topic_has(asker: Asker) -> None:
+    """There are four thousand million queue ids, and the table is for ever."""
+    await asker.send("T")
+    fields = {"consumerGroup": "TOOLS_CONSUMER", "topic": "T", "commitOffset": 1}
+    for queue_id, code in ((0, 0), (3, 0), (4, 29), (-1, 29), (2**31 - 1, 29)):
+        answer = await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields | {"queueId": queue_id})
+        assert answer.code == code, (queue_id, answer.remark)
+    assert asker.broker.state.offsets.of("T", "TOOLS_CONSUMER").keys() == {0, 3}
+
+
 @pytest.mark.parametrize("expression", ["||", " || "])
 async def test_a_subscription_of_no_tag_is_told_so(asker: Asker, expression: str) -> None:
     await asker.send("T")

@@ -51,6 +51,19 @@ async def waited(asker: Asker) -> bool:
     return bool(asker.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 2))
 
 
+async def test_a_delayed_message_comes_though_the_clock_was_set_back(asker: Asker, clock: Clock) -> None:
+    """At once, as in the original: it would else wait until the clock has caught up."""
+    clock.ahead_ms += 40 * 86_400 * SECOND_MS
+    await asker.send("T", properties={"DELAY": "18"})
+
+    async def is_looked_at() -> bool:
+        return bool(asker.broker._schedule._due_ms.get(18))
+
+    await eventually(is_looked_at)
+    clock.ahead_ms = 0
+    await pulled(asker, "T", 1)
+
+
 async def test_a_level_above_the_highest_is_the_highest(asker: Asker, clock: Clock) -> None:
     await asker.send("T", properties={"DELAY": "99"})
     clock.ahead_ms += 2 * 3600 * SECOND_MS + SECOND_MS
@@ -119,3 +132,12 @@ async def test_a_retry_that_a_client_sends_itself_is_dead_after_its_time(asker: 
     assert (kept.code, dead.code) == (0, 0)
     assert [one.body for one in messages(await asker.pull("%RETRY%cg"))] == [b"kept"]
     assert [one.body for one in messages(await asker.pull("%DLQ%cg"))] == [b"dead"]
+
+
+async def test_another_message_in_its_place_is_not_sent_back(asker: Asker) -> None:
+    """As where a master has lost its tail: the consumer sends a copy then, as where nothing is there."""
+    sent = await asker.send("T", b"here", properties={"UNIQ_KEY": "U1"})
+    answer = await send_back(asker, sent.ext_fields["msgId"], originMsgId="U0", originTopic="T")
+    assert (answer.code, "look message by offset failed" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    for msg_id in ("U1", sent.ext_fields["msgId"], ""):
+        assert (await send_back(asker, sent.ext_fields["msgId"], originMsgId=msg_id)).code == 0

@@ -1,6 +1,8 @@
 """What a stranger sends at its limits is answered soon, and does not keep the others waiting."""
 
 import asyncio
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,7 +103,7 @@ async def test_a_query_is_answered_with_what_fits_into_a_frame(asker: Asker) -> 
     fields = {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 1 << 62}
     answer = await asker.ask(RequestCode.QUERY_MESSAGE, fields)
     assert answer.code == 0
-    assert [one.queue_offset for one in messages(answer)] == list(range(19, 2, -1))
+    assert [one.queue_offset for one in messages(answer)] == list(range(3, 20))
 
 
 async def test_a_header_that_no_client_sends_ends_its_connection(asker: Asker) -> None:
@@ -217,6 +219,13 @@ class TestFuzz:
     def config(self) -> BrokerConfig:
         return BrokerConfig(listen_port=0, channel_expired_timeout_ms=1 << 31)
 
+    @pytest.fixture(autouse=True)
+    def unlogged(self) -> Iterator[None]:
+        """What pytest would keep of the log, 100 MiB of it, is not the broker's memory."""
+        logging.disable()
+        yield
+        logging.disable(logging.NOTSET)
+
     async def fuzz(self, asker: Asker, seed: int, limits_of: list[int]) -> FuzzReport:
         async def healthy() -> None:
             assert (await asker.send("Healthy")).code == 0
@@ -226,7 +235,7 @@ class TestFuzz:
         codes = handled_codes(asker.broker)
         report = await fuzz_frames(asker.broker.address, codes, seed, 300, limits_of=limits_of, healthy=healthy)
         assert report.healthy > 0
-        assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.25), (seed, report)
+        assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.1), (seed, report)
         assert report.grown_bytes < 4 * (16 << 20) + (48 << 20), (seed, report)  # 48 MiB are the stranger's own
         return report
 

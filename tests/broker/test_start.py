@@ -1,18 +1,25 @@
 """A new store's broker has its kernels before it listens: who finds it finds what was stored."""
 
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_core.broker.broker import Broker
-from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.header import request
 from rmq_core.store.config import FlushDiskType
+from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.hosts import Host
 from tests.broker.conftest import Asker, messages, small_store
 from tests.broker_processes import COMMAND, START_S
 
@@ -31,6 +38,39 @@ async def test_the_first_message_can_be_read_when_it_is_answered(
         assert [message.body for message in messages(await asker.pull("T"))] == [b"1", b"2"]
         end = await asker.ask(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": 0})
         assert end.ext_fields["offset"] == "2"
+
+
+async def test_a_broker_comes_back_to_a_free_port_while_connections_end_there(tmp_path: Path) -> None:
+    async with Broker(CONFIG, small_store(tmp_path)) as broker:
+        host, _, port = broker.address.rpartition(":")
+        client = await asyncio.to_thread(socket.create_connection, (host, int(port)))
+        async with RemotingClient({}) as other:  # behind the first one: that is accepted, too
+            assert (await Asker(broker, other, {}).ask(RequestCode.GET_BROKER_RUNTIME_INFO)).code == 0
+    client.close()  # behind the broker, whose end waits for a minute
+    async with Broker(replace(CONFIG, listen_port=int(port)), small_store(tmp_path)) as broker:
+        assert broker.address == f"{host}:{port}"
+
+
+async def test_nobody_else_gets_a_free_port_before_it_is_listened_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process asks for it while the store is opened; so it does for the fast port."""
+    opened = MessageStore.open
+    asked = []
+
+    def open_late(*arguments: Any, store_host: Host, **others: Any) -> MessageStore:
+        for port in (store_host.port, store_host.port - FAST_PORT_DISTANCE):
+            with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+                other.bind(("127.0.0.1", port))
+            asked.append(port)
+        return opened(*arguments, store_host=store_host, **others)
+
+    monkeypatch.setattr(MessageStore, "open", open_late)
+    async with Broker(CONFIG, small_store(tmp_path / "store")) as broker, RemotingClient({}) as client:
+        assert broker.address == f"127.0.0.1:{asked[0]}"
+        for port in asked:
+            answer = await client.invoke(f"127.0.0.1:{port}", request(RequestCode.GET_BROKER_RUNTIME_INFO, {}))
+            assert answer.code == 0
 
 
 @pytest.mark.parametrize("delay_s", [0.2, 0.6, 1.0])

@@ -115,7 +115,8 @@ async def fakes() -> AsyncIterator[FakeCluster]:
         codes = [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.PULL_MESSAGE,
                  RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.UNREGISTER_CLIENT,
                  RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_CONSUMER_OFFSET,
-                 RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP]  # fmt: skip
+                 RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+                 RequestCode.POP_MESSAGE]  # fmt: skip
         handlers: dict[int, Handler] = {int(code): broker.handle for code in codes}  # type: ignore[dict-item]
         server = cluster.servers[name] = RemotingServer({**handlers, RequestCode.HEART_BEAT: broker.heartbeat})
         host, port = await server.listen("127.0.0.1", 0)

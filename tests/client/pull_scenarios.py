@@ -4,13 +4,23 @@ The broker is as for ``tests.client.scenarios``.
 """
 
 import asyncio
+from struct import pack
 
-from rmq_core.client import Admin, BrokerError, PullConsumer, PullOptions, PushConsumer, StartPosition
+from rmq_core.client import (
+    Admin,
+    BrokerError,
+    Message,
+    Producer,
+    PullConsumer,
+    PullOptions,
+    PushConsumer,
+    StartPosition,
+)
 from rmq_core.remoting.bodies import parse_queue_key
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.loop import run
 from tests.client.consumer_scenarios import topic_queues
-from tests.client.scenarios import FIRST, Seen, bodies_of, fresh, gather_messages, send_all
+from tests.client.scenarios import FIRST, Seen, bodies_of, fresh, gather_messages, known, send_all, send_raw
 
 
 def test_a_broker_knows_a_pull_consumer_and_forgets_it_when_it_ends(namesrv: str) -> None:
@@ -179,5 +189,55 @@ def test_what_poll_has_returned_is_committed_when_it_is_called_again(namesrv: st
             async with asyncio.timeout(60):
                 while not await admin.offsets.committed(message.queue, group):
                     await asyncio.sleep(0.02)
+
+    run(main())
+
+
+def test_a_light_queue_is_read_by_its_places_and_goes_on_where_its_group_was(namesrv: str) -> None:
+    async def main() -> None:
+        topic, light, group = fresh("Light"), f"%LMQ%{fresh('device')}", f"%LMQ%{fresh('group')}"
+        async with Producer(namesrv, "senders") as producer:
+            for number in range(6):
+                names = [light] if number % 2 else [f"{light}x", light]
+                await producer.send(Message(topic, b"%d" % number, light_queues=names))
+                await producer.send(Message(topic, b"of the topic alone"))
+        await known(namesrv, topic)
+        options = PullOptions(start=StartPosition.FIRST, auto_commit=False)
+        async with PullConsumer(namesrv, group, options) as consumer:
+            queues = await consumer.light_queues(light, topic)
+            assert [one.queue_id for one in queues] == [0]
+            consumer.assign(queues)
+            got = await gather_messages(consumer, 6)
+            assert [(one.body, one.queue_offset) for one in got] == [(b"%d" % number, number) for number in range(6)]
+            assert {(one.topic, one.queue) for one in got} == {(topic, queues[0])}
+            assert await consumer.offsets.max(queues[0]) == 6
+            await consumer.commit({queues[0]: 4})
+        async with PullConsumer(namesrv, group, options) as consumer:
+            consumer.assign(await consumer.light_queues(light, topic))
+            assert [one.queue_offset for one in await gather_messages(consumer, 2)] == [4, 5]
+
+    run(main())
+
+
+def test_inner_batches_are_taken_apart_from_the_message_on_that_is_asked_for(namesrv: str) -> None:
+    async def main() -> None:
+        topic = fresh("Batches")
+        async with Admin(namesrv) as admin:
+            await admin.create_topic(topic, queues=1, attributes="+queue.type=BatchCQ")
+        await known(namesrv, topic)
+        batch = b"".join(pack(">iiiii", 23, 0, 0, number, 1) + b"%d" % number + pack(">h", 0) for number in range(5))
+        for turn in range(3):
+            sent = await send_raw(namesrv, topic, batch, "UNIQ_KEY\x01key\x02WAIT\x01true\x02", batch="true")
+            assert (sent.code, sent.ext_fields["queueOffset"]) == (0, str(5 * turn))
+            assert sent.ext_fields["batchUniqId"] == "key"
+        async with PullConsumer(namesrv, fresh("group")) as consumer:
+            queues = await consumer.queues(topic)
+            consumer.assign(queues)
+            consumer.seek(queues[0], 8)
+            got = await gather_messages(consumer, 7)
+            assert [(one.queue_offset, one.body, one.flag) for one in got] == [
+                (place, b"%d" % (place % 5), place % 5) for place in range(8, 15)
+            ]
+            assert await consumer.offsets.max(queues[0]) == 15
 
     run(main())

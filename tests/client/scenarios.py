@@ -1,6 +1,6 @@
 """What producers and consumers do at a broker, whoever made it: a module that takes these tests has ``namesrv``.
 
-The broker creates topics by itself, all its delay levels are a second, and it filters by SQL92.
+The broker creates topics by itself, all its delay levels are a second, it filters by SQL92 and has light queues.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from rmq_formats.codecs.compression import Compression
 
 BROKER = "client-a"
 SETTINGS = f"brokerName={BROKER}\nmessageDelayLevel={' '.join(['1s'] * 18)}\nenablePropertyFilter=true\n"
-SETTINGS += "transactionTimeOut=1000\ntransactionCheckInterval=1000\n"
+SETTINGS += "transactionTimeOut=1000\ntransactionCheckInterval=1000\nenableLmq=true\nenableMultiDispatch=true\n"
 
 
 def fresh(name: str) -> str:

@@ -25,11 +25,12 @@ def test_its_programs_run(namesrv: str) -> None:
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout)
-    sent, pushed, shared, pulled, administered = outputs
+    sent, pushed, shared, pulled, light, popped, administered = outputs
     assert sent.startswith("SEND_OK ")
     assert "Orders Paid ['4711'] b'paid' 0" in pushed
     assert len(shared.splitlines()) == 12
-    assert sorted(pulled.splitlines()) == sorted(shared.splitlines())
+    assert sorted(pulled.splitlines()) == sorted(shared.splitlines()) == sorted(popped.splitlines())
+    assert light == "Devices 0 b'to one device'\n"
     assert "'Invoices'" in administered
     assert "b'paid'" in administered
 

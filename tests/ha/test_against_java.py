@@ -7,10 +7,10 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from struct import pack
 
 import pytest
 
-from rmq_core.broker.broker import free_port
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
 from rmq_core.remoting.bodies import HaStatus, decode_body
@@ -24,9 +24,12 @@ from tests.broker.conftest import Asker, eventually
 from tests.ha.conftest import FILE_BYTES, log_of, running, store_of, written
 from tests.ha.test_replication import fill, stored
 from tests.interop import peer
+from tests.interop.test_namesrv_against_java import free_port
 from tests.store.derived_from_log import check_derived
 
-pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("ha_against_java")]
+pytestmark = [
+    pytest.mark.peer, pytest.mark.xdist_group("ha_against_java"), pytest.mark.usefixtures("each_release"),
+]  # fmt: skip
 LONG_S = 150  # a Java broker may take long to start on a busy machine
 MESSAGES = 120
 SETTINGS = f"""brokerClusterName=DefaultCluster
@@ -72,7 +75,6 @@ def java_store(directory: Path) -> StoreConfig:
 
 
 async def test_a_java_slave_of_our_master_has_our_log(tmp_path: Path) -> None:
-    await asyncio.to_thread(peer.build)
     ours, theirs = store_of(tmp_path / "ours"), java_store(tmp_path)
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout_ms": LONG_S * 1000}
     async with namesrv(tmp_path) as names, running(ours, namesrv_addr=names, **sync) as master:
@@ -81,7 +83,7 @@ async def test_a_java_slave_of_our_master_has_our_log(tmp_path: Path) -> None:
         topic = {"topic": "T", "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG", "order": "false"}
         assert (await master.ask(17, topic | {"readQueueNums": 2, "writeQueueNums": 2})).code == 0
         master.broker.state.offsets.commit("T", "readers", 0, 3)
-        ports = f"listenPort={free_port('127.0.0.1')}\nhaListenPort={free_port('127.0.0.1')}\n"
+        ports = f"listenPort={free_port()}\nhaListenPort={free_port()}\n"
         settings = f"brokerRole=SLAVE\nbrokerId=1\nnamesrvAddr={names}\n{ports}"
         async with java_broker(tmp_path, settings):
 
@@ -130,6 +132,21 @@ async def end_of(address: str) -> int:
         return -1
 
 
+BATCHES = "Batches"
+
+
+async def fill_others(master: "AtJava") -> None:
+    """Send inner batches, and messages for light queues."""
+    topic = {"topic": BATCHES, "defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG", "order": "false"}
+    queues = {"readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0, "attributes": "+queue.type=BatchCQ"}
+    assert (await master.ask(17, topic | queues)).code == 0
+    for number in range(30):
+        batch = (pack(">iiiii", 23, 0, 0, 0, 1) + b"x" + pack(">h", 0)) * (1 + number % 4)
+        assert (await master.send(BATCHES, batch, m="true", properties={"UNIQ_KEY": f"{number}"})).code == 0
+        names = {"UNIQ_KEY": f"l{number}", "INNER_MULTI_DISPATCH": f"%LMQ%all,%LMQ%{number % 3}"}
+        assert (await master.send("Light", properties=names)).code == 0
+
+
 class AtJava(Asker):
     """A client of a Java broker."""
 
@@ -145,17 +162,19 @@ class AtJava(Asker):
 
 
 async def test_our_slave_of_a_java_master_has_its_log_and_java_consumers_read_it(tmp_path: Path) -> None:
-    await asyncio.to_thread(peer.build)
-    ours, theirs = store_of(tmp_path / "ours"), java_store(tmp_path)
+    light = {"lmq_enabled": True, "multi_dispatch_enabled": True}
+    ours = store_of(tmp_path / "ours", batchconsumequeue_file_bytes=920, **light)
+    theirs = java_store(tmp_path)
     following = {"broker_role": "SLAVE", "broker_id": 1, "slave_read_enable": True}
-    port = free_port("127.0.0.1")
+    port = free_port()
     address = f"127.0.0.1:{port}"
     async with namesrv(tmp_path) as names, RemotingClient() as client:
         more = {"namesrv_addr": names, "register_name_server_period_ms": 1000, "slave_sync_interval_ms": 1000}
         async with running(ours, **following, **more) as slave:
             settings = (
                 f"brokerRole=SYNC_MASTER\ninSyncReplicas=2\nslaveTimeout={LONG_S * 1000}\nbrokerId=0\n"
-                f"namesrvAddr={names}\nlistenPort={port}\nhaListenPort={free_port('127.0.0.1')}\n"
+                f"namesrvAddr={names}\nlistenPort={port}\nhaListenPort={free_port()}\n"
+                "enableLmq=true\nenableMultiDispatch=true\n"
             )
             async with java_broker(tmp_path, settings):
 
@@ -164,12 +183,13 @@ async def test_our_slave_of_a_java_master_has_its_log_and_java_consumers_read_it
 
                 await eventually(is_following, LONG_S)
                 await fill(AtJava(address, client), MESSAGES)  # type: ignore[arg-type]
+                await fill_others(AtJava(address, client))
                 end = await end_of(address)
                 assert slave.broker.store.max_physical_offset == end > 5 * FILE_BYTES
                 assert len(stored(slave)) == MESSAGES // 2
 
                 async def knows() -> bool:
-                    return "T" in slave.broker.state.topics.table
+                    return "T" in slave.broker.state.topics.table and slave.broker.store.batch_topics == {BATCHES}
 
                 await eventually(knows, LONG_S)
             consumed = await asyncio.to_thread(peer.run, "consume", names, "T", str(MESSAGES), str(LONG_S))
@@ -178,4 +198,4 @@ async def test_our_slave_of_a_java_master_has_its_log_and_java_consumers_read_it
             assert places == {(queue_id, offset) for queue_id in range(2) for offset in range(MESSAGES // 2)}
     assert log_of(theirs).keys() >= written(ours, end).keys()
     assert written(theirs, end) == written(ours, end)
-    check_derived(ours)
+    check_derived(ours, batch_topics=(BATCHES,))

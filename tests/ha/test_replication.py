@@ -3,25 +3,23 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
+from struct import pack
 
 import pytest
 
-from rmq_core.broker.broker import Broker
 from rmq_core.ha.slave import HaSlave
-from rmq_core.remoting.bodies import HaStatus, decode_body
-from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.bodies import HaStatus, OffsetTable, TopicConfig, decode_body
+from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import PutStatus
-from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.layout import FLAG_INNER_BATCH, FLAG_NEED_UNWRAP
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage
-from rmq_formats.errors import StoreLayoutError
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import FILE_BYTES, caught_up, port_for_long, running, slave_of, store_of, written
+from tests.store_files import tree
 
 BODY = b"." * 3000
 
@@ -190,34 +188,26 @@ async def test_the_status_tells_of_both_sides(tmp_path: Path) -> None:
 BATCH_FLAGS = FLAG_INNER_BATCH | FLAG_NEED_UNWRAP
 
 
-def append_inner_batch(broker: Broker) -> None:
-    """Append a record as a broker with batch queues writes it."""
-    properties = encode_properties({"INNER_NUM": "2", "INNER_BASE": "0"})
-    result = broker.store.appender.put("B", 0, BODY, properties, 1, b"\x7f\0\0\1\0\0\0\1", 1, sys_flag=BATCH_FLAGS)
-    assert result.status is PutStatus.PUT_OK
-
-
-async def test_a_slave_does_not_make_plain_queues_of_inner_batches(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_slave_has_the_batch_queues_too_once_it_is_told_of_their_topic(tmp_path: Path) -> None:
     ours, theirs = store_of(tmp_path / "master"), store_of(tmp_path / "slave")
     async with running(ours) as master, running(theirs, **slave_of(master)) as slave:
-        await fill(master, 4)
-        await caught_up(slave.broker, master.broker)
-        append_inner_batch(master.broker)
-        master.broker.state.replication.push()
+        master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
+        assert await master.broker.state.topics.file.is_written(60)
+        own = encode_properties({"TAGS": "t"})
+        batch = (pack(">iiiii", 23 + len(own), 0, 0, 0, 1) + b"x" + pack(">h", len(own)) + own) * 3
 
-        async def is_refused() -> bool:
-            return "layout" in slave.broker.store.refusals
+        async def send() -> None:
+            for _ in range(20):
+                assert (await master.send("B", batch, m="true", properties={"UNIQ_KEY": "k"})).code == 0
+                assert (await master.send("B", BODY)).code == 0
+            await caught_up(slave.broker, master.broker)
 
-        await eventually(is_refused, 60)
-        assert "topic B has inner batches" in slave.broker.store.refusals["layout"]
-        assert "takes no more messages" in caplog.text
-        end = slave.broker.store.max_physical_offset
-    with pytest.raises(StoreLayoutError, match="topic B has inner batches"):
-        MessageStore.open(replace(theirs, slave=True), 1)
-    assert not (Path(theirs.root) / "abort").exists()
-    assert end > 0
+        await send()
+        slave.broker.store.set_batch_topics({"B"})
+        await send()
+        assert slave.broker.store.max_offset("B", 0) == 160
+    for name in ("batchconsumequeue", "consumequeue"):
+        assert tree(Path(theirs.root) / name) == tree(Path(ours.root) / name)
 
 
 async def test_no_client_can_send_an_inner_batch(tmp_path: Path) -> None:
@@ -238,3 +228,22 @@ async def test_a_slave_says_that_it_writes_no_light_queues(tmp_path: Path, caplo
     assert sorted(record.getMessage().partition(": ")[0] for record in told) == sorted(
         [ours.commitlog_path, theirs.commitlog_path]
     )
+
+
+async def test_a_slave_has_the_light_queues_and_their_offsets_too(tmp_path: Path) -> None:
+    settings = {"lmq_enabled": True, "multi_dispatch_enabled": True}
+    ours, theirs = store_of(tmp_path / "master", **settings), store_of(tmp_path / "slave", **settings)
+    group = "%LMQ%devices"
+    async with running(ours) as master, running(theirs, **slave_of(master, slave_read_enable=True)) as slave:
+        for number in range(60):
+            names = ",".join(f"%LMQ%{name}" for name in ("all", f"d{number % 3}"))
+            assert (await master.send("T", BODY, properties={"INNER_MULTI_DISPATCH": names})).code == 0
+        master.broker.state.offsets.commit("%LMQ%all", group, 0, 17)
+        await caught_up(slave.broker, master.broker)
+        told = await master.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        slave.broker.state.offsets.adopt(decode_body(told.body, OffsetTable))
+        assert slave.broker.state.offsets.get("%LMQ%all", group, 0) == 17
+        assert slave.broker.store.max_offset("%LMQ%all", 0) == 60
+        pulled = messages(await slave.pull("%LMQ%d1", 18, consumerGroup=group))
+        assert [one.properties["INNER_MULTI_QUEUE_OFFSET"] for one in pulled] == ["55,18", "58,19"]
+    assert tree(Path(theirs.root) / "consumequeue") == tree(Path(ours.root) / "consumequeue")

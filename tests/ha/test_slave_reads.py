@@ -15,6 +15,7 @@ from rmq_core.remoting.bodies import TopicConfig
 from tests.broker.conftest import Asker, eventually, messages
 from tests.ha.conftest import caught_up, port_for_long, running, slave_of, store_of
 from tests.ha.test_replication import fill
+from tests.store.small_stores import batch_of
 
 SYSTEM_BUSY = 2
 TOPIC_NOT_EXIST = 17
@@ -99,6 +100,28 @@ async def test_a_slave_that_takes_over_before_it_was_told_of_a_topic_names_it_it
         assert (topic.read_queue_nums, topic.write_queue_nums) == (3, 3)
 
 
+async def test_a_topic_that_a_slave_names_itself_has_batch_queues_if_it_has_inner_batches(tmp_path: Path) -> None:
+    settings = {"slave_read_enable": True, "slave_sync_interval_ms": 50}
+    async with (
+        running(store_of(tmp_path / "master")) as master,
+        running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave,
+    ):
+        master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
+        assert await master.broker.state.topics.file.is_written(60)
+        batch = batch_of([(b"%d" % number, b"") for number in range(3)])
+        assert (await master.send("B", batch, m="true", properties={"UNIQ_KEY": "k"})).code == 0
+        await caught_up(slave.broker, master.broker)
+        await master.broker.close()
+
+        async def is_named() -> bool:
+            return "B" in slave.broker.state.topics.table
+
+        await eventually(is_named, 60)
+        assert slave.broker.state.topics.table["B"].attributes == {"queue.type": "BatchCQ"}
+        assert slave.broker.store.max_offset("B", 0) == 3
+        assert (await slave.pull("B", 2)).code == 0
+
+
 async def is_in_sync(master: Asker) -> bool:
     return (await master.send("Before")).code == 0
 
@@ -139,23 +162,16 @@ async def test_a_slave_without_its_master_has_consumers_wait(tmp_path: Path, nam
             assert (answer.code, [one.queue_offset for one in messages(answer)]) == (0, [2])
 
 
-async def test_a_slave_ends_where_a_topic_of_its_master_has_batch_queues(
-    tmp_path: Path, namesrv: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_slave_is_told_which_topics_have_batch_queues(tmp_path: Path, namesrv: str) -> None:
     settings = {"namesrv_addr": namesrv, "slave_sync_interval_ms": 50}
     async with running(store_of(tmp_path / "master"), **settings) as master:
         master.broker.state.topics.put(TopicConfig(topic_name="B", attributes={"queue.type": "BatchCQ"}))
         async with running(store_of(tmp_path / "slave"), **slave_of(master, **settings)) as slave:
 
-            async def is_refused() -> bool:
-                return "topics" in slave.broker.store.refusals
+            async def is_told() -> bool:
+                return slave.broker.store.batch_topics == {"B"}
 
-            await eventually(is_refused, 60)
-            await fill(master, 2)
-            await asyncio.sleep(0.3)
-            assert slave.broker.store.max_physical_offset == 0
-            assert "B" not in slave.broker.state.topics.table
-    assert "the master's topic B has batch queues (BatchConsumeQueue), which rmq does not write" in caplog.text
+            await eventually(is_told, 60)
 
 
 async def test_a_slave_takes_over_topics_groups_and_offsets(tmp_path: Path, namesrv: str) -> None:

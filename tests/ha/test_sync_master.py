@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_core.ha.frames import encode_push, encode_report
-from tests.broker.conftest import Asker
+from rmq_core.ha.master import HaMaster
+from tests.broker.conftest import Asker, eventually
 from tests.ha.conftest import caught_up, running, slave_of, store_of
 from tests.ha.test_replication import stored
 
@@ -13,7 +14,10 @@ SYNC = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "slave_timeout_ms":
 FLUSH_SLAVE_TIMEOUT = 12
 
 
-async def connect(master: Asker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(master: Asker) -> Peer:
     """Be a peer at the port of slaves."""
     return await asyncio.open_connection("127.0.0.1", master.broker.state.replication.port)
 
@@ -55,6 +59,66 @@ async def test_two_slaves_are_two(tmp_path: Path) -> None:
     ):
         assert (await master.send("T")).code == 0
         assert second.broker.store.max_physical_offset == master.broker.store.max_physical_offset
+
+
+async def test_a_slave_that_comes_again_beside_its_half_open_connection_is_one(tmp_path: Path) -> None:
+    """Both have acknowledged the message. Of another slave on that host the old one is, if it acknowledges later ones.
+
+    So a connection counts again as soon as it acknowledges what it was sent after the new one had begun.
+    """
+    async with running(store_of(tmp_path / "master"), **SYNC | {"in_sync_replicas": 3}) as master:
+        ours = master.broker.state.replication.master
+        peers: list[Peer] = []
+        try:
+            await join(master, peers, 0)
+            sending = [asyncio.create_task(master.send("T"))]
+            end = await pushed(ours, beyond=0)
+            await acknowledge(ours, peers, end)
+            await join(master, peers, end)
+            await acknowledge(ours, peers, end)
+            assert ours.acknowledged_offset == 0
+            sending.append(asyncio.create_task(master.send("T")))
+            later = await pushed(ours, beyond=end)
+            await acknowledge(ours, peers, later)
+            assert ours.acknowledged_offset == later
+            assert [(await one).code for one in sending] == [0, 0]
+        finally:
+            for _, writer in peers:
+                writer.close()
+
+
+async def join(master: Asker, peers: list[Peer], offset: int) -> None:
+    """Have one more slave, which has the log up to an offset."""
+    ours = master.broker.state.replication.master
+    peers.append(await connect(master))
+    peers[-1][1].write(encode_report(offset))
+
+    async def is_taken() -> bool:
+        return [slave.pushed_offset >= 0 for slave in ours.slaves] == [True] * len(peers)
+
+    await eventually(is_taken, 60)
+
+
+async def pushed(master: HaMaster, beyond: int) -> int:
+    """The log's end, when all slaves are pushed it and it has come beyond an offset."""
+
+    async def is_pushed() -> bool:
+        end = master.store.max_physical_offset
+        return end > beyond and all(slave.pushed_offset == end for slave in master.slaves)
+
+    await eventually(is_pushed, 60)
+    return master.store.max_physical_offset
+
+
+async def acknowledge(master: HaMaster, peers: list[Peer], offset: int) -> None:
+    """Have all slaves acknowledge an offset."""
+    for _, writer in peers:
+        writer.write(encode_report(offset))
+
+    async def is_noted() -> bool:
+        return [slave.acknowledged_offset for slave in master.slaves] == [offset] * len(peers)
+
+    await eventually(is_noted, 60)
 
 
 async def test_what_was_not_sent_cannot_be_acknowledged(tmp_path: Path) -> None:

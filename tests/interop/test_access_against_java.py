@@ -124,6 +124,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         assert not [word for word in (SECRET, ALICE.secret_key) if word in (directory / "log").read_text()]
         return
     with ExitStack() as stack:
+        stack.enter_context(peer.running(peer.version_with_users()))
         log = stack.enter_context((directory / "java.log").open("wb"))
         stack.enter_context(java(log, "namesrv", str(names_port), options=options))
         stack.enter_context(java(log, "broker", str(directory / "store"), str(conf), options=options))

@@ -33,7 +33,6 @@ SETTINGS = "".join(f"{key}={value}\n" for key, value in SIZES.items()) + (
     "transactionTimeOut=2000\ntransactionCheckInterval=3000\n"
 )
 MESSAGES = 400
-SETTLE_MS = 30_000  # a consumer looks for its retry topic's route every 30 s at most
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,10 @@ class Written:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     peer.build()
     directory = tmp_path_factory.mktemp("broker")
-    (directory / "broker.conf").write_text(SETTINGS)
+    (directory / "broker.conf").write_text(f"{SETTINGS}indexTags={peer.index_tags()}\n")
     arguments = "-c", str(directory / "broker.conf")
     with standalone(directory / "store", *arguments, log=directory / "log") as running:
-        options = f"{peer.QUICK_START} -Dgolden.settle.ms={SETTLE_MS}"
-        output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=options)
+        output = peer.run("golden", running.namesrv, "7", str(MESSAGES), java_options=peer.QUICK_START)
         exit_code = running.stop()
     shutil.copytree(directory / "store", directory / "stopped")
     with standalone(directory / "store", *arguments, log=directory / "log") as running:

@@ -4,8 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from rmq_core.cli.main import app
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore
 from rmq_formats.rebuild.job import rebuild_store
@@ -17,7 +20,8 @@ from tests.store_files import tree, write_commitlog
 
 pytestmark = pytest.mark.peer
 
-OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 400, 0, 50, 20, (1000, 5000)))
+TAGS_FROM = ALL_TAGS if peer.is_from_5_4() else NO_TAGS
+OPTIONS = RebuildOptions(True, True, StoreSizes(1 << 30, 400, 0, 50, 20, (1000, 5000), TAGS_FROM))
 
 
 def message(number: int, properties: dict[str, str], sys_flag: int = 0) -> MessageToStore:
@@ -70,3 +74,26 @@ def test_odd_properties_dispatch_as_in_java(tmp_path: Path) -> None:
     ]
     write_commitlog(tmp_path / "store", messages, 16384)
     check_equal_to_java(tmp_path / "store", tmp_path)
+
+
+def test_what_java_leaves_out_of_a_log_of_many_files_is_brought_back(tmp_path: Path) -> None:
+    """From 5.4 on it looks at the last ten files only: the commands are those of docs/variants.md."""
+    store, sizes = tmp_path / "store", ["--consumequeue-file-bytes", "400", "--index-slots=50", "--index-entries=1000"]
+    messages = [message(number, {"KEYS": f"key{number}", "TAGS": "a"}) for number in range(1500)]
+    write_commitlog(store, messages, 16384)
+    assert len(list((store / "commitlog").iterdir())) > 11
+    with peer.running(peer.NEWEST):
+        peer.rebuild(
+            store, mappedFileSizeCommitLog=16384, mappedFileSizeConsumeQueue=400, maxHashSlotNum=50, maxIndexNum=1000
+        )
+    before = tree(store / "consumequeue")
+    found = CliRunner().invoke(app, ["verify", str(store), *sizes])
+    assert found.exit_code == 1
+    assert "consumequeue.minimum" in found.output
+    assert "index.begins_late" in found.output
+    done = CliRunner().invoke(app, ["rebuild", str(store), *sizes])
+    assert done.exit_code == 0, done.output
+    found = CliRunner().invoke(app, ["verify", str(store), *sizes])
+    assert found.exit_code == 0, found.output
+    after = tree(store / "consumequeue")
+    assert len(after) > len(before)

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,10 @@ from rmq_formats.codecs.hashing import index_key_hash
 from rmq_formats.codecs.record import decode_record
 from tests.index_oracle import find_key, index_keys
 from tests.interop import peer
+from tests.store import small_stores
 from tests.store.derived_from_log import check_derived, found
 from tests.store.killed_writer import write_until_killed
-from tests.store.small_stores import config_of, cut_log, fill, log_records, opened, put, read_all
+from tests.store.small_stores import cut_log, fill, log_records, opened, put, read_all
 
 pytestmark = pytest.mark.peer
 
@@ -25,6 +27,11 @@ SIZES = {
     "messageDelayLevel": "1s 5s", "diskMaxUsedSpaceRatio": 99,
 }  # fmt: skip
 LONGER_INDEX = 1000  # the original names IndexFiles by its clock: of two in a millisecond, the second is the first one
+
+
+def config_of(root: Path, **changes: Any) -> StoreConfig:
+    """Settings with small files, and the Index that the original makes."""
+    return small_stores.config_of(root, index_tags=peer.index_tags(), **changes)
 
 
 def check_dump(config: StoreConfig) -> None:
@@ -36,9 +43,9 @@ def check_dump(config: StoreConfig) -> None:
     assert peer.dump(Path(config.root)) == ours
 
 
-def open_with_java(root: Path, **sizes: int) -> None:
+def open_with_java(root: Path, **more: object) -> None:
     """Start and stop the original on a store."""
-    report = peer.rebuild(root, **SIZES | sizes)
+    report = peer.rebuild(root, **SIZES | more)
     assert report["loaded"]
 
 
@@ -73,7 +80,7 @@ def test_the_original_makes_our_queues_and_index_of_our_log(tmp_path: Path) -> N
     assert store.shutdown()
     java = config_of(tmp_path / "java")
     shutil.copytree(config.commitlog_path, java.commitlog_path)
-    open_with_java(tmp_path / "java")
+    open_with_java(tmp_path / "java", **peer.recover_all())
     check_untouched(java, config)
 
 
@@ -87,7 +94,7 @@ def test_the_original_recovers_a_store_after_a_kill_and_cuts_nothing(tmp_path: P
     assert before[-1][0] + len(before[-1][1]) >= acknowledged > 0
     check_dump(config)
     java = copy_of(config, tmp_path / "java")
-    open_with_java(tmp_path / "java", maxIndexNum=LONGER_INDEX)
+    open_with_java(tmp_path / "java", maxIndexNum=LONGER_INDEX, **peer.recover_all())
     assert log_records(java) == before
     ours = opened(config)
     assert ours.shutdown()
@@ -103,7 +110,7 @@ def test_the_original_finds_each_key_after_a_kill(tmp_path: Path) -> None:
     before = log_records(config)
     checkpoint = Checkpoint.decode((Path(config.root) / "checkpoint").read_bytes())
     assert checkpoint.index_msg_timestamp_ms > 0, "an IndexFile was full, and forced"
-    open_with_java(tmp_path / "store", maxIndexNum=LONGER_INDEX)
+    open_with_java(tmp_path / "store", maxIndexNum=LONGER_INDEX, **peer.recover_all())
     assert log_records(config) == before
     check_derived(config, index=False)
     _, index = found(config)

@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,14 @@ Shown = dict[Place, tuple[str, int]]
 class HandedOver:
     """A store that changes hands."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, index_tags: str | None = None, settings: str = "") -> None:
+        """Settings of the release that runs; ``index_tags`` if they are not to say what its Index has."""
         self._directory = directory
         self._root = directory / "store"
         self._conf = directory / "broker.conf"
-        self._conf.write_text(f"{SETTINGS}brokerIP1=127.0.0.1\n")
+        more = {"indexTags": index_tags or peer.index_tags(), **peer.recover_all()}
+        lines = "".join(f"{k}={v}\n" for k, v in more.items())
+        self._conf.write_text(f"{SETTINGS}{settings}brokerIP1=127.0.0.1\n{lines}")
         self._left = b""
         self._expected: Shown = {}
 
@@ -65,7 +69,8 @@ class HandedOver:
             conf.write_text(self._conf.read_text() + PATIENT + places)
             with java(log, "broker", str(self._root), str(conf)) as process:
                 wait_for(lambda: brokers(namesrv) == {"ours"})
-                wait_for(lambda: ask(namesrv, 105, {"topic": "Kinds"}).code == 0)
+                topic = "Kinds" if self._left else "TBW102"
+                wait_for(lambda: ask(namesrv, 105, {"topic": topic}).code == 0)
                 yield Standalone(process, namesrv, f"127.0.0.1:{port}", self._directory / "java.log")
 
     def _messages(self) -> list[StoredMessage]:
@@ -130,6 +135,25 @@ def send_kinds(running: Standalone) -> None:
                 await producer.send(Message("Kinds", b"late %d" % number, delay_level=5))
 
     run(main())
+
+
+def test_a_store_of_the_newest_release_comes_here_and_goes_back(tmp_path: Path) -> None:
+    """Nothing is told of it: that its Index has TAGS is seen."""
+    with peer.running(peer.NEWEST):
+        store, ledger = HandedOver(tmp_path, index_tags="auto"), Ledger()
+        with store.javas() as running:
+            send_kinds(running)
+            asyncio.run(load_and_kill(running, LOAD_S, ledger))
+        store.is_left(ledger)
+        with store.ours() as running:
+            store.check_served(running)
+            send_kinds(running)
+            assert running.stop() == 0
+        store.is_left(ledger)
+        with store.javas() as running:
+            store.check_served(running)
+    check_keys(replace(store.config, index_tags="yes"))
+    assert not re.search(" (?:WARNING|ERROR) ", (tmp_path / "log").read_text())
 
 
 def test_each_broker_serves_what_the_other_left(tmp_path: Path) -> None:

@@ -262,3 +262,24 @@ def test_messages_go_to_another_store(spark: SparkSession, mixed: Path, expected
         f"golden@{offset}" for offset in sorted(one["physical_offset"] for one in wanted)
     ]
     assert {bytes(row.body) for row in rows} == {one["body"] for one in wanted}
+
+
+def test_messages_of_a_tier_go_to_another_store_with_their_places_in_queues(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    store, target = tmp_path / "store", tmp_path / "target"
+    shutil.copytree(golden("tiered") / "store", store)
+    for path in sorted((store / "commitlog").iterdir())[:2]:  # expired
+        path.unlink()
+    given = replay.parser().parse_args(
+        ["--store", str(store), "--store-id", "golden", "--tier", str(store / "tiered"), "--to-store", str(target)]
+    )
+    replay.check(given)
+    report, code = replay.main(given, spark)
+    lines = (golden("tiered") / "expected" / "messages.jsonl").read_text().splitlines()
+    users = [one for one in map(json.loads, lines) if one["topic"] != "SCHEDULE_TOPIC_XXXX"]
+    assert (code, report["messages"]) == (0, len(users))
+    rows = spark.read.format("rmq_commitlog").load(str(target)).collect()
+    assert {row.properties[ORIGIN] for row in rows} == {
+        f"golden@{one['topic']}/{one['queue_id']}/{one['queue_offset']}" for one in users
+    }

@@ -18,6 +18,7 @@ from rmq_formats.codecs.paths import parse_segment_name
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, StoredMessage
 from rmq_formats.kernels import dispatch as kernel
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.scan import dispatch
 from rmq_formats.scan.dispatch import Dispatcher
 from tests.commitlog_walk_oracle import Frame, walk
@@ -62,7 +63,7 @@ def expected(
         if goes_to_consumequeue(message.sys_flag):
             code = dispatch_tags_code(message, levels)
             units.append((*queue, message.queue_offset, at, message.size, code, time))
-            units += [(*place, at, message.size, code, kernel.LIGHT_UNIT) for place in light_places(message)]
+            units += [(*place, at, message.size, code, LIGHT_UNIT) for place in light_places(message)]
         keys += [(index_key_hash(message.topic, key), at, time, *queue) for key in index_keys(message, tags_from)]
     return units, keys
 
@@ -207,7 +208,7 @@ def test_odd_lists_of_light_queues_give_the_units_of_the_oracle(monkeypatch: pyt
     units, _ = check(stored, window_bytes=8192)
     assert sum(unit[0].startswith("%LMQ%") for unit in units) > 1600
     data, _ = encode_segment(stored, FILE_OFFSET, 0, blank=False)
-    own = [unit for unit in units if unit[-1] != kernel.LIGHT_UNIT]
+    own = [unit for unit in units if unit[-1] != LIGHT_UNIT]
     assert dispatched(data, to_light_queues=False)[0] == own
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as kernel
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.scan import derived_images
 from tests.consumequeue_oracle import build_consumequeue, build_consumequeue_ext
 
@@ -92,7 +93,7 @@ def test_the_last_offset_that_a_queue_can_have_is_written() -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(units, int64.filter(lambda time: time != derived_images.LIGHT_UNIT)), max_size=60),
+    st.lists(st.tuples(units, int64.filter(lambda time: time != LIGHT_UNIT)), max_size=60),
     st.sampled_from([40, 44, 60, 1000]),
 )
 def test_ext_files_are_those_of_the_codec(found: list[tuple[Unit, int]], file_bytes: int) -> None:

@@ -89,6 +89,8 @@ class FaultyDisk(LossyDisk):
         with path.open("r+b") as file:
             for at, page in self._dropped.pop(status.st_ino, {}).items():
                 end = min(at + PAGE_BYTES, status.st_size)
+                if end <= at:  # cut off since
+                    continue
                 if os.pread(file.fileno(), end - at, at) == page[: end - at]:
                     os.pwrite(file.fileno(), forced.get(at, bytes(PAGE_BYTES))[: end - at], at)
 

@@ -16,7 +16,7 @@ from tests.lab.rounds import Round
 
 _AT_RANDOM = 300  # frames, in a round
 _CODES_AT_LIMITS = 2  # whose frames of all shapes are sent, in a round
-_MAX_SECONDS = 0.25  # of the loop's own work on a frame, of a processor's time
+_MAX_SECONDS = 0.1  # of the loop's own work on a frame, of a processor's time
 _MAX_GROWTH_BYTES = (4 * 16 + 48) << 20  # four of the largest frames, and what the stranger itself takes
 
 

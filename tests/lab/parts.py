@@ -23,6 +23,7 @@ PARTS = {
         Part("brokers", "states", _play("brokers")),
         Part("clusters", "steps", _play("clusters.schedule")),
         Part("frames", "frames", _play("frames")),
+        Part("calls", "calls", _play("calls")),
         Part("damage", "flips", _play("damage")),
         Part("kills", "kills", _play("kills")),
         Part("tables", "steps", _play("tables.schedule")),

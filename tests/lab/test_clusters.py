@@ -9,6 +9,9 @@ from unittest.mock import patch
 
 import pytest
 
+from rmq_core.client import ReceivedMessage
+from rmq_core.client.consumer.concurrent import ConcurrentConsuming
+from rmq_core.client.consumer.pulled_queue import PulledQueue
 from rmq_core.ha.joint import Joint
 from rmq_core.store.commitlog.flush import LogFlusher
 from tests.lab.clusters import schedule as clusters
@@ -44,15 +47,27 @@ print(trace({SEED}, pathlib.Path({str(work[1])!r})))"""
 
 
 @pytest.mark.long
-def test_a_slave_that_compares_nothing_and_a_store_that_forces_nothing_are_found(tmp_path: Path) -> None:
-    made = Joint.__init__
+def test_what_is_careless_is_found(tmp_path: Path) -> None:
+    """A slave that compares nothing, a store that forces nothing, consumers that pass over what they have pulled."""
+    made, take = Joint.__init__, PulledQueue.take
 
     def careless(self: Joint, *arguments: object) -> None:
         made(self, *arguments)  # type: ignore[arg-type] # as it was called
         self.is_done = True
 
+    def passed_over(self: ConcurrentConsuming, *_: object) -> None:
+        del self
+
+    def taken_in_part(self: PulledQueue, limit: int) -> list[ReceivedMessage]:
+        return take(self, limit)[:1]
+
     for number, broken in enumerate(
-        [patch.object(Joint, "__init__", careless), patch.object(LogFlusher, "_force", lambda _self, _begin: None)]
+        [
+            patch.object(Joint, "__init__", careless),
+            patch.object(LogFlusher, "_force", lambda _self, _begin: None),
+            patch.object(ConcurrentConsuming, "put", passed_over),
+            patch.object(PulledQueue, "take", taken_in_part),
+        ]
     ):
         with broken, pytest.raises(ViolationError):  # noqa: PT012 # one of several
             for seed in range(20):

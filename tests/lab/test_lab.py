@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from rmq_core.store.commitlog.flush import LogFlusher
 from rmq_formats.errors import FormatError
 from rmq_formats.lakehouse.once import ExactlyOnceTable
-from tests.lab import brokers, damage, frames, kills
+from tests.lab import brokers, calls, damage, frames, kills
 from tests.lab.__main__ import main
 from tests.lab.decoders import fuzz
 from tests.lab.decoders.target import Target
@@ -41,6 +41,9 @@ def test_all_holds_at_a_fixed_seed_and_at_a_fresh_one(part: str, monkeypatch: py
     monkeypatch.setattr(frames, "_CODES_AT_LIMITS", 0)  # tests/broker/test_limits.py has them
     monkeypatch.setattr(brokers, "_PICTURES", 2)  # tests/broker/test_power.py has more of them
     monkeypatch.setattr(frames, "_MAX_SECONDS", 1.0)  # beside other tests
+    monkeypatch.setattr(calls, "_MAX_SECONDS", 2.0)
+    monkeypatch.setattr(calls, "_METHODS_AT_LIMITS", 1)
+    monkeypatch.setattr(calls, "_AT_RANDOM", 60)
     for seed in (FIXED_SEED, secrets.randbits(40)):
         tally, told = played(part, seed)
         assert told == []

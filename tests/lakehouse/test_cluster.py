@@ -24,7 +24,7 @@ from tests.interop.test_namesrv_against_java import wait_for
 from tests.lakehouse.cluster_scenarios import *  # noqa: F403 # tests that Java's cluster passes too
 from tests.lakehouse.cluster_scenarios import ClusterExporter
 from tests.spark.live.scenarios import make_topic, send
-from tests.spark.live.test_places import second_broker
+from tests.spark.live.two_brokers import second_broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 _CONF = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\ndiskMaxUsedSpaceRatio=99\n"

@@ -292,8 +292,7 @@ class TestTyped:
     ("arguments", "said"),
     [
         (["--cluster-by", "topic"], "--cluster-by needs --format delta"),
-        (["--optimize"], "--optimize needs --format delta"),
-        (["--retention", "3"], "--retention needs --format delta"),
+        (["--vacuum", "24"], "--vacuum 24: at least 168 hours"),
         (["--catalog-option", "uri"], "--catalog-option 'uri': expected KEY=VALUE"),
         (["--table", "lake.sales.t", "--mode", "available-now"], "needs --checkpoint"),
     ],

@@ -11,7 +11,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace
-from rmq_formats.lakehouse.iceberg.table import IcebergAppend, IcebergSnapshot, table_layout
+from rmq_formats.lakehouse.iceberg.snapshot import IcebergSnapshot
+from rmq_formats.lakehouse.iceberg.table import IcebergAppend, table_layout
 from rmq_formats.lakehouse.parquet import PartitionedFiles, WrittenFile
 from tests.lakehouse.rest_catalog import rest_catalog
 

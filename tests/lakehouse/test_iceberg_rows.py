@@ -53,7 +53,7 @@ def read(place: IcebergPlace, schema: pa.Schema, task: FileScanTask | None = Non
     table = loaded(place)
     (own,) = table.scan().plan_files()
     reader = FileReader(table.schema().model_dump_json(), TableFileSystem.of(table.location(), table.io), schema)
-    asked = pa.RecordBatch.from_pydict({"task": [pickle.dumps(task or own)]})
+    asked = pa.RecordBatch.from_pydict({"files": [pickle.dumps([task or own])]})
     return pa.Table.from_batches(pickle.loads(pickle.dumps(reader)).read(iter([asked])), schema).to_pylist()
 
 

@@ -35,7 +35,7 @@ ONCE = ("--mode", "available-now")
         (["--table", "t", "--retention", "0"], "--retention 0"),
         (["--table", "t", "--vacuum", "1"], "--vacuum 1: at least 168 hours"),
         (["--table", "t", "--cluster", "c"], "--cluster is for several stores"),
-        (["--table", "t", "--max-messages-per-trigger", "5"], "are for --namesrv"),
+        (["--table", "t", "--max-messages-per-trigger", "5"], "is for --namesrv and --tier"),
         (["--table", "t", "--namesrv", "127.0.0.1:1"], "one of --store and --namesrv is needed"),
     ],
 )

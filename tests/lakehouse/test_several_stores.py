@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
+from rmq_formats.lakehouse.command.several import StoresRun
 from tests.lakehouse.exported_stores import Exporter, plain, write
 
 pytestmark = pytest.mark.spark
@@ -64,6 +66,57 @@ def test_java_s_stores_land_and_missing_ones_later_in_one_commit(
     assert (report["messages"], report["failed"], versions(spark, tmp_path)) == (10, 0, before + 1)
     wanted += [("Shop", f"broker-{letter}", offset) for letter in "cd" for offset in placed]
     assert places(spark, tmp_path) == sorted(wanted)
+
+
+def test_a_stream_goes_on_after_a_kill_past_a_broken_store_and_takes_one_that_appears(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for letter in "ab":
+        write(tmp_path / f"broker-{letter}" / "store", plain(6))
+    stream = ("--mode", "stream", "--trigger-interval", "1 millisecond", "--max-bytes-per-trigger", "400")
+    follow, rounds = StoresRun.follow, []
+
+    def killed(self: StoresRun, limit: int | None) -> bool:
+        follow(self, limit)
+        raise StoreError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoresRun, "follow", killed)
+        with pytest.raises(StoreError, match="killed"):
+            export(spark, tmp_path, *stream)
+    landed = places(spark, tmp_path)
+    assert 0 < len(landed) < 12
+    broken = tmp_path / "broker-b" / "store" / "commitlog"
+
+    def changing(self: StoresRun, limit: int | None) -> bool:
+        """Once all is landed, a store breaks and another comes; then the first one is mended, and grows."""
+        is_more = follow(self, limit)
+        if is_more:
+            return True
+        rounds.append([part.error for part in self.parts])
+        if len(rounds) == 1:
+            broken.rename(broken.with_name("away"))
+            write(tmp_path / "broker-a" / "store", plain(8))
+            write(tmp_path / "broker-c" / "store", plain(4))
+        elif broken.with_name("away").exists():
+            broken.with_name("away").rename(broken)
+            write(tmp_path / "broker-b" / "store", plain(9))
+        else:
+            signal.raise_signal(signal.SIGTERM)
+        return False
+
+    monkeypatch.setattr(StoresRun, "follow", changing)
+    report, code = export(spark, tmp_path, *stream)
+    assert [[error is None for error in each] for each in rounds] == [
+        [True, True], [True, False, True], [True, True, True],
+    ]  # fmt: skip
+    assert (report["messages"], report["failed"], code) == (21 - len(landed), 0, 0)
+    counts = {"broker-a": 8, "broker-b": 9, "broker-c": 4}
+    assert places(spark, tmp_path) == [
+        ("Shop", f"broker-{letter}", offset)
+        for letter in "abc"
+        for offset in write(tmp_path / "copy", plain(counts[f"broker-{letter}"]))
+    ]
 
 
 def test_two_stores_of_one_broker_and_the_table_of_one_store_are_refused(exporter: Exporter) -> None:

@@ -1,12 +1,15 @@
 """How far a table has landed is told by what it holds: restored, cloned, altered, its identifier dropped."""
 
 import json
+import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_formats.errors import OptionError, StoreError
+from tests.lab.tables.model import forget
 from tests.lakehouse.exported_stores import Exporter, plain, write
 
 pytestmark = pytest.mark.spark
@@ -102,6 +105,42 @@ def test_what_leaves_the_content_as_it_is_changes_nothing(exporter: Exporter) ->
     report, code = exporter.run()
     assert (report["messages"], code) == (4, 0)
     assert exporter.offsets() == [offset for offset in placed if offset not in (placed[4], placed[19])]
+
+
+def clean_log(exporter: Exporter) -> None:
+    """What Delta does with commits that are older than a month."""
+    sql(exporter, "ALTER TABLE {} SET TBLPROPERTIES ('note' = 'another commit')")
+    forget(exporter.spark)
+    jvm: Any = exporter.spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(exporter.spark._jsparkSession, str(exporter.table)).checkpoint()
+    for path in sorted((exporter.table / "_delta_log").glob("*.json"))[:-1]:
+        if path.stem.isdigit():
+            path.unlink()
+    forget(exporter.spark)
+
+
+def test_a_restore_whose_commit_was_cleaned_up_is_seen(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(30))
+    exporter.run("--ending-physical-offset", str(placed[10]))
+    end = exporter.run("--ending-physical-offset", str(placed[20]))[0]["ending_physical_offset"]
+    sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 1")
+    clean_log(exporter)
+    with pytest.raises(StoreError) as told:
+        exporter.run()
+    assert f"table: has landed up to {end}, but its newest row, at {placed[19]}, is gone" in str(told.value)
+    assert exporter.offsets() == placed[:10]
+    assert exporter.run("--from-offset", "0")[0]["messages"] == 20
+    clean_log(exporter)
+    placed = write(exporter.store, plain(33))
+    assert exporter.run()[0]["messages"] == 3  # its newest row is there
+    sql(exporter, f"DELETE FROM {{}} WHERE physical_offset = {placed[32]}")
+    clean_log(exporter)
+    with pytest.raises(StoreError, match=f"its newest row, at {placed[32]}, is gone") as told:
+        exporter.run()
+    exporter.run("--from-offset", re.findall(r"--from-offset (\d+)", str(told.value))[1])
+    clean_log(exporter)
+    assert exporter.run()[0]["messages"] == 0
+    assert exporter.offsets() == placed[:32]
 
 
 def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:

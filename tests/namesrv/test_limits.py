@@ -66,5 +66,5 @@ async def test_no_frame_keeps_the_loop_or_takes_the_memory(asker: Asker, seed: i
     limits_of = codes if TIMES > 1 else [RequestCode.REGISTER_BROKER, codes[seed % len(codes)]]
     report = await fuzz_frames(asker.server.address, codes, seed, 300, limits_of=limits_of, healthy=healthy)
     assert report.healthy > 0
-    assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.25), (seed, report)
+    assert report.longest_cpu_s < (1.0 if TIMES == 1 else 0.1), (seed, report)
     assert report.grown_bytes < 4 * (16 << 20) + (48 << 20), (seed, report)  # 48 MiB are the stranger's own

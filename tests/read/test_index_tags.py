@@ -45,6 +45,19 @@ def test_golden_stores_are_told_by_their_index(
     assert "as the Index has it" in told.reason
 
 
+@pytest.mark.parametrize("name", ["dledger", "dledger_mixed"])
+def test_the_records_of_a_dledger_log_are_asked_too(name: str, golden: Callable[[str], Path]) -> None:
+    assert asked(golden(name) / "store") == IndexTags(NO_TAGS, "no, as the Index has it")
+
+
+def test_entries_of_deleted_records_do_not_count(tmp_path: Path) -> None:
+    write_commitlog(tmp_path, [message(number) for number in range(120)], FILE_BYTES)
+    rebuild(tmp_path, None, with_sizes(SMALL, tags_from=ALL_TAGS))
+    for path in sorted((tmp_path / "commitlog").iterdir())[:-2]:
+        path.unlink()
+    assert asked(tmp_path) == IndexTags(ALL_TAGS, "yes, as the Index has it")
+
+
 @pytest.mark.parametrize("number", [1, 2, 9, 10, 11, 57, 118, 119])
 def test_where_an_upgrade_was_is_found(number: int, tmp_path: Path) -> None:
     """Files without entries for TAGS, one with both, and files with them."""

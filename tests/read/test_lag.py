@@ -219,17 +219,6 @@ def test_a_topic_that_is_no_directory_has_no_messages(store: Path) -> None:
     assert lag(store, query=Query(topics=frozenset(["../../up"])))[0]["max_offset"] == 0
 
 
-def test_topics_with_batch_queues_are_refused_where_a_group_reads_them(golden: Golden, tmp_path: Path) -> None:
-    copy = tmp_path / "store"
-    shutil.copytree(golden("bcq") / "store", copy)
-    (copy / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
-    commit(copy, "BatchOrders@batches", {0: 0})
-    commit(copy, "Orders@singles", {0: 0})
-    with pytest.raises(StoreLayoutError, match=r"topic BatchOrders has batch queues \(BatchConsumeQueue\)"):
-        lag(copy)
-    assert all(row["lag_seconds"] > 0 for row in lag(copy, frozenset(["singles"])) if row["lag_messages"] > 1)
-
-
 @pytest.mark.parametrize("name", ["tiered", "compaction", "controller"])
 def test_layouts_beside_the_log_are_read(golden: Golden, name: str) -> None:
     rows = lag(golden(name) / "store")

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 
 import pytest
 
@@ -210,3 +211,19 @@ async def test_disconnecting_ends_one_connection(serve: Serve, client: RemotingC
     client.disconnect(address)
     await connection.wait_closed()
     assert (await client.invoke(address, request(ECHO))).code == 0
+
+
+async def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_unexpected_error(
+    unused_tcp_port: int, client: RemotingClient
+) -> None:
+    unexpected: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context["message"]))
+    asking = asyncio.ensure_future(client.connect(f"127.0.0.1:{unused_tcp_port}"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    while client._connecting:
+        await asyncio.sleep(0.01)
+    gc.collect()
+    assert unexpected == []

@@ -393,14 +393,3 @@ def test_a_log_that_was_changed_between_two_runs_is_not_overwritten(store: Path)
     with pytest.raises(StoreError, match=r"changed at \d+ since a repair began"):
         repair(store)
     assert log_files(store)[1].read_bytes() == before
-
-
-def test_a_store_with_light_queues_is_refused(store: Path) -> None:
-    shutil.copytree(store / "consumequeue" / "Clicks", store / "consumequeue" / "%LMQ%light")
-    flip(store)
-    before = tree(store)
-    with pytest.raises(StoreError, match="light queues"):
-        repair(store)
-    assert {name: data for name, data in tree(store).items() if name != "lock"} == {
-        name: data for name, data in before.items() if name != "lock"
-    }

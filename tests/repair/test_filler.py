@@ -80,7 +80,7 @@ def test_an_end_sends_a_reader_to_the_next_file(position: int, room: int) -> Non
 @pytest.mark.parametrize("topic", ["T", "Orders", "x" * 127, "x" * 128, "%RETRY%组"])
 @pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
 def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(topic: str, spare: int) -> None:
-    place = Place(123_456, placeholder_bytes(topic) + spare, topic, 3, 4711)
+    place = Place(123_456, placeholder_bytes(Place(0, 0, topic, 3, 4711)) + spare, topic, 3, 4711)
     (frame,) = walk(placeholder(place, 1_700_000_000_000), 123_456)
     assert isinstance(frame, Frame)
     assert frame.size == place.size
@@ -91,6 +91,21 @@ def test_a_placeholder_keeps_a_place_in_a_queue_and_is_a_batch_of_no_messages(to
     assert decompress(record.body, record.sys_flag) == b""
     assert record.sys_flag & FLAG_INNER_BATCH
     assert record.sys_flag & FLAG_NEED_UNWRAP
+
+
+@pytest.mark.parametrize("spare", [0, 1, 19, 20, 21, 5000])
+def test_a_placeholder_keeps_the_places_of_a_batch_and_of_light_queues(spare: int) -> None:
+    light = (("%LMQ%a", 7), ("%LMQ%b", 0))
+    batch, lit = Place(0, 0, "Orders", 3, 4711, 12), Place(0, 0, "Orders", 3, 4711, light=light)
+    for place, properties in (
+        (batch, {"INNER_BASE": "4711", "INNER_NUM": "12"}),
+        (lit, {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": "7,0"}),
+    ):
+        whole = replace(place, physical_offset=123_456, size=placeholder_bytes(place) + spare)
+        (frame,) = walk(placeholder(whole, 1_700_000_000_000), 123_456)
+        assert isinstance(frame, Frame)
+        assert frame.size == whole.size
+        assert properties.items() <= frame.decode().properties.items()
 
 
 def test_between_placeholders_there_are_fillers() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rmq_core.broker.tables import names
 from rmq_core.replay.choice import USER_TOPICS, Choice, chosen, filtered
-from rmq_core.replay.outgoing import COLUMNS, ORIGIN, outgoing
+from rmq_core.replay.outgoing import COLUMNS, ORIGIN, Origin, outgoing
 from rmq_formats.arrow.schema import COMMITLOG, schema_of
 from rmq_formats.codecs.layout import FLAG_COMPRESSED, MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 from rmq_formats.codecs.properties import decode_properties
@@ -63,28 +63,31 @@ def test_an_expression_that_is_none_is_told() -> None:
 
 def row(queue_id: int, offset: int, body: bytes, sys_flag: int = 0, **properties: str) -> dict[str, Any]:
     return {
-        "topic": "T", "queue_id": queue_id, "physical_offset": offset, "size": len(body) + 91, "body": body,
-        "properties": list(properties.items()), "flag": 0, "sys_flag": sys_flag, "record_error": None,
+        "topic": "T", "queue_id": queue_id, "queue_offset": offset + 5, "physical_offset": offset,
+        "size": len(body) + 91, "body": body, "properties": list(properties.items()), "flag": 0,
+        "sys_flag": sys_flag, "record_error": None,
     }  # fmt: skip
 
 
 def test_batches_are_of_one_queue_and_one_flag_in_order() -> None:
     rows = [row(number % 2, number, b"%d" % number, FLAG_COMPRESSED * (number in (4, 6))) for number in range(12)]
-    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1 << 20)
+    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
     assert [(one.queue_id, one.sys_flag, one.messages) for one in made.batches] == [
         (0, 0, 2), (0, FLAG_COMPRESSED, 2), (0, 0, 2), (1, 0, 6),
     ]  # fmt: skip
     assert [bytes(one.data).count(ORIGIN.encode()) for one in made.batches] == [2, 2, 2, 6]
     assert (made.messages, made.record_bytes, made.refused) == (12, 12 * 92 + 2, 0)
-    small = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1)
+    small = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1)
     assert [one.messages for one in small.batches] == [1] * 12
 
 
 def test_origin_is_that_of_this_replay_and_brokers_own_properties_are_left_out() -> None:
     one = row(0, 77, b"x", **{"a": "b", ORIGIN: "older@3", "CLUSTER": "c", "UNIQ_KEY": "k"})
-    made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), "s", 1 << 20)
+    made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
     block = bytes(made.batches[0].data)[20 + 1 + 2 :]
     assert decode_properties(block) == {"a": "b", "UNIQ_KEY": "k", ORIGIN: "s@77"}
+    made = outgoing(pa.RecordBatch.from_pylist([one], schema=schema_of(COLUMNS)), Origin("s", by_queue=True), 1 << 20)
+    assert decode_properties(bytes(made.batches[0].data)[20 + 1 + 2 :])[ORIGIN] == "s@T/0/82"
 
 
 def test_what_no_broker_takes_is_counted() -> None:
@@ -94,5 +97,5 @@ def test_what_no_broker_takes_is_counted() -> None:
         row(0, 2, b"x" * MAX_BODY_BYTES),
         row(0, 3, b"x"),
     ]
-    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), "s", 1 << 20)
+    made = outgoing(pa.RecordBatch.from_pylist(rows, schema=schema_of(COLUMNS)), Origin("s"), 1 << 20)
     assert (made.refused, made.messages) == (3, 1)

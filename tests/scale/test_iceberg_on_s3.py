@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs import export_delta
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.iceberg import table as iceberg
 from rmq_formats.lakehouse.iceberg.rows import rows_of
 from rmq_formats.lakehouse.iceberg.table import table_layout
 from tests.lakehouse.exported_stores import plain, write
@@ -121,6 +123,22 @@ def test_rows_give_way_to_later_messages_there_too(lake: Lake, tmp_path: Path) -
     lake.put([*messages, ("Orders", b'{"id":"a","n":3}'), ("Orders", b'{"id":"c","n":4}')])
     lake.run(*given, table="")
     assert {row["id"]: row["n"] for row in lake.rows("orders")} == {"a": 3, "b": 2, "c": 4}
+
+
+def test_a_table_there_is_looked_after(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = lake.put(plain(20))
+    lake.run("--ending-physical-offset", str(placed[10]))
+    lake.run("--optimize")
+    monkeypatch.setattr(iceberg, "_now_s", lambda: time.time() + 168 * 3600 + 60)
+    lake.run("--vacuum", "168")
+    held = {task.file.file_path for task in lake.table().scan().plan_files()}
+    files = {name for name in lake.bucket.tree("wh/sales/messages/data") if name.endswith(".parquet")}
+    assert held == {f"s3://{lake.bucket.name}/wh/sales/messages/data/{name}" for name in files}
+    assert len(files) == 2
+    assert lake.offsets() == placed
+    lake.run("--retention", "30")
+    assert lake.offsets() == []
+    assert lake.run()["messages"] == 0
 
 
 @only_sql

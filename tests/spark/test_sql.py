@@ -107,13 +107,17 @@ def test_views_of_several_brokers_keep_them_apart(
         assert (first, second, n) == ("golden-a", "golden-b", m)
 
 
-def test_what_a_store_has_not_is_an_error_of_its_query_alone(
-    spark: SparkSession, golden: Callable[[str], Path]
+def test_what_cannot_be_read_is_an_error_of_its_query_alone(
+    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    create_views(spark, str(golden("bcq") / "store"), prefix="bcq_")
-    assert spark.table("bcq_messages").count() > 0
-    with pytest.raises(PySparkException, match="has batch queues"):
-        spark.table("bcq_consumequeue").collect()
+    bent = tmp_path / "store"
+    shutil.copytree(golden("mixed") / "store", bent)
+    for path in (bent / "config").glob("consumerOffset.json*"):
+        path.write_text("{", "utf-8")
+    create_views(spark, str(bent), prefix="bent_")
+    assert spark.table("bent_messages").count() > 0
+    with pytest.raises(PySparkException, match=r"consumerOffset\.json"):
+        spark.table("bent_consumer_offsets").collect()
 
 
 def test_sql_tells_in_which_light_queues_a_message_stands(spark: SparkSession, golden: Callable[[str], Path]) -> None:

@@ -1,19 +1,22 @@
 """What a store must be like, told from its log alone by the plain-Python codecs."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.consumequeue import Unit, delay_levels_ms
 from rmq_formats.codecs.hashing import index_key_hash
-from rmq_formats.codecs.index import IndexEntry, IndexHeader, entry_position
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS, IndexEntry, IndexHeader, entry_position
 from rmq_formats.codecs.layout import INDEX_ENTRY_BYTES, INDEX_HEADER_BYTES
 from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT
+from rmq_formats.codecs.variants.inner_batch import is_inner_batch
 from tests.commitlog_walk_oracle import Frame, walk
 from tests.consumequeue_oracle import build_consumequeue, dispatch_tags_code, goes_to_consumequeue
 from tests.index_oracle import build_index, index_keys
+from tests.light_queues_oracle import light_places
 from tests.store_files import tree
 
 Expected = tuple[dict[str, bytes], list[bytes]]
@@ -29,18 +32,21 @@ def records(config: StoreConfig, *, verify_crc: bool = True) -> list[StoredMessa
     return found
 
 
-def expected(config: StoreConfig) -> Expected:
-    """The files of ConsumeQueue by name, and those of the Index in order."""
+def expected(config: StoreConfig, batch_topics: Collection[str] = ()) -> Expected:
+    """The files of ConsumeQueue by name, but for topics with batch queues, and those of the Index in order."""
     levels = delay_levels_ms(config.delay_levels)
+    tags_from = ALL_TAGS if config.index_tags == "yes" else NO_TAGS
     units: dict[tuple[str, int], list[tuple[int, Unit]]] = {}
     entries: list[tuple[int | None, int, int]] = []
     for message in records(config):
         place = (message.physical_offset, message.store_timestamp_ms)
-        if goes_to_consumequeue(message.sys_flag):
+        if goes_to_consumequeue(message.sys_flag) and message.topic not in batch_topics:
             unit = Unit(message.physical_offset, message.size, dispatch_tags_code(message, levels))
             units.setdefault((message.topic, message.queue_id), []).append((message.queue_offset, unit))
+            for name, queue_id, queue_offset in light_places(message) if config.lmq_enabled else []:
+                units.setdefault((name, queue_id), []).append((queue_offset, unit))
         entries.append((None, *place))
-        entries += [(index_key_hash(message.topic, key), *place) for key in index_keys(message)]
+        entries += [(index_key_hash(message.topic, key), *place) for key in index_keys(message, tags_from)]
     queues = {
         f"{topic}/{queue_id}/{start:020d}": image
         for (topic, queue_id), own in units.items()
@@ -48,6 +54,29 @@ def expected(config: StoreConfig) -> Expected:
     }
     index = build_index(entries, config.index_slots, config.index_entries) if config.index_enabled else []
     return queues, index
+
+
+def expected_batches(config: StoreConfig, batch_topics: Collection[str]) -> dict[str, bytes]:
+    """The files of BatchConsumeQueue by name."""
+    levels = delay_levels_ms(config.delay_levels)
+    units: dict[str, bytes] = {}
+    for message in records(config):
+        if message.topic in batch_topics and goes_to_consumequeue(message.sys_flag):
+            base, count = message.queue_offset, 1
+            if is_inner_batch(message):
+                base, count = (int(message.properties[name]) for name in ("INNER_BASE", "INNER_NUM"))
+            unit = BATCH_UNIT.pack(
+                message.physical_offset, message.size, dispatch_tags_code(message, levels), message.store_timestamp_ms,
+                base, count, -1, 0,
+            )  # fmt: skip
+            name = f"{message.topic}/{message.queue_id}"
+            units[name] = units.get(name, b"") + unit
+    size = config.batchconsumequeue_file_bytes
+    return {
+        f"{name}/{start:020d}": data[start : start + size].ljust(size, b"\0")
+        for name, data in units.items()
+        for start in range(0, len(data), size)
+    }
 
 
 def found(config: StoreConfig) -> Expected:
@@ -58,9 +87,11 @@ def found(config: StoreConfig) -> Expected:
     return queues, [index[name] for name in sorted(index)]
 
 
-def check_derived(config: StoreConfig, *, index: bool = True) -> None:
+def check_derived(config: StoreConfig, *, index: bool = True, batch_topics: Collection[str] = ()) -> None:
     """ConsumeQueue, and Index if asked, are, byte for byte, what a fresh rebuild makes of the log."""
-    wanted, got = expected(config), found(config)
+    wanted, got = expected(config, batch_topics), found(config)
+    if batch_topics:
+        assert tree(Path(config.root) / "batchconsumequeue") == expected_batches(config, batch_topics)
     assert sorted(got[0]) == sorted(wanted[0])
     for name, image in wanted[0].items():
         assert got[0][name] == image, f"{name} differs at unit {first_difference(got[0][name], image) // 20}"

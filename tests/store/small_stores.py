@@ -1,7 +1,9 @@
 """Small stores, and messages of all kinds to fill them with."""
 
+import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack
@@ -29,6 +31,34 @@ def config_of(root: Any, **changes: Any) -> StoreConfig:
         "index_entries": 100, "delay_levels": "1s 5s", "flush_disk_type": FlushDiskType.ASYNC,
     }  # fmt: skip
     return StoreConfig(**{**settings, **changes})
+
+
+BATCH_TOPIC = "Batches"
+# Settings of stores that have other queues as well; see ``config_of_kind``.
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "light queues": {"lmq_enabled": True, "multi_dispatch_enabled": True},
+    "batch queues": {"batchconsumequeue_file_bytes": 230},
+}
+
+
+def config_of_kind(kind: str, root: Path, **changes: Any) -> StoreConfig:
+    """As ``config_of``, of a store of one of KINDS."""
+    if kind == "batch queues" and not (root / "config").exists():
+        name_batch_topics(root, BATCH_TOPIC)
+    return config_of(root, **KINDS[kind], **changes)
+
+
+def batch_topics_of(config: StoreConfig) -> tuple[str, ...]:
+    """Topics with batch queues of a store of one of KINDS."""
+    return (BATCH_TOPIC,) if (Path(config.root) / "config" / "topics.json").exists() else ()
+
+
+def name_batch_topics(root: Path, *topics: str) -> None:
+    """Write what tells a store that topics have batch queues."""
+    (root / "config").mkdir(parents=True, exist_ok=True)
+    table = {name: {"topicName": name, "attributes": {"queue.type": "BatchCQ"}} for name in topics}
+    (root / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
 
 
 class QuickDisk(Disk):
@@ -98,8 +128,12 @@ def put_any(store: MessageStore, source: random.Random, number: int, now_ms: int
     queue_id = source.randrange(3)
     body = source.randbytes(source.choice([1, 20, 300]) + source.randrange(40))
     properties = properties_of(source, number)
+    if store.config.lmq_enabled:
+        properties += light_names(source)
     born_host = source.choice([HOST, HOST, V6_HOST])
-    if source.randrange(6) == 0:
+    if store.batch_topics and source.randrange(2):
+        result = put_in_batch_queue(store, source, queue_id, properties, now_ms)
+    elif source.randrange(6) == 0:
         inner = [
             (source.randbytes(1 + source.randrange(30)), b"KEYS\x01b%d" % part)
             for part in range(source.randrange(1, 9))
@@ -128,6 +162,22 @@ def properties_of(source: random.Random, number: int) -> bytes:
         parts.append(b"DELAY\x01%d" % source.randrange(4))
     parts = parts or [b"WAIT\x01true"]  # the peer's dump fails at a record without any
     return b"".join(part + b"\x02" for part in parts)
+
+
+def put_in_batch_queue(
+    store: MessageStore, source: random.Random, queue_id: int, properties: bytes, now_ms: int
+) -> PutResult:
+    """Append an inner batch, or a single message, to the topic with batch queues."""
+    if source.randrange(3) == 0:
+        return put(store, BATCH_TOPIC, queue_id, source.randbytes(40), properties=properties, now_ms=now_ms)
+    inner = [(source.randbytes(1 + source.randrange(30)), b"TAGS\x01t\x02") for _ in range(source.randrange(1, 9))]
+    return store.bulk.put_inner_batch(BATCH_TOPIC, queue_id, batch_of(inner), properties, now_ms - 5, HOST, now_ms)
+
+
+def light_names(source: random.Random) -> bytes:
+    """The property of a message for light queues (LMQ), or nothing."""
+    names = [f"%LMQ%{source.randrange(5)}" for _ in range(source.randrange(4))]
+    return f"INNER_MULTI_DISPATCH\x01{','.join(names)}\x02".encode() if names else b""
 
 
 def read_all(store: MessageStore, topic: str | None = None) -> list[bytes]:
@@ -170,3 +220,18 @@ def log_records(config: StoreConfig) -> list[tuple[int, bytes]]:
             found.append((start + at, data[at : at + size]))
             at += size
     return found
+
+
+def start_without(config: StoreConfig, without: tuple[str, ...]) -> None:
+    """Open a store that lacks some files and directories, or with ``abort`` was killed, and close it: the log stays."""
+    root = Path(config.root)
+    for name in without:
+        if name == "abort":  # the broker was killed, that is
+            (root / name).write_text("1")
+        elif (root / name).is_dir():
+            shutil.rmtree(root / name)
+        else:
+            (root / name).unlink()
+    before = log_records(config)
+    assert opened(config).shutdown()
+    assert log_records(config) == before

@@ -131,6 +131,7 @@ def test_the_last_file_stays_though_it_is_full(open_store: Opener, slave: bool) 
         full = open_store(disk=SizedDisk(), **settings)
     full.dispatch()
     assert full.max_physical_offset == full.dispatched_offset == len(copied)
+    assert full.flush()
     aged(full, [1000] * 100)
     assert full.clean(NOW_S * 1000).log_files == 1
     assert (full.min_physical_offset, full.max_physical_offset) == (len(copied) // 2, len(copied))
@@ -204,6 +205,8 @@ def test_what_is_not_dispatched_or_not_forced_stays(open_store: Opener) -> None:
     assert store.flush()
     assert store.clean(NOW_S * 1000).log_files == 0
     store.dispatch()
+    assert store.clean(NOW_S * 1000).log_files == 0, "the units are not forced"
+    assert store.flush()
     assert store.clean(NOW_S * 1000).log_files == 5
     store.dispatch()
     check_readable(store)

@@ -1,7 +1,9 @@
 """Files of the store's disk, where the file system cannot do all that is asked of it."""
 
 import errno
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ SIZE = 4096
 
 
 @pytest.fixture
-def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """No file can be given a name later; the descriptors that were closed."""
+    gc.collect()  # mapped files of other tests, which are closed when they are collected
+    gc.disable()
     found: list[int] = []
     close = os.close
 
@@ -26,7 +30,8 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(os, "link", link)
     monkeypatch.setattr(os, "close", counted)
-    return found
+    yield found
+    gc.enable()
 
 
 @pytest.mark.parametrize("allocate", [True, False])

@@ -10,6 +10,7 @@ import pytest
 from rmq_core.store.store import MessageStore
 from tests.store.conftest import Opener
 from tests.store.small_stores import put
+from tests.store_files import tree
 from tests.torture import rounds
 
 pytestmark = pytest.mark.torture
@@ -118,3 +119,61 @@ def test_deletions_in_a_log_that_is_gone_are_forgotten_for_good(open_store: Open
     assert store.shutdown()
     store = open_store()
     assert len(queues_of(store, 1)[0]) > 50
+
+
+def test_a_topic_made_anew_is_known_though_its_first_messages_are_lost(open_store: Opener) -> None:
+    """A loss of power took them from the master's log; the slave has not heard of the deletion yet."""
+    master, slave = open_store(name="master"), open_store(name="slave", slave=True)
+    for number in range(5):
+        put(master, "T", body=b"old %d" % number)
+    copied(master, slave)
+    assert len(queues_of(slave, 1)[0]) == 5
+    master.delete_topics(["T"])
+    begin = master.max_physical_offset
+    for number in range(4):
+        put(master, "T", body=b"new %d" % number)
+    log = bytes(master.log_stretch(begin, master.max_physical_offset - begin) or b"")
+    at = log.index(b"\x01T")  # the topic, behind its length
+    second = log.index(b"\x01T", at + 1)
+    log = log[: at + 1] + b"U" + log[at + 2 : second + 1] + b"U" + log[second + 2 :]
+    assert slave.put_encoded(begin, log)
+    slave.dispatch()
+    assert queues_of(slave, 1) == [[b"new 2", b"new 3"]]
+    slave.drop_before(dict(master.dropped_topics))
+    assert queues_of(slave, 1) == [[b"new 2", b"new 3"]]
+
+
+@pytest.mark.parametrize("old", [2, 30])  # in one file of the queue, and in several
+def test_what_has_fitted_behind_a_deleted_topic_stays(open_store: Opener, old: int) -> None:
+    """As many messages were lost as the old topic had: the new one's next ones went on with its queue."""
+    master, slave = open_store(name="master"), open_store(name="slave", slave=True)
+    for number in range(old):
+        put(master, "T", body=b"old %d" % number)
+    copied(master, slave)
+    master.delete_topics(["T"])
+    begin = master.max_physical_offset
+    for number in range(old + 2):
+        put(master, "T", body=b"new %d" % number)
+    log = bytearray(b"".join(bytes(master.log_stretch(at, 1 << 20) or b"") for at in [begin]))
+    at = -1
+    for _ in range(old):
+        at = log.index(b"\x01T", at + 1)
+        log[at + 1] = ord("U")
+    assert slave.put_encoded(begin, bytes(log))
+    slave.dispatch()
+    new = [b"new %d" % old, b"new %d" % (old + 1)]
+    assert queues_of(slave, 1)[0][-2:] == new
+    slave.drop_before(dict(master.dropped_topics))
+    assert (slave.min_offset("T", 0), queues_of(slave, 1)) == (old, [new])
+    put_places = tree(Path(slave.config.root) / "consumequeue" / "T")
+    assert slave.shutdown()
+    for is_rebuilt in (False, True):
+        root = Path(slave.config.root)
+        if is_rebuilt:
+            for name in ("watermark", "checkpoint"):
+                (root / name).unlink()
+            shutil.rmtree(root / "consumequeue")
+        again = open_store(name="slave", slave=True)
+        assert (again.min_offset("T", 0), queues_of(again, 1)) == (old, [new])
+        assert tree(root / "consumequeue" / "T") == put_places
+        assert again.shutdown()

@@ -9,7 +9,7 @@ from rmq_core.store.config import FlushDiskType
 from tests.store.conftest import Opener
 from tests.store.derived_from_log import check_derived
 from tests.store.killed_writer import Model, write_until_killed
-from tests.store.small_stores import config_of, log_records
+from tests.store.small_stores import KINDS, batch_topics_of, config_of, config_of_kind, log_records
 from tests.torture import rounds
 
 pytestmark = pytest.mark.torture
@@ -17,21 +17,22 @@ pytestmark = pytest.mark.torture
 SYNC = FlushDiskType.SYNC
 
 
-def test_a_store_that_is_killed_again_and_again_loses_nothing(open_store: Opener, tmp_path: Path) -> None:
-    config = config_of(tmp_path / "store", flush_disk_type=SYNC, flush_consumequeue_interval_ms=20,
-                       flush_index_interval_ms=30)  # fmt: skip
-    model = Model(config_of(tmp_path / "model"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_is_killed_again_and_again_loses_nothing(open_store: Opener, tmp_path: Path, kind: str) -> None:
+    config = config_of_kind(kind, tmp_path / "store", flush_disk_type=SYNC, flush_consumequeue_interval_ms=20,
+                            flush_index_interval_ms=30)  # fmt: skip
+    model = Model(config_of_kind(kind, tmp_path / "model"))
     source = random.Random()  # the moments cannot be repeated whatever the seed
-    for seed in rounds(10):
+    for seed in rounds(10 if kind == "plain" else 4):
         acknowledged = write_until_killed(config, seed, after_s=source.random() * 0.2)
-        store = open_store(flush_disk_type=SYNC)
+        store = open_store(flush_disk_type=SYNC, **KINDS[kind])
         assert acknowledged > 0
         assert store.max_physical_offset >= acknowledged
         assert not store.recovery.is_clean
         assert store.recovery.damages == ()
         model.follow(seed, log_records(config))
         assert store.shutdown()
-        check_derived(config)
+        check_derived(config, batch_topics=batch_topics_of(config))
     model.store.shutdown()
 
 

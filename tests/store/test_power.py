@@ -15,7 +15,20 @@ from rmq_core.store.recovery.quarantine import TOMBSTONE_TOPIC
 from rmq_core.store.results import PutStatus
 from tests.store.derived_from_log import check_derived
 from tests.store.power_loss import Camera, LossyDisk, State
-from tests.store.small_stores import NOW_MS, config_of, log_records, opened, put, put_any
+from tests.store.small_stores import (
+    BATCH_TOPIC,
+    KINDS,
+    NOW_MS,
+    NoThreads,
+    batch_topics_of,
+    config_of,
+    config_of_kind,
+    log_records,
+    name_batch_topics,
+    opened,
+    put,
+    put_any,
+)
 from tests.store_files import tree
 from tests.torture import rounds
 
@@ -26,9 +39,9 @@ PICTURES = 40  # of a seed; each gives up to two more, of its recovery and of th
 MESSAGES = 90
 
 
-def sent_records(tmp_path: Path, seed: int) -> list[tuple[int, bytes]]:
+def sent_records(tmp_path: Path, seed: int, kind: str = "plain") -> list[tuple[int, bytes]]:
     """All records that the messages of a seed become."""
-    config = config_of(tmp_path / "model")
+    config = config_of_kind(kind, tmp_path / "model")
     store = opened(config)
     source = random.Random(seed)
     for number in range(MESSAGES):
@@ -37,11 +50,11 @@ def sent_records(tmp_path: Path, seed: int) -> list[tuple[int, bytes]]:
     return log_records(config)
 
 
-def pictures(tmp_path: Path, seed: int, count: int) -> list[State[int]]:
+def pictures(tmp_path: Path, seed: int, count: int, kind: str) -> list[State[int]]:
     """Write the messages of a seed, with SYNC_FLUSH; states of the disk meanwhile, opening and shutdown included."""
     source = random.Random(-seed)
     camera = Camera(tmp_path / "live", source, count, one_in=max(1, 300 // count), acknowledged=int)
-    config = sync_config(camera.disk.root)
+    config = sync_config(camera.disk.root, kind)
     store = opened(config, disk=camera.disk)
     camera.acknowledged = lambda: store.flushed_offset
     messages = random.Random(seed)
@@ -58,19 +71,22 @@ def pictures(tmp_path: Path, seed: int, count: int) -> list[State[int]]:
     return camera.states
 
 
-def sync_config(root: Path) -> StoreConfig:
-    return config_of(root, flush_disk_type=SYNC, flush_consumequeue_interval_ms=10, flush_index_interval_ms=10)
+def sync_config(root: Path, kind: str) -> StoreConfig:
+    return config_of_kind(
+        kind, root, flush_disk_type=SYNC, flush_consumequeue_interval_ms=10, flush_index_interval_ms=10
+    )
 
 
 def check(
-    state: State[int], sent: list[tuple[int, bytes]], source: random.Random, depth: int = 2, *, index: bool = True
-) -> None:
+    state: State[int], sent: list[tuple[int, bytes]], source: random.Random, depth: int = 2, *, index: bool = True,
+    kind: str = "plain",
+) -> None:  # fmt: skip
     """What lost its power opens with all that was acknowledged and nothing else, and so does what loses it then.
 
     And what is there after one recovery is there after two.
     """
     camera = Camera(state.root, source, min(depth, 1), 20, lambda: state.acknowledged)
-    store = opened(sync_config(state.root), disk=camera.disk)
+    store = opened(sync_config(state.root, kind), disk=camera.disk)
     assert store.max_physical_offset >= state.acknowledged
     # Sectors come to the disk in any order: what was not acknowledged may have a hole, and sound records behind it.
     assert all(damage.physical_offset >= state.acknowledged for damage in store.recovery.damages)
@@ -81,27 +97,31 @@ def check(
     assert all(wanted.get(offset) == record for offset, record in found)
     acknowledged = [item for item in sent if item[0] < state.acknowledged]
     assert found[: len(acknowledged)] == acknowledged
-    check_derived(store.config, index=index)
+    check_derived(store.config, index=index, batch_topics=batch_topics_of(store.config))
     before = tree(Path(store.config.commitlog_path))
     again = opened(store.config)
     assert again.recovery.tail == again.recovery.damages == ()
     assert again.shutdown()
     assert tree(Path(store.config.commitlog_path)) == before
-    check_derived(store.config, index=index)
+    check_derived(store.config, index=index, batch_topics=batch_topics_of(store.config))
     for interrupted in camera.states:
-        check(interrupted, sent, source, depth - 1, index=index)
+        check(interrupted, sent, source, depth - 1, index=index, kind=kind)
     shutil.rmtree(state.root)
 
 
-@pytest.mark.parametrize("seed", rounds(8))
-def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, seed: int) -> None:
-    sent = sent_records(tmp_path, seed)
-    states = pictures(tmp_path, seed, PICTURES)
+@pytest.mark.parametrize(
+    ("kind", "seed"), [(kind, seed) for kind in KINDS for seed in rounds(8 if kind == "plain" else 3)]
+)
+def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, kind: str, seed: int) -> None:
+    if kind == "batch queues":  # the topic is there before its messages
+        name_batch_topics(tmp_path / "live", BATCH_TOPIC)
+    sent = sent_records(tmp_path, seed, kind)
+    states = pictures(tmp_path, seed, PICTURES, kind)
     assert len(states) >= PICTURES // 2
     assert any(state.acknowledged for state in states)
     source = random.Random(seed)
     for state in states:
-        check(state, sent, source)
+        check(state, sent, source, kind=kind)
 
 
 def test_without_forcing_messages_are_lost_but_none_is_made_up(tmp_path: Path) -> None:
@@ -265,3 +285,90 @@ def test_after_a_deletion_that_the_disk_refused_nothing_is_taken(
         store.delete_topics(["T"])
     assert put(store).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert not store.shutdown()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_end_of_a_queue_is_not_lost_with_its_messages(tmp_path: Path, is_killed: bool) -> None:
+    """Its number would be given again, to a message that a consumer which has come so far never gets.
+
+    Retention leaves a log file until the units of its records are forced, and the names of the files that have them:
+    those too that a process made which was killed before it forced them.
+    """
+    source = random.Random(1)
+    disk = LossyDisk(made(tmp_path / "live"))
+    store = opened(unforced(disk.root), disk=disk, threads=NoThreads())
+    put(store, "Old")
+    while store.max_physical_offset < 3 * 16_384:
+        put(store, "New", body=bytes(1000))
+    store.dispatch()
+    assert store._flusher.flush()
+    if is_killed:
+        killed, before = tmp_path / "killed", disk
+        before.picture(killed, source, lose=0.0)
+        disk = LossyDisk(killed)
+        disk.remember(before)
+        store.shutdown()  # in a directory that is nobody's any more
+        before.close_kept()
+        store = opened(unforced(killed), disk=disk, threads=NoThreads())
+    for path in Path(store.config.commitlog_path).iterdir():
+        os.utime(path, (1, 1))
+    assert store.clean(NOW_MS, manually=True).log_files == (3 if is_killed else 0)
+    assert store.flush()
+    if not is_killed:
+        assert store.clean(NOW_MS, manually=True).log_files == 3
+    store._background._remove()
+    disk.picture(tmp_path / "lost", source, lose=1.0)
+    store.shutdown()
+    disk.close_kept()
+    again = opened(unforced(tmp_path / "lost"), threads=NoThreads())
+    assert again.min_physical_offset == 3 * 16_384
+    assert again.next_offset("Old", 0) == 1
+    assert again.shutdown()
+
+
+def test_old_log_files_leave_no_hole_where_their_removal_is_not_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of an older one may come back, and that of a younger one not: the log would lack a file in its middle.
+
+    A removal that has failed is done again, before those behind it.
+    """
+    disk = LossyDisk(made(tmp_path / "live"))
+    store = opened(unforced(disk.root), disk=disk, threads=NoThreads())
+    while store.max_physical_offset < 4 * 16_384:
+        put(store, body=bytes(1000))
+    store.dispatch()
+    assert store.flush()
+    for path in Path(store.config.commitlog_path).iterdir():
+        os.utime(path, (1, 1))
+    assert store.clean(NOW_MS, manually=True).log_files == 4
+    force = disk.sync_directory
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr(disk, "sync_directory", fail)
+    store._background._remove()
+    store._background._remove()
+    for number in range(20):
+        disk.picture(tmp_path / f"lost {number}", random.Random(number), lose=0.5)
+    monkeypatch.setattr(disk, "sync_directory", force)
+    store._background._remove()
+    assert len(list(Path(store.config.commitlog_path).iterdir())) == 1
+    store.shutdown()
+    disk.close_kept()
+    for number in range(20):
+        again = opened(unforced(tmp_path / f"lost {number}"), threads=NoThreads())
+        assert again.min_physical_offset in (0, 16_384)
+        assert not again.recovery.missing_files
+        assert again.shutdown()
+
+
+def made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def unforced(root: Path) -> StoreConfig:
+    """Nothing is forced but when a test says so."""
+    return config_of(root, delete_batch=10)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rmq_core.store.results import Boundary, GetStatus
+from rmq_core.store.results import Boundary, GetStatus, KeyKind
 from rmq_core.store.store import MessageStore
 from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.codecs.record import decode_record
@@ -112,8 +112,8 @@ def test_keys_are_found_newest_first_and_no_others_with_them(open_store: Opener)
     assert [int(decode_record(record).body) for record in store.query("T", "order7", 64).records] == [7]
     assert len(store.query("T", "Aa", 3).records) == 3
     assert store.query("Other", "Aa", 3).records == []
-    assert store.query("T", "order7", 3, unique=True).records == []
-    assert len(store.query("T", "u7", 3, unique=True).records) == 1
+    assert store.query("T", "order7", 3, kind=KeyKind.UNIQUE).records == []
+    assert len(store.query("T", "u7", 3, kind=KeyKind.UNIQUE).records) == 1
     between = store.query("T", "Aa", 64, NOW_MS + 10_000, NOW_MS + 15_000).records
     assert [int(decode_record(record).body) for record in between] == [15, 13, 11]
 

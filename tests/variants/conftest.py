@@ -2,6 +2,7 @@
 
 import hashlib
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -67,3 +68,20 @@ def refusal(run: Rmq, *arguments: object) -> str:
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     (line,) = result.stderr.splitlines()
     return line.removeprefix("rmq: ")
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Hold a file's lock as a broker holds that of a RocksDB: in another process."""
+    lock.touch()
+    holds = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", holds, lock],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield
+    finally:
+        holder.communicate(b"\n", timeout=30)

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE, used_count
 from rmq_formats.errors import StoreLayoutError, StoreSizeError
 from rmq_formats.rebuild.options import options_from_arguments
 from rmq_formats.tasks.runner import ProcessRunner

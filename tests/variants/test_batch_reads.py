@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_DTYPE, used_count
-from rmq_formats.codecs.variants.inner_batch import inner_messages, is_inner_batch
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
+from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messages, is_inner_batch
 from rmq_formats.errors import FormatError
 from rmq_formats.spark.commitlog.source import CommitLogSource
+from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.store import Store
+from tests.read.test_lag import lag
 from tests.variants.test_sources import rows_of
 
 Variant = Callable[[str], Path]
@@ -82,3 +85,76 @@ def test_a_batch_that_is_cut_anywhere_is_an_error(golden: Variant) -> None:
     assert len(ends) == len(whole)
     with pytest.raises(FormatError, match="at byte 0 of the body has a length that lies"):
         inner_messages(replace(message, body=b"\xff" * len(message.body)))
+
+
+def test_each_unit_of_a_batch_queue_is_a_row(golden: Variant) -> None:
+    store = golden("bcq") / "store"
+    found = rows_of(ConsumeQueueSource, store)
+    assert {row["batch_size"] for row in found if not row["topic"].startswith("Batch")} == {1}
+    for topic, queue_id, own in queues(store):
+        rows = [row for row in found if (row["topic"], row["queue_id"]) == (topic, queue_id)]
+        assert [row["queue_offset"] for row in rows] == own["base_offset"].tolist()
+        for name in ("physical_offset", "size", "tags_code", "batch_size"):
+            assert [row[name] for row in rows] == own[name].tolist()
+
+
+def test_units_are_chosen_by_the_places_of_their_messages(golden: Variant) -> None:
+    store = golden("bcq") / "store"
+    topic, queue_id, own = queues(store)[0]
+    batch = own[own["batch_size"] > 2][1]
+    begin = int(batch["base_offset"]) + 1
+    options = {
+        "assign": json.dumps({topic: [queue_id]}), "startingOffsets": json.dumps({topic: {str(queue_id): begin}}),
+        "endingOffsets": json.dumps({topic: {str(queue_id): begin + 1}}),
+    }  # fmt: skip
+    rows = rows_of(ConsumeQueueSource, store, **options)
+    assert [row["queue_offset"] for row in rows] == [batch["base_offset"]]
+
+
+@pytest.mark.parametrize("tasks", ["1", "1000"])
+def test_a_unit_that_is_none_ends_the_file_or_is_an_error(tasks: str, variant: Variant) -> None:
+    store = variant("bcq")
+    topic, queue_id, own = queues(store)[0]
+    path = min((store / "batchconsumequeue" / topic / str(queue_id)).iterdir())
+    data = bytearray(path.read_bytes())
+    data[2 * BATCH_UNIT_BYTES : 2 * BATCH_UNIT_BYTES + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    options = {"assign": json.dumps({topic: [queue_id]}), "minPartitions": tasks}
+    offsets = [row["queue_offset"] for row in rows_of(ConsumeQueueSource, store, **options)]
+    assert offsets == [*own["base_offset"][:2].tolist(), *own["base_offset"][len(data) // BATCH_UNIT_BYTES :].tolist()]
+    with pytest.raises(FormatError, match="not a BatchConsumeQueue unit"):
+        rows_of(ConsumeQueueSource, store, mode="FAILFAST", **options)
+
+
+@pytest.mark.parametrize("is_dirty", [False, True], ids=["closed", "killed"])
+def test_groups_are_behind_by_messages_of_batch_queues(variant: Variant, *, is_dirty: bool) -> None:
+    store = variant("bcq")
+    topic, queue_id, own = queues(store)[0]
+    ends = own["base_offset"] + own["batch_size"]
+    middle = own[own["batch_size"] > 2][-1]  # the group has read a part of a batch
+    committed = int(middle["base_offset"]) + 1
+    table = {f"{topic}@g": {str(queue_id): committed}}
+    (store / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}), "utf-8")
+    if is_dirty:
+        (store / "abort").touch()
+        (store / "checkpoint").write_bytes(Checkpoint(1, 1, 1, 0, 0).encode())
+        for path in sorted((store / "batchconsumequeue" / topic / str(queue_id)).iterdir())[1:]:
+            path.unlink()  # what was not forced
+    (row,) = [row for row in lag(store) if row["queue_id"] == queue_id]
+    assert (row["min_offset"], row["max_offset"]) == (int(own["base_offset"][0]), int(ends[-1]))
+    assert (row["committed_offset"], row["lag_messages"]) == (committed, int(ends[-1]) - committed)
+    assert (row["next_timestamp"], row["max_timestamp"]) == (middle["store_timestamp"], own["store_timestamp"][-1])
+
+
+def test_the_messages_of_a_batch_are_counted_and_cut_ones_are_not(golden: Variant) -> None:
+    bodies = [one.body for one in Store(golden("bcq") / "store").messages() if is_inner_batch(one)]
+    assert [count_messages(body) for body in bodies] == [
+        len(inner_messages(one)) for one in Store(golden("bcq") / "store").messages() if is_inner_batch(one)
+    ]
+    body = max(bodies, key=count_messages)
+    first = int.from_bytes(body[:4], "big")
+    assert count_messages(body) > 1
+    assert [count_messages(body[:cut]) for cut in range(first + 1)] == [0] * first + [1]
+    for at in (0, 16):  # the sizes of the first message and of its body
+        for wrong in (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"):
+            assert count_messages(body[:at] + wrong + body[at + 4 :]) == 0

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
 from rmq_formats.storage.store_variants import Variant as Layout
+from rmq_formats.store import Store
 from tests.cli.conftest import Rmq
 from tests.variants.conftest import Untouched, refusal
+from tests.variants.test_sources import rows_of
 
 LAYOUTS = {
     "dledger": {Layout.DLEDGER},
@@ -26,12 +29,11 @@ LAYOUTS = {
 }
 REFUSED = {  # a path below a store, and words of the line
     "dledger_mixed": {
-        "dledger-n0": "DLedger", "dledger-n0/index": "DLedger", "dledger-n0/index/00000000000000000000": "DLedger",
-        "dledger-n0/checkpoint": "dledger-n0/data", "dledger-n0/currterm": "dledger-n0/data",
+        "dledger-n0": "DLedger", "dledger-n0/checkpoint": "dledger-n0/data", "dledger-n0/currterm": "dledger-n0/data",
     },
     "rocksdb_lmq": {
-        "consumequeue": "RocksDB", "consumequeue/000004.log": "RocksDB", "consumequeue/CURRENT": "RocksDB",
-        "consumequeue/000010.sst": "RocksDB", "config/rdb/CURRENT": "RocksDB", "config/rdb/000009.sst": "RocksDB",
+        "consumequeue/000004.log": "RocksDB", "consumequeue/CURRENT": "RocksDB", "consumequeue/000010.sst": "RocksDB",
+        "config/rdb/CURRENT": "RocksDB", "config/rdb/000009.sst": "RocksDB",
     },
     "tiered": {
         "tiered/1cfb8c9b_GoldenCluster/golden-a/rmq_sys_INDEX/0/INDEX": "the Index of tiered storage",
@@ -72,7 +74,7 @@ def test_files_of_other_layouts_are_refused_by_name(
     with untouched(golden(name) / "store"):
         line = refusal(rmq, command, place)
     assert words in line
-    assert "rmq does not read" in line
+    assert "rmq does not read" in line or "give its directory" in line
 
 
 @pytest.mark.parametrize(
@@ -92,10 +94,62 @@ def test_copied_files_are_refused_by_content(
         assert "by its content" in line
 
 
-def test_a_copied_index_of_a_dledger_log_is_refused_by_content(rmq: Rmq, golden: Variant, tmp_path: Path) -> None:
-    with (golden("dledger_mixed") / "store" / "dledger-n0" / "index" / f"{0:020d}").open("rb") as file:
+def test_the_index_of_a_dledger_log_is_dumped(rmq: Rmq, golden: Variant, untouched: Untouched, tmp_path: Path) -> None:
+    store = golden("dledger_mixed") / "store"
+    path = store / "dledger-n0" / "index" / f"{0:020d}"
+    with path.open("rb") as file:
         (tmp_path / "copied").write_bytes(file.read(100_000))  # of 160 MiB, all but zeros
-    assert "the index of a DLedger CommitLog, by its content" in refusal(rmq, "dump", tmp_path / "copied")
+    with untouched(store):
+        lines = rmq("dump", path.parent, "--json").stdout.splitlines()
+        found = json.loads(rmq("inspect", path.parent, "--json").stdout)["entry_index"]
+    entries = [item.physical_offset for item in Store(store).messages() if item.physical_offset >= 524_288]
+    rows = [json.loads(line) for line in lines]
+    assert [row["physical_offset"] for row in rows] == entries
+    assert [row["index"] for row in rows] == list(range(len(rows)))
+    assert (found["units"], found["last_index"], found["faults"]) == (len(rows), len(rows) - 1, 0)
+    for place in (path, tmp_path / "copied"):
+        assert rmq("dump", place, "--json", "--from", 7, "--limit", 2).stdout.splitlines() == lines[7:9]
+    assert "index" in rmq("inspect", path).stdout
+
+
+def test_a_place_of_that_index_without_a_unit_is_told(rmq: Rmq, golden: Variant, tmp_path: Path) -> None:
+    with (golden("dledger") / "store" / "dledger-n0" / "index" / f"{0:020d}").open("rb") as file:
+        data = bytearray(file.read(100_000))
+    data[64:68] = b"\xff" * 4
+    (tmp_path / "copied").write_bytes(data)
+    result = rmq("dump", tmp_path / "copied", "--limit", 3)
+    assert result.exit_code == 1
+    assert "no unit of entry 2" in result.stderr
+    assert rmq("inspect", tmp_path / "copied").exit_code == 1
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "rocksdb_lmq"])
+def test_units_in_rocksdb_are_dumped(name: str, rmq: Rmq, golden: Variant, untouched: Untouched) -> None:
+    store = golden(name) / "store"
+    with untouched(store):
+        lines = rmq("dump", store / "consumequeue", "--json").stdout.splitlines()
+        shown = rmq("dump", store / "consumequeue", "--topic", "Orders", "--from", 1).stdout
+        facts = json.loads(rmq("inspect", store / "consumequeue", "--json").stdout)["consumequeue"]
+    rows = [json.loads(line) for line in lines]
+    known = rows_of(ConsumeQueueSource, store)
+    columns = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "tags_code")
+    assert [tuple(row[column] for column in columns) for row in rows] == [
+        tuple(row[column] for column in columns) for row in known
+    ]
+    assert sum(queue["units"] for queue in facts) == len(rows)
+    assert sum(line.startswith(" ") for line in shown.splitlines()) == 1 + sum(
+        row["topic"] == "Orders" and row["queue_offset"] > 0 for row in rows
+    )
+
+
+def test_a_damaged_database_is_told_in_a_line(rmq: Rmq, variant: Variant, untouched: Untouched) -> None:
+    store = variant("rocksdb")
+    for path in (store / "consumequeue").glob("*.sst"):
+        path.write_bytes(path.read_bytes()[:100])
+    with untouched(store):
+        result = rmq("dump", store / "consumequeue")
+        assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+        assert "RocksDB" in refusal(rmq, "inspect", store / "consumequeue")
 
 
 @pytest.mark.parametrize("topic", ["CURRENT", "batchconsumequeue", "CONSUME_QUEUE"])

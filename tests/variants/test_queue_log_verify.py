@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
 from rmq_formats.codecs.variants.tiered import segment_name
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.findings import Finding, Severity

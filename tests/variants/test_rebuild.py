@@ -15,28 +15,8 @@ from tests.rebuilt_stores import Splits, built, golden_options, rebuild, small_s
 from tests.store_files import tree
 from tests.variants.conftest import Untouched, refusal
 
-SIZES = ("--consumequeue-file-bytes", 2000, "--index-slots", 500, "--index-entries", 2000)
-REFUSED = {  # a rebuild of the queues: words of the line
-    "rocksdb": ("consumequeue/CURRENT", "RocksDB", "--what index"),
-    "rocksdb_crash": ("consumequeue/CURRENT", "RocksDB", "--what index"),
-    "rocksdb_lmq": ("consumequeue/CURRENT", "RocksDB", "--what index"),
-}
+DATABASES = ("rocksdb", "rocksdb_crash", "rocksdb_lmq")  # tests/variants/test_rocksdb_rebuild.py
 Variant = Callable[[str], Path]
-
-
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("is_in_place", [True, False], ids=["in place", "elsewhere"])
-def test_what_would_lose_queues_is_refused(
-    name: str, *, is_in_place: bool, rmq: Rmq, variant: Variant, untouched: Untouched, tmp_path: Path
-) -> None:
-    store = variant(name)
-    out = () if is_in_place else ("--out", tmp_path / "out")
-    with untouched(store):
-        for what in ("all", "consumequeue"):
-            line = refusal(rmq, "rebuild", store, *SIZES, "--what", what, *out)
-            assert all(words in line for words in REFUSED[name]), line
-    assert not (tmp_path / "out").exists()
-    assert not (store / ".rmq-rebuild").exists()
 
 
 def test_what_rmq_makes_is_java_s(variant_name: str, golden: Variant, untouched: Untouched, tmp_path: Path) -> None:
@@ -44,7 +24,7 @@ def test_what_rmq_makes_is_java_s(variant_name: str, golden: Variant, untouched:
     options = golden_options(VARIANTS[variant_name])
     expected = built(directory / "expected")
     with untouched(directory / "store"):
-        if variant_name in REFUSED:
+        if variant_name in DATABASES:
             rebuild(directory / "store", tmp_path, replace(options, consumequeue=False))
             assert built(tmp_path).index == expected.index
             assert not (tmp_path / "consumequeue").exists()

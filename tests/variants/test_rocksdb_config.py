@@ -2,17 +2,21 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs import replay
+from rmq_formats.codecs.variants import rocksdb_config as codec
 from rmq_formats.errors import FormatError, StoreLayoutError
 from rmq_formats.read import broker_config
+from rmq_formats.read.config_documents import KINDS, stored_document
 from rmq_formats.read.lag import group_queues
 from rmq_formats.rebuild.options import options_from_arguments
 from rmq_formats.spark.metadata.sources import GroupsSource, TopicsSource
+from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
 from rmq_formats.storage.segments import LocalStorage
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.job import verify_store
@@ -95,10 +99,13 @@ def test_inspect_counts_and_lists_them(golden: Variant, rmq: Rmq, untouched: Unt
         assert found["rocksdb_config"] == {"topics": 26, "groups": 10, "group_topics": 4}
         assert "26 topics, 10 consumer groups" in " ".join(rmq("inspect", store).stdout.split())
         listed = json.loads(rmq("inspect", store / "config" / "topics", "--json").stdout)["config"]
-    assert set(listed) == names(golden, "topics")
+        dumped = json.loads(rmq("dump", store / "config" / "topics", "--json").stdout)
+    assert set(listed["topicConfigTable"]) == names(golden, "topics")
+    assert dumped == listed
+    assert set(listed["dataVersion"]) == {"counter", "stateVersion", "timestamp"}
     rdb = golden("rocksdb_lmq") / "store" / "config" / "rdb"
     listed = json.loads(rmq("inspect", rdb, "--json").stdout)["config"]
-    assert listed["consumerOffsets"]["%LMQ%device0@%LMQ%group0"] == {"0": 5}
+    assert listed["consumerOffset.json"]["offsetTable"]["%LMQ%device0@%LMQ%group0"] == {"0": 5}
 
 
 def test_a_newer_file_beside_v1_is_laid_over_it(variant: Variant) -> None:
@@ -114,6 +121,40 @@ def test_databases_of_both_versions_are_refused(variant: Variant, golden: Varian
     store = variant("rocksdb")
     shutil.copytree(golden("rocksdb_lmq") / "store" / "config" / "rdb", store / "config" / "rdb")
     with pytest.raises(StoreLayoutError, match="config in RocksDB of v1 beside rdb of v2"):
+        tables(store)
+
+
+def in_one_database(store: Path) -> None:
+    """Put the databases of v1 into one, as of ``useSingleRocksDBForAllConfigs``."""
+    families = {codec.FORBIDDEN_FAMILY_V1: encoded([]), "default": encoded([])}
+    for kind in KINDS:
+        path = store / "config" / kind.database
+        with opened_rocksdb(LocalStorage(), str(path), str(store)) as database:
+            rows, version = codec.FAMILIES_OF_ALL[kind.database]
+            families[rows] = encoded(list(database.pairs("default")))
+            families[version] = encoded(list(database.pairs(codec.VERSION_FAMILY_V1)))
+        shutil.rmtree(path)
+    make_rocksdb(store / "config" / codec.DATABASE_OF_ALL, families)
+
+
+def encoded(rows: list[tuple[bytes, bytes]]) -> Iterator[Pairs]:
+    return (Pairs(key, len(key), value, len(value)) for key, value in rows)
+
+
+def test_one_database_has_what_three_have(variant: Variant, rmq: Rmq, untouched: Untouched, tmp_path: Path) -> None:
+    store = variant("rocksdb")
+    before, documents = tables(store), [stored_document(LocalStorage(), str(store), kind) for kind in KINDS]
+    apart = store / "config" / "topics"
+    shutil.copytree(apart, tmp_path / "topics")
+    in_one_database(store)
+    with untouched(store):
+        assert tables(store) == before
+        assert [stored_document(LocalStorage(), str(store), kind) for kind in KINDS] == documents
+        dumped = json.loads(rmq("dump", store / "config" / "metadata", "--json").stdout)
+        assert [dumped[kind.files[-1]] for kind in KINDS] == documents
+        assert json.loads(rmq("inspect", store, "--json").stdout)["rocksdb_config"]["topics"] == len(before[0])
+    shutil.copytree(tmp_path / "topics", apart)
+    with pytest.raises(StoreLayoutError, match="of v1 beside metadata of v1 with one database for all"):
         tables(store)
 
 

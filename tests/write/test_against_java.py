@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
 from tests.conftest import GoldenSettings
 from tests.interop import peer
 from tests.interop.conftest import tmp_path
@@ -35,7 +37,8 @@ def test_java_makes_our_queues_and_index_of_a_written_log(
     without = ("physical_offset", "queue_offset")  # so that all of them are new
     given = batches_of(golden(name) / "store", *without)
     half = len(given[0]) // 2
-    store, dispatch = tmp_path / "store", dispatch_of(settings)
+    tags_from = ALL_TAGS if peer.is_from_5_4() else NO_TAGS
+    store, dispatch = tmp_path / "store", dispatch_of(replace(settings, tags_from=tags_from))
     write(store, [[given[0].slice(0, half)]], file_bytes=settings.commitlog_file_bytes, dispatch=dispatch)
     rest = [[given[0].slice(half)], given[1:], [rows(topic=["Added", "T" * 200], body=[b"x", b"y"], tags=["a", "b"])]]
     added = write(store, rest, file_bytes=None, dispatch=dispatch)

@@ -8,21 +8,21 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rmq_core.broker.access.accounts import ENABLED, Accounts, User
-from rmq_core.broker.access.needs import RULES
+from rmq_core.broker.access import failures
+from rmq_core.broker.access.accounts import ENABLED, Accounts
+from rmq_core.broker.access.failures import Failures
+from rmq_core.broker.access.needs import RULES, Rule, rules_by_place
 from rmq_core.broker.access.policies import Need, decision, refusal
+from rmq_core.broker.access_settings import whitelist
+from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.access.acl import ACCESS_KEY, is_signed_with
-from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.unsupported import not_supported
+from rmq_formats.codecs.record import StoredMessage
 
 audit = logging.getLogger("rmq.broker.audit")
-_WINDOW_MS: Final = 60_000
-_FREE_FAILURES: Final = 50  # of a host in a window: what fails above waits before it is told so
-_PATIENCE: Final = 1000  # and above so many, the connection ends
-_WAIT_S: Final = 0.5
-_MOST_HOSTS: Final = 10_000
 _MOST_DECISIONS: Final = 100_000
 
 
@@ -36,6 +36,7 @@ class Guard:
         clock_ms: Callable[[], int],
         *,
         authorizes: bool,
+        more_rules: Mapping[int, Rule] | None = None,
         open_codes: frozenset[int] = frozenset(),
         codes_for_all_users: frozenset[int] = frozenset(),
     ) -> None:
@@ -46,38 +47,54 @@ class Guard:
             cluster: name of the broker's cluster.
             clock_ms: the time, ms since 1970.
             authorizes: whether policies are asked, or a login is enough.
+            more_rules: in place of those of ``RULES``.
             open_codes: requests that need no login, nor policies.
             codes_for_all_users: requests that need a login, and no policies.
         """
         self._accounts = accounts
         self._cluster = cluster
-        self._clock_ms = clock_ms
         self._authorizes = authorizes
+        self._rules = RULES | dict(more_rules or {})
         self._open_codes = open_codes
         self._codes_for_all = codes_for_all_users
-        self._failures: dict[str, tuple[int, int]] = {}  # by host: count, and end of the window
+        self._failures = Failures(clock_ms)
         self._decisions: dict[tuple[str, Need, str], bool | None] = {}
         self._changes = 0  # of the accounts, that the decisions know of
 
     def before(self, handler: Handler) -> Handler:
         """Put the guard before a handler."""
+        return self.signed(self.allowed(handler))
+
+    def signed(self, handler: Handler) -> Handler:
+        """Have a handler get what a user has signed."""
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-            if request.code in self._open_codes:
-                return handler(request, connection)
-            name = request.ext_fields.get(ACCESS_KEY, "")
-            try:
-                user = self._authenticated(request, name)
-            except ResponseError as error:
-                return self._unknown_sender(request, connection, error)
-            if self._authorizes and not user.is_super and request.code not in self._codes_for_all:
-                self._authorize(name, request, connection)
+            if request.code not in self._open_codes:
+                try:
+                    self._authenticate(request, request.ext_fields.get(ACCESS_KEY, ""))
+                except ResponseError as error:
+                    return self._unknown_sender(request, connection, error)
             return handler(request, connection)
 
         return handle
 
-    def _authenticated(self, request: RemotingCommand, name: str) -> User:
-        """Give the user who has signed a request. Raises ResponseError."""
+    def allowed(self, handler: Handler) -> Handler:
+        """Have a handler get what the user may ask who has signed it; it looks into bodies."""
+        if not self._authorizes:
+            return handler
+        free = self._open_codes | self._codes_for_all
+
+        def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            if request.code not in free:
+                name = request.ext_fields[ACCESS_KEY]
+                if not self._accounts.users[name].is_super:
+                    self._authorize(name, request, connection)
+            return handler(request, connection)
+
+        return handle
+
+    def _authenticate(self, request: RemotingCommand, name: str) -> None:
+        """Refuse a request that is not signed by the user who it names. Raises ResponseError."""
         if not name.strip():
             raise refusal("username cannot be null.")
         user = self._accounts.users.get(name)
@@ -87,11 +104,10 @@ class Guard:
             raise refusal(f"User:{name} is disabled.")
         if not is_signed_with(request, user.password):
             raise refusal("check signature failed.")
-        return user
 
     def _authorize(self, name: str, request: RemotingCommand, connection: Connection) -> None:
         """Ask a user's policies for all that a request needs. Raises ResponseError."""
-        rule = RULES.get(request.code)
+        rule = self._rules.get(request.code)
         if rule is None:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
         host = _host(connection)
@@ -100,7 +116,7 @@ class Guard:
             if not is_allowed:
                 why = "no matched policies" if is_allowed is None else "the decision is deny"
                 error = refusal(f"User:{name} has no permission to access {need} from {host}, {why}.")
-                if self._count(host) <= _FREE_FAILURES:
+                if self._failures.count(host) <= failures.FREE:
                     _tell(request, connection, error)
                 raise error
 
@@ -115,25 +131,14 @@ class Guard:
 
     def _unknown_sender(self, request: RemotingCommand, connection: Connection, error: ResponseError) -> HandlerAnswer:
         """Refuse a request whose sender is not who it says: after a while, if its host has tried often."""
-        count = self._count(_host(connection))
-        if count <= _FREE_FAILURES:
+        count = self._failures.count(_host(connection))
+        if count <= failures.FREE:
             _tell(request, connection, error)
             raise error
-        if count > _PATIENCE:
+        if count > failures.PATIENCE:
             connection.close()
             return None
         return _later(error)
-
-    def _count(self, host: str) -> int:
-        """Count a refusal of a host; returns how many there were in the window that is under way."""
-        now_ms = self._clock_ms()
-        count, end_ms = self._failures.get(host, (0, 0))
-        if now_ms >= end_ms:
-            count, end_ms = 0, now_ms + _WINDOW_MS
-        if len(self._failures) >= _MOST_HOSTS:
-            self._failures.clear()
-        self._failures[host] = count + 1, end_ms
-        return count + 1
 
 
 def _host(connection: Connection) -> str:
@@ -159,15 +164,30 @@ class GuardedTable(dict[int, Handler]):
         return super().get(code, self._unknown)
 
 
+def guard_of(
+    config: BrokerConfig, accounts: Accounts | None, clock_ms: Callable[[], int],
+    message_at: Callable[[int], StoredMessage | None],
+) -> Guard | None:  # fmt: skip
+    """Make what stands before a broker's handlers, if there are users; ``message_at`` is as in ``rules_by_place``."""
+    if accounts is None:
+        return None
+    return Guard(
+        accounts, config.broker_cluster_name, clock_ms,
+        authorizes=config.authorization_enabled, more_rules=rules_by_place(message_at),
+        open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
+        codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
+    )  # fmt: skip
+
+
 def guarded(guard: Guard | None, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
     """Put a guard before handlers, if there is one."""
     return dict(handlers) if guard is None else {code: guard.before(handler) for code, handler in handlers.items()}
 
 
 async def _later(error: ResponseError) -> RemotingCommand | None:
-    await asyncio.sleep(_WAIT_S)
+    await asyncio.sleep(failures.WAIT_S)
     raise error
 
 
 def _not_supported(request: RemotingCommand, _: Connection) -> RemotingCommand:
-    return request.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported")
+    return not_supported(request)

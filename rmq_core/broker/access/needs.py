@@ -11,17 +11,28 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from rmq_core.broker.access.policies import Action, Need, cluster_need, group_need, topic_need
+from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.remoting.bodies import (
     CheckClientBody,
     GroupConfigList,
+    GroupsToDelete,
     HeartbeatData,
     LockBatchRequest,
+    MessageRequestMode,
     SubscriptionGroupConfig,
     TopicConfigList,
+    TopicList,
     decode_body,
 )
+from rmq_core.remoting.bodies.pop import BatchAcks, QueryAssignment
 from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.pop import normal_topic
+from rmq_core.remoting.requests import ConsumeDirectly, EndTransaction, SendBackFields
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.errors import DecodeError
 
 Rule = Callable[[RemotingCommand, str], Iterable[Need]]
 """Takes a request and the cluster's name; gives what is needed, all of it."""
@@ -80,6 +91,12 @@ def _send(field: str) -> Rule:
     return needs
 
 
+def _queue_units(request: RemotingCommand, _: str) -> Iterable[Need]:
+    yield topic_need(request.ext_fields.get("topic", ""), *_GET)
+    if group := request.ext_fields.get("consumerGroup"):  # whose subscription is told
+        yield group_need(group, *_GET)
+
+
 def _end_transaction(request: RemotingCommand, cluster: str) -> tuple[Need]:
     topic = request.ext_fields.get("topic", "")
     return (topic_need(topic, *_PUB) if topic else cluster_need(cluster, *_UPDATE),)
@@ -131,6 +148,42 @@ def _clone(request: RemotingCommand, _: str) -> Iterable[Need]:
         yield topic_need(topic, *_UPDATE)
 
 
+def _pop(request: RemotingCommand, _: str) -> Iterable[Need]:
+    """Name the needs of a pop, an acknowledgement and the like; a retry topic of the group is that of its topic."""
+    fields = request.ext_fields
+    group = fields.get("consumerGroup", "")
+    yield group_need(group, *_SUB)
+    yield topic_need(normal_topic(fields.get("topic", ""), group), *_SUB)
+
+
+def _assignment(request: RemotingCommand, _: str) -> Iterable[Need]:
+    asked = decode_body(request.body, QueryAssignment, is_request=True)
+    yield group_need(asked.consumer_group, *_SUB)
+    yield topic_need(asked.topic, *_SUB)
+
+
+def _request_mode(request: RemotingCommand, _: str) -> Iterable[Need]:
+    asked = decode_body(request.body, MessageRequestMode, is_request=True)
+    yield group_need(asked.consumer_group, *_UPDATE)
+    yield topic_need(asked.topic, *_UPDATE)
+
+
+def _ack_batch(request: RemotingCommand, _: str) -> Iterable[Need]:
+    for one in decode_body(request.body, BatchAcks, is_request=True).acks:
+        yield group_need(one.c, *_SUB)
+        yield topic_need(one.t, *_SUB)
+
+
+def _delete_topics(request: RemotingCommand, _: str) -> Iterable[Need]:
+    for topic in decode_body(request.body, TopicList, is_request=True).topic_list:
+        yield topic_need(topic, Action.DELETE)
+
+
+def _delete_groups(request: RemotingCommand, _: str) -> Iterable[Need]:
+    for group in decode_body(request.body, GroupsToDelete, is_request=True).group_name_list:
+        yield group_need(group, Action.DELETE)
+
+
 _CODE = RequestCode
 RULES: Final[dict[int, Rule]] = {
     _CODE.SEND_MESSAGE: _send("topic"),
@@ -143,6 +196,16 @@ RULES: Final[dict[int, Rule]] = {
     _CODE.CONSUMER_SEND_MSG_BACK: _group(*_SUB, field="group"),
     _CODE.PULL_MESSAGE: _both(_SUB, group="consumerGroup"),
     _CODE.LITE_PULL_MESSAGE: _both(_SUB, group="consumerGroup"),
+    **dict.fromkeys(
+        (
+            _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION,
+            _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE,
+        ),
+        _pop,
+    ),
+    _CODE.BATCH_ACK_MESSAGE: _ack_batch,
+    _CODE.QUERY_ASSIGNMENT: _assignment,
+    _CODE.SET_MESSAGE_REQUEST_MODE: _request_mode,
     _CODE.QUERY_MESSAGE: _topic(*_READ),
     _CODE.VIEW_MESSAGE_BY_ID: _cluster(*_GET),
     _CODE.QUERY_CONSUMER_OFFSET: _both(_READ, group="consumerGroup"),
@@ -151,6 +214,7 @@ RULES: Final[dict[int, Rule]] = {
     _CODE.GET_MAX_OFFSET: _topic(*_READ),
     _CODE.GET_MIN_OFFSET: _topic(*_READ),
     _CODE.GET_EARLIEST_MSG_STORETIME: _topic(*_READ),
+    _CODE.QUERY_CONSUME_QUEUE: _queue_units,
     _CODE.HEART_BEAT: _heartbeat,
     _CODE.UNREGISTER_CLIENT: _unregister,
     _CODE.GET_CONSUMER_LIST_BY_GROUP: _group(*_READ, field="consumerGroup"),
@@ -160,6 +224,8 @@ RULES: Final[dict[int, Rule]] = {
     _CODE.UPDATE_AND_CREATE_TOPIC: _topic(Action.CREATE),
     _CODE.UPDATE_AND_CREATE_TOPIC_LIST: _topics,
     _CODE.DELETE_TOPIC_IN_BROKER: _topic(Action.DELETE),
+    _CODE.DELETE_TOPIC_IN_BROKER_LIST: _delete_topics,
+    _CODE.DELETE_SUBSCRIPTION_GROUP_LIST: _delete_groups,
     _CODE.GET_TOPIC_CONFIG: _topic(*_GET),
     _CODE.GET_TOPIC_STATS_INFO: _topic(*_GET),
     _CODE.QUERY_TOPIC_CONSUME_BY_WHO: _topic(*_GET),
@@ -181,7 +247,7 @@ RULES: Final[dict[int, Rule]] = {
         (
             _CODE.UPDATE_BROKER_CONFIG, _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC,
             _CODE.DELETE_EXPIRED_COMMITLOG, _CODE.AUTH_CREATE_USER, _CODE.AUTH_UPDATE_USER, _CODE.AUTH_DELETE_USER,
-            _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL,
+            _CODE.AUTH_CREATE_ACL, _CODE.AUTH_UPDATE_ACL, _CODE.AUTH_DELETE_ACL, _CODE.RESET_MASTER_FLUSH_OFFSET,
         ),
         _cluster(*_UPDATE),
     ),
@@ -197,3 +263,62 @@ RULES: Final[dict[int, Rule]] = {
         _cluster(*_GET),
     ),
 }  # fmt: skip
+
+CHANGES: Final = frozenset(
+    {
+        _CODE.UPDATE_AND_CREATE_TOPIC, _CODE.UPDATE_AND_CREATE_TOPIC_LIST, _CODE.DELETE_TOPIC_IN_BROKER,
+        _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, _CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        _CODE.DELETE_SUBSCRIPTIONGROUP, _CODE.DELETE_TOPIC_IN_BROKER_LIST, _CODE.DELETE_SUBSCRIPTION_GROUP_LIST,
+        _CODE.UPDATE_BROKER_CONFIG, _CODE.GET_BROKER_CONFIG,
+        _CODE.CLEAN_EXPIRED_CONSUMEQUEUE, _CODE.CLEAN_UNUSED_TOPIC, _CODE.DELETE_EXPIRED_COMMITLOG,
+        _CODE.INVOKE_BROKER_TO_RESET_OFFSET, _CODE.CLONE_GROUP_OFFSET, _CODE.SET_MESSAGE_REQUEST_MODE,
+        _CODE.RESUME_CHECK_HALF_MESSAGE, _CODE.CONSUME_MESSAGE_DIRECTLY,
+    }
+)  # fmt: skip
+"""Requests of administrators that change a broker, or show its settings: without users, not from other machines."""
+
+
+def rules_by_place(message_at: Callable[[int], StoredMessage | None]) -> dict[int, Rule]:
+    """Make the rules of requests that name a message by its place: its own topic counts, too, and not what they say.
+
+    Else who consumes anything could read everything: a send-back copies the message into the group's retry topic. And
+    who sends anything could end the transactions of all.
+
+    Args:
+        message_at: gives the message at a physical offset.
+    """
+
+    def of_group(code: int, named_in: Callable[[RemotingCommand], tuple[str, int]]) -> Rule:
+        def needs(request: RemotingCommand, cluster: str) -> Iterable[Need]:
+            yield from RULES[code](request, cluster)
+            group, place = named_in(request)
+            message = message_at(place)
+            if message is not None:
+                yield topic_need(normal_topic(message.topic, group), *_SUB)
+
+        return needs
+
+    def ends(request: RemotingCommand, cluster: str) -> Iterable[Need]:
+        yield from _end_transaction(request, cluster)
+        half = message_at(read_fields(request, EndTransaction).commit_log_offset)
+        if half is not None:
+            yield topic_need(half.properties.get(REAL_TOPIC, ""), *_PUB)
+
+    return {
+        _CODE.END_TRANSACTION: ends,
+        _CODE.CONSUMER_SEND_MSG_BACK: of_group(_CODE.CONSUMER_SEND_MSG_BACK, _sent_back),
+        _CODE.CONSUME_MESSAGE_DIRECTLY: of_group(_CODE.CONSUME_MESSAGE_DIRECTLY, _consumed),
+    }
+
+
+def _sent_back(request: RemotingCommand) -> tuple[str, int]:
+    asked = read_fields(request, SendBackFields)
+    return asked.group, asked.offset
+
+
+def _consumed(request: RemotingCommand) -> tuple[str, int]:
+    asked = read_fields(request, ConsumeDirectly)
+    try:
+        return asked.consumer_group, decode_message_id(asked.msg_id or "")[1]
+    except DecodeError:  # the handler tells it
+        return asked.consumer_group, -1

@@ -14,7 +14,7 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.table_file import log
-from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, decode_body, encode_registration
+from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, TopicRouteData, decode_body, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
@@ -154,6 +154,18 @@ class Registration:
             log.info("registered with %(namesrv)s again", {"namesrv": address})
         state.replication.registered(answer.ext_fields.get("masterAddr"), answer.ext_fields.get("haServerAddr"))
         state.topics.update_order(set(ordered))
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """Ask name servers, one after the other, for the route of a topic; None if none has it, or none answers."""
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        for address in self._state.config.namesrvs:
+            try:
+                answer = await self._client.invoke(address, command, _ANSWER_TIMEOUT_S)
+                if answer.code == 0:
+                    return decode_body(answer.body, TopicRouteData)
+            except (RemotingError, FormatError) as error:
+                log.info("no route of %(topic)s: %(error)s", {"topic": topic, "error": error})
+        return None
 
     async def _unregister(self, address: str) -> None:
         config = self._state.config

@@ -16,10 +16,20 @@ _REFUSED: Final = {
     RequestCode.SEND_MESSAGE_V2: (ResponseCode.SYSTEM_BUSY, BUSY),
     RequestCode.SEND_BATCH_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
     RequestCode.CONSUMER_SEND_MSG_BACK: (ResponseCode.SYSTEM_BUSY, BUSY),
+    **dict.fromkeys(
+        (
+            RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION,
+        ),
+        (ResponseCode.NO_PERMISSION, "this broker is a slave: messages are popped from its master"),
+    ),
     RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, "this broker is a slave"),
     RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, operation is forbidden"),
+    RequestCode.RESET_MASTER_FLUSH_OFFSET: (
+        ResponseCode.SYSTEM_ERROR, "this slave keeps no flush offset of its master: it forces what it has itself"
+    ),
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: (ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker"),
-}
+}  # fmt: skip
 
 
 def slave_refusals() -> dict[int, Handler]:

@@ -13,28 +13,25 @@ import msgspec
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.table_file import TableFiles, log
+from rmq_core.broker.tables.attributes import BATCH_QUEUES, QUEUE_TYPE
+from rmq_core.broker.tables.table_file import log
 from rmq_core.broker.timer.schedule import DelayOffsets, Schedule
 from rmq_core.remoting.bodies import (
     OffsetTable,
     SubscriptionGroups,
+    TopicConfig,
     TopicConfigs,
     TopicsOfMaster,
     decode_body,
-    encode_body,
 )
-from rmq_core.remoting.bodies.configs import MessageRequestModes
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import RemotingError
-from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as request_of
 from rmq_core.store.results import Arrival
 from rmq_formats.errors import FormatError
 
 _RETRY_S: Final = 3.0  # how often a master that is not known or does not answer is tried
-_REQUEST_MODES: Final = "messageRequestMode.json"
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -56,7 +53,8 @@ class SlaveSync:
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         """Poll at once for a topic that the master must have created since; once, as it may be deleted already."""
-        missed = {one.topic for one in arrivals} - self._state.topics.table.keys() - self._missed
+        unknown = {one.topic for one in arrivals} - self._state.topics.table.keys() - self._missed
+        missed = {topic for topic in unknown if not names.is_light(topic)}
         if missed or self._state.store.dropped_topics != self._dropped:
             self._missed |= missed
             self._wanted.set()
@@ -110,14 +108,19 @@ class SlaveSync:
         """Name the topics of messages that are here, where the master has gone before it could tell of them.
 
         An acknowledged message of a new topic is on this slave at once, its topic's name a moment later. When the
-        master is back, its topics replace them.
+        master is back, its topics replace them. One with inner batches has batch queues: as a master, this broker would
+        else give places within the last batch once more.
         """
         state = self._state
         if state.replication.is_following:
             return
         for topic, queue_ids in state.store.topics().items():
             if topic not in state.topics.table and names.topic_fault(topic) is None:
-                state.topics.make(topic, max(queue_ids) + 1)
+                count = max(queue_ids) + 1
+                attributes = {QUEUE_TYPE: BATCH_QUEUES} if topic in state.store.stray_batch_topics else {}
+                state.topics.put(
+                    TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, attributes=attributes)
+                )
                 log.info("named the topic %(topic)s, which the master has not told of", {"topic": topic})
 
     async def _take(self, address: str, code: RequestCode, kind: type[_T], adopt: Callable[[_T], None]) -> None:
@@ -127,21 +130,16 @@ class SlaveSync:
         adopt(decode_body(answer.body, kind))
 
     def _adopt_topics(self, log_end: int, found: TopicsOfMaster) -> None:
-        """Take over the topics; or end replication if the queues of one cannot be written.
+        """Take over the topics.
 
         Args:
             log_end: where this log ended, at the latest, when the master made its answer.
             found: the answer.
         """
         topics = self._state.topics
-        if found.data_version != topics.version:
-            for name, topic in found.topic_config_table.items():
-                if (topic.attributes or {}).get("queue.type") == "BatchCQ":
-                    why = f"the master's topic {name} has batch queues (BatchConsumeQueue), which rmq does not write"
-                    self._state.store.refuse("topics", f"{why}; use RocketMQ's own broker as its slave")
-                    raise RemotingError(why)
         topics.adopt(TopicConfigs(data_version=found.data_version, topic_config_table=found.topic_config_table))
         self._drop_topics(log_end, found)
+        self._state.store.set_batch_topics(topics.with_batch_queues())
 
     def _drop_topics(self, log_end: int, found: TopicsOfMaster) -> None:
         """Drop the queues and offsets of topics that the master has deleted, though it may have made them anew.
@@ -152,27 +150,14 @@ class SlaveSync:
         state = self._state
         if state.replication.is_apart:  # places in the master's log are not places in this one
             return
-        dropped = found.topics_dropped
-        if not isinstance(dropped, dict):
+        if isinstance(found.topics_dropped, dict):
+            state.store.drop_before(found.topics_dropped)
+        else:
             gone = state.store.topics().keys() - found.topic_config_table.keys()
-            dropped = {topic: log_end for topic in gone if not state.topics.is_system(topic)}
-        state.store.drop_before(dropped)
+            kept = {topic for topic in gone if state.topics.is_system(topic) or names.is_light(topic)}
+            state.store.drop_before(dict.fromkeys(gone - kept, log_end), at_least=True)
         for topic, end in state.store.dropped_topics.items():
             if self._dropped.get(topic) != end:
                 log.info("the master has deleted the topic %(topic)s", {"topic": topic})
                 state.offsets.remove_topic(topic)
         self._dropped = dict(state.store.dropped_topics)
-
-
-def master_handlers(files: TableFiles) -> dict[int, Handler]:
-    """Handlers of requests that only slaves of the original send.
-
-    Args:
-        files: the broker's tables.
-    """
-
-    def request_modes(request: RemotingCommand, _: Connection) -> RemotingCommand:
-        """GET_ALL_MESSAGE_REQUEST_MODE (402): as a Java broker has left them in this store, for the next one."""
-        return request.response(body=encode_body(files.load(_REQUEST_MODES, MessageRequestModes)))
-
-    return {RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: request_modes}

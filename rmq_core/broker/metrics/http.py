@@ -1,5 +1,7 @@
 """HTTP server of a broker's Prometheus metrics: ``http://127.0.0.1:PORT/metrics``.
 
+It speaks TLS where the broker speaks nothing else (``tls.server.mode=enforcing``).
+
 As much of HTTP/1.1 as a scrape needs: a GET, an answer, the end of the connection.
 """
 
@@ -9,8 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from rmq_core.broker.broker import Broker
-from rmq_core.broker.metrics.prometheus import CONTENT_TYPE, families
+from rmq_core.broker.metrics.family import CONTENT_TYPE
+from rmq_core.broker.metrics.lag import lag_families
+from rmq_core.broker.metrics.prometheus import families
 from rmq_core.broker.tables.table_file import log
+from rmq_core.remoting.access.server_tls import ServerTls, TlsMode
 from rmq_core.remoting.errors import ListenError
 
 _HOST: Final = "127.0.0.1"
@@ -33,15 +38,23 @@ async def with_metrics(broker: Broker, port: int | None) -> AsyncIterator[None]:
         if port is None:
             yield
             return
-        async with await _listen(_Scrapes(broker), port) as server:
+        tls = broker.state.config.tls.server()
+        if tls is not None and tls.mode is not TlsMode.ENFORCING:
+            tls = None
+        async with await _listen(_Scrapes(broker), port, tls) as server:
             host, taken = server.sockets[0].getsockname()[:2]
-            log.info("metrics on http://%(host)s:%(port)d/metrics", {"host": host, "port": taken})
+            scheme = "http" if tls is None else "https"
+            log.info(
+                "metrics on %(scheme)s://%(host)s:%(port)d/metrics", {"scheme": scheme, "host": host, "port": taken}
+            )
             yield
 
 
-async def _listen(scrapes: "_Scrapes", port: int) -> asyncio.Server:
+async def _listen(scrapes: "_Scrapes", port: int, tls: ServerTls | None) -> asyncio.Server:
     try:
-        return await asyncio.start_server(scrapes.answer, _HOST, port, limit=_MAX_HEAD_BYTES)
+        return await asyncio.start_server(
+            scrapes.answer, _HOST, port, limit=_MAX_HEAD_BYTES, ssl=None if tls is None else tls.listening_context()
+        )
     except OSError as error:
         raise ListenError(f"{_HOST}:{port}", f"cannot listen there: {error.strerror}") from error
 
@@ -76,6 +89,7 @@ class _Scrapes:
         for family in families(self._broker.state, self._started_ms):
             texts.append(family.text)
             await asyncio.sleep(0)  # lets the event loop serve others, as topics may be many
+        texts += [family.text for family in await lag_families(self._broker.state)]
         return _response("200 OK", "".join(texts))
 
 

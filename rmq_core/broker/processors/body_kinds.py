@@ -23,5 +23,7 @@ WITH_LISTS: Final = frozenset(
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
+        RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
     )
 )

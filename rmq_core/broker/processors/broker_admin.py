@@ -1,4 +1,4 @@
-"""Broker administration: settings, statistics, cleaning (request codes 25, 26, 28, 306, 315, 316, 329, 907).
+"""Broker administration: settings, statistics, cleaning (request codes 25, 26, 28, 306, 315, 316, 329, 907, 908).
 
 Source: ``AdminBrokerProcessor``.
 """
@@ -47,6 +47,7 @@ class BrokerAdmin:
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_topics,
             RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
             RequestCode.GET_BROKER_HA_STATUS: self.get_ha_status,
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
         }
 
     def update_config(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
@@ -73,6 +74,11 @@ class BrokerAdmin:
         values = as_properties(self._state.config) | store_properties(self._state.store.config)
         version = encode_body(self._version).decode()
         return request.response(ext_fields={"version": version}, body=format_properties(values).encode())
+
+    @staticmethod
+    def reset_master_flush_offset(request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """RESET_MASTER_FLUSH_OFFSET (908): a master has none to set, which is answered as done; slaves refuse it."""
+        return request.response()
 
     def get_runtime_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_BROKER_RUNTIME_INFO (28): figures as text, see ``runtime_info``."""
@@ -101,7 +107,7 @@ class BrokerAdmin:
         """CLEAN_UNUSED_TOPIC (316), CLEAN_EXPIRED_CONSUMEQUEUE (306): delete the queues of topics that are gone."""
         state = self._state
         unused = [
-            one for one in state.store.topics() if one not in state.topics.table and not state.topics.is_system(one)
+            one for one in state.store.topics() if state.topics.get(one) is None and not state.topics.is_system(one)
         ]
         if unused:
             state.store.delete_topics(unused)

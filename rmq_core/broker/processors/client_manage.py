@@ -114,7 +114,9 @@ class Memberships:
             return
         topics = state.topics.table
         ordered = any(one.topic in topics and topics[one.topic].order for one in data.subscription_data_set)
-        state.topics.make(names.retry_topic(data.group_name), group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
+        if not state.groups.is_light(data.group_name):  # there may be as many as there are light queues
+            retry_topic = names.retry_topic(data.group_name)
+            state.topics.make(retry_topic, group.retry_queue_nums, 2 * data.unit_mode, order=ordered)
         if without_subscriptions:  # the subscriptions are those of the heartbeat before
             known = state.consumers.groups.get(data.group_name)
             if known is None:

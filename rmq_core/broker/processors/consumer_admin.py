@@ -107,7 +107,7 @@ class ProgressAdmin:
             table[queue_key(self._queue(topic, queue_id))] = ConsumeOffset(
                 broker_offset=state.store.max_offset(topic, queue_id),
                 consumer_offset=offset,
-                pull_offset=offset,
+                pull_offset=max(offset, state.offsets.pulled(topic, group, queue_id)),
                 last_timestamp=seen_ms or 0,
             )
         return table
@@ -142,7 +142,8 @@ class ProgressAdmin:
         """QUERY_CONSUME_TIME_SPAN (303): for each queue, store timestamps of its bounds and of a group's progress."""
         asked = read_fields(request, ConsumeTimeSpan)
         self._state.refuse_unknown_topic(asked.topic)
-        queues = range(self._state.topics.table[asked.topic].write_queue_nums)
+        topic = self._state.topics.get(asked.topic)
+        queues = range(topic.write_queue_nums if topic else 0)
         async with self._state.long_requests:
             spans = [self._time_span(asked.topic, asked.group, queue_id) async for queue_id in self._in_slices(queues)]
         return request.response(body=encode_body(ConsumeTimeSpans(consume_time_span_set=spans)))
@@ -171,7 +172,7 @@ class ProgressAdmin:
         topic = state.topics.get(asked.topic)
         if topic is None:
             raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {asked.topic} does not exist")
-        if asked.group not in state.groups.table:
+        if state.groups.get(asked.group) is None:
             raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {asked.group} does not exist")
         queues = range(topic.read_queue_nums) if asked.queue_id < 0 else [asked.queue_id]
         async with state.long_requests:

@@ -13,6 +13,7 @@ from rmq_core.remoting.bodies import (
     ConnectionBody,
     ConsumerConnection,
     GroupConfigList,
+    GroupsToDelete,
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
@@ -46,6 +47,7 @@ class GroupAdmin:
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.get_all,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST: self.delete_all,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.get_consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.get_producers,
             RequestCode.GET_ALL_PRODUCER_INFO: self.get_all_producers,
@@ -86,7 +88,7 @@ class GroupAdmin:
     def get(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352): one group's configuration."""
         name = read_fields(request, Group).group
-        group = self._state.groups.table.get(name)
+        group = self._state.groups.get(name)
         if group is None:
             return request.response(
                 int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), f"No group in this broker. group: {name}"
@@ -96,14 +98,25 @@ class GroupAdmin:
     def delete(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
         """DELETE_SUBSCRIPTIONGROUP (207): deletes a group and, if asked to, its consumer offsets."""
         asked = read_fields(request, DeleteGroup)
-        self._state.groups.remove(asked.group_name)
-        if asked.clean_offset:
-            self._state.offsets.remove_group(asked.group_name)
-        log.info(
-            "%(client)s deleted the group %(group)s",
-            {"client": connection.remote_address, "group": asked.group_name},
-        )
+        self._delete(asked.group_name, connection, cleans=bool(asked.clean_offset))
         return request.response()
+
+    def delete_all(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """DELETE_SUBSCRIPTION_GROUP_LIST (5003): the same with several groups."""
+        asked = decode_body(request.body or b"{}", GroupsToDelete, is_request=True)
+        if not asked.group_name_list:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified group name list is blank.")
+        if not all(name.strip() for name in asked.group_name_list):
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified group name is blank.")
+        for name in dict.fromkeys(asked.group_name_list):
+            self._delete(name, connection, cleans=asked.clean_offset)
+        return request.response()
+
+    def _delete(self, name: str, connection: Connection, *, cleans: bool) -> None:
+        self._state.groups.remove(name)
+        if cleans:
+            self._state.offsets.remove_group(name)
+        log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
 
     def get_consumers(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_CONSUMER_CONNECTION_LIST (203)."""

@@ -50,12 +50,17 @@ class QueuePlaces:
         """UPDATE_CONSUMER_OFFSET (15): commits a group's offset in a queue."""
         asked = read_fields(request, UpdateConsumerOffset)
         state = self._state
-        if asked.consumer_group not in state.groups.table:
+        if state.groups.get(asked.consumer_group) is None:
             return request.response(
                 int(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST), f"Group {asked.consumer_group} not exist!"
             )
-        if asked.topic not in state.topics.table:
+        topic = state.topics.get(asked.topic)
+        if topic is None:
             return request.response(int(ResponseCode.TOPIC_NOT_EXIST), f"Topic {asked.topic} not exist!")
+        is_one = 0 <= asked.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+        if not is_one and state.store.queue(asked.topic, asked.queue_id) is None:  # else the table grows for ever
+            remark = f"queueId[{asked.queue_id}] is illegal, topic:[{asked.topic}] has no such queue"
+            return request.response(int(ResponseCode.INVALID_PARAMETER), remark)
         if state.offsets.is_reset(asked.topic, asked.consumer_group, asked.queue_id):
             return request.response(remark="Offset has been previously reset")
         state.offsets.commit(asked.topic, asked.consumer_group, asked.queue_id, asked.commit_offset)

@@ -96,6 +96,7 @@ class Pulls:
         configs: tuple[TopicConfig, SubscriptionGroupConfig],
     ) -> RemotingCommand:  # fmt: skip
         topic, group = configs
+        self._state.offsets.note_pulled(asked.topic, asked.consumer_group, asked.queue_id, result.next_offset)
         fields = {
             "suggestWhichBrokerId": str(self._suggested(group, result)),
             "nextBeginOffset": str(result.next_offset),
@@ -106,7 +107,7 @@ class Pulls:
         }
         slices = result.slices
         if slices:
-            key = f"{asked.topic}@{asked.consumer_group}"
+            key = stats.pull_key(asked.topic, asked.consumer_group)
             self._state.stats.count(stats.GROUP_GET_NUMS, key, result.message_count)
             self._state.stats.count(stats.GROUP_GET_SIZE, key, result.size)
         body = b"" if not slices else slices[0] if len(slices) == 1 else b"".join(slices)
@@ -180,7 +181,7 @@ class Pulls:
             )
         if not group.consume_enable:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {asked.consumer_group}")
-        topic = state.topics.table.get(asked.topic)
+        topic = state.topics.table.get(asked.topic) or state.topics.get(asked.topic)
         if topic is None:
             raise ResponseError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please! {_HELP}"

@@ -11,6 +11,7 @@ from rmq_core.broker.processors.recall import recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import drop as drop_times
+from rmq_core.broker.tables.topics import has_batch_queues
 from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.transaction.half import is_transaction, to_half
 from rmq_core.remoting.bodies import TopicConfig
@@ -20,6 +21,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.remoting.uniq_key import UniqKeys
+from rmq_core.store.commitlog.light_places import is_light_queue, light_names
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
@@ -27,26 +29,41 @@ from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_MASK,
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
+    PROPERTY_INNER_BASE,
+    PROPERTY_INNER_NUM,
+    PROPERTY_LIGHT_NAMES,
     PROPERTY_SEPARATOR,
     PROPERTY_UNIQ_KEY,
 )
 from rmq_formats.codecs.properties import decode_properties, encode_properties
+from rmq_formats.codecs.variants.inner_batch import count_messages
 
 _WAIT: Final = "WAIT"
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
+_PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+_NOT_BY_PRIORITY: Final = ("__SHARDINGKEY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+_LONG_DIGITS: Final = 10
 _POP_CHECKPOINT: Final = "POP_CK"
 _TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 # Properties that need handling; without them the client's text goes into the record as it is.
 # A separator is put before the text for them: an expression that begins with a letter is searched for much faster.
 _SPECIAL: Final = re.compile(
     "\x02(?:DELAY|T(?:RAN_MSG|IMER_DELAY_SEC|IMER_DELAY_MS|IMER_DELIVER_MS|RACE_ON)|POP_CK|MSG_REGION|CLUSTER"
-    "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT)"
+    "|WAIT\x01(?!true)|UNIQ_KEY\x01(?:\x02|$)|__RMQ[.]TRANSIENT|_SYS_MSG_PRIORITY_)"
+)
+_LIGHT_NAMES: Final = f"\x02{PROPERTY_LIGHT_NAMES}\x01"
+_SHOWN_CHARS: Final = 60
+_TOO_MANY_LIGHT_QUEUES: Final = (
+    "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
+    "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
 )
 _UNIQ_KEY: Final = re.compile("\x02UNIQ_KEY\x01([^\x02]+)")
 _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
     "msg properties length limit 32KB."
 )
+_INNER: Final = re.compile(f"\x02(?:{PROPERTY_INNER_NUM}|{PROPERTY_INNER_BASE})\x01")
+_INNER_NAMES: Final = tuple(f"{name}\x01".encode() for name in (PROPERTY_INNER_NUM, PROPERTY_INNER_BASE))
 _HELP: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _NOT_AVAILABLE: Final = (
     "service not available now. It may be caused by one of the following reasons: the broker's disk is full, "
@@ -63,6 +80,7 @@ class Stored(NamedTuple):
         uniq_key: the producer's id of it, or the broker's; None for a batch that came without.
         waits: whether its sender waits for flush and replication.
         recall_handle: what its sender can recall it by; None if it is no timer message.
+        batch_key: the unique key of an inner batch, which its sender takes for the id of all; None else.
     """
 
     queue_id: int
@@ -70,6 +88,7 @@ class Stored(NamedTuple):
     uniq_key: str | None
     waits: bool
     recall_handle: str | None = None
+    batch_key: str | None = None
 
 
 class Storing:
@@ -113,11 +132,18 @@ class Storing:
             )
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
-        if asked.sys_flag & FLAG_INNER_BATCH:  # of topics with batch queues only. Source: ``HookUtils#checkInnerBatch``
+        is_inner = bool(asked.sys_flag & FLAG_INNER_BATCH)
+        if topic.attributes and has_batch_queues(topic):
+            is_inner = self._is_inner_batch(request, asked)
+        elif is_inner:  # Source: ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
         sys_flag = asked.sys_flag | FLAG_MULTI_TAGS * (topic.topic_filter_type == "MULTI_TAG")
         text = "\x02" + (asked.properties or "")
-        if asked.batch:
+        if state.store.config.lmq_enabled and _LIGHT_NAMES in text:
+            self._check_light_names(asked)
+        if is_inner:
+            stored = self._put_inner_batch(request, connection, asked, queue_id, sys_flag)
+        elif asked.batch:
             stored = self._put_batch(request, connection, asked, queue_id, sys_flag)
         elif _SPECIAL.search(text) is None and not asked.topic.startswith(names.RETRY_PREFIX):
             found = _UNIQ_KEY.search(text)
@@ -141,6 +167,10 @@ class Storing:
     def _make_topic(self, asked: SendMessage) -> TopicConfig:
         """Create the topic of a message, or raise the error response if that is not allowed or the name is reserved."""
         topics = self._state.topics
+        light = topics.get(asked.topic) if is_light_queue(asked.topic) else None
+        if light is not None:
+            self._check_room([asked.topic])
+            return light
         fault = names.topic_fault(asked.topic)
         if fault is not None:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
@@ -159,6 +189,23 @@ class Storing:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{asked.topic}] not exist, apply first please!{_HELP}"
             )
         return made
+
+    def _check_light_names(self, asked: SendMessage) -> None:
+        """Refuse a message that names what is no light queue, or more new ones than the store takes.
+
+        The original stores the former; from it on it dispatches nothing any more, or the message to none of them.
+        """
+        properties = decode_properties((asked.properties or "").encode("utf-8", "replace"))
+        found = light_names(properties.get(PROPERTY_LIGHT_NAMES, ""))
+        wrong = next((name for name in found if not is_light_queue(name)), None)
+        if wrong is not None:
+            what = f"{PROPERTY_LIGHT_NAMES} names {wrong[:_SHOWN_CHARS]!r}, which cannot be a light queue"
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
+        self._check_room(found)
+
+    def _check_room(self, light_queues: list[str]) -> None:
+        if not self._state.store.appender.takes_light_queues(light_queues):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _TOO_MANY_LIGHT_QUEUES)
 
     def _check_permission(self, topic: TopicConfig) -> None:
         if topic.order:
@@ -193,6 +240,39 @@ class Storing:
         )  # fmt: skip
         return Stored(queue_id, result, properties.get(PROPERTY_UNIQ_KEY), True)
 
+    def _is_inner_batch(self, request: RemotingCommand, asked: SendMessage) -> bool:
+        """Whether a request to a topic with batch queues is to be one record of several messages.
+
+        A batch without a unique key of its own becomes records, as in the original.
+        """
+        if asked.topic in self._state.topics.unwritten:  # after a kill, its records would be taken for another topic's
+            raise ResponseError(ResponseCode.SYSTEM_BUSY, f"the topic[{asked.topic}] is being made, try later")
+        text = "\x02" + (asked.properties or "")
+        if asked.sys_flag & FLAG_INNER_BATCH:
+            return True
+        is_inner = asked.batch and _UNIQ_KEY.search(text) is not None
+        body = bytes(request.body) if asked.batch and not is_inner else b""
+        if _INNER.search(text) or any(name in body for name in _INNER_NAMES):
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        return is_inner
+
+    def _put_inner_batch(
+        self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
+    ) -> Stored:
+        """Store a batch as one record. Source: ``SendMessageProcessor#sendBatchMessage``."""
+        properties = decode_properties((asked.properties or "").encode("utf-8", "replace")) | self._own_properties
+        told, _ = properties.pop(PROPERTY_INNER_NUM, None), properties.pop(PROPERTY_INNER_BASE, None)
+        body = bytes(request.body)
+        is_later = _level(properties) > 0 or any(name in properties for name in _NOT_BY_PRIORITY[1:])
+        if is_later or is_transaction(properties) or (told is not None and told != str(count_messages(body))):
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
+        result = self._state.store.bulk.put_inner_batch(
+            asked.topic, queue_id, body, encode_properties(properties), asked.born_timestamp, connection.remote_host,
+            self._state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+        )  # fmt: skip
+        return Stored(queue_id, result, uniq_key, True, batch_key=uniq_key if asked.batch else None)
+
     def _put_special(
         self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
     ) -> Stored:
@@ -210,6 +290,10 @@ class Storing:
             )
         for name in [name for name in properties if name == _POP_CHECKPOINT or name.startswith(_TRANSIENT_PREFIX)]:
             del properties[name]
+        if _PRIORITY in properties:
+            asked_queue_id = queue_id = self._by_priority(
+                topic, queue_id, properties, is_plain=not is_half and not level
+            )
         properties |= self._own_properties
         uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         if is_half:
@@ -227,6 +311,16 @@ class Storing:
         waits = properties.get(_WAIT, "true").lower() == "true"
         handle = None if is_half else recall_handle(properties, self._state.config.broker_name)
         return Stored(asked_queue_id, result, uniq_key, waits, handle)
+
+    def _by_priority(self, topic: str, queue_id: int, properties: dict[str, str], *, is_plain: bool) -> int:
+        """The queue of a message with a priority, which others than plain ones lose. Source: RocketMQ 5.4."""
+        if not is_plain or any(name in properties for name in _NOT_BY_PRIORITY):
+            del properties[_PRIORITY]
+            return queue_id
+        text, config = properties[_PRIORITY], self._state.topics.table.get(topic)
+        if config is None or not (text.isascii() and text.isdecimal() and len(text) < _LONG_DIGITS):
+            return queue_id
+        return min(int(text), max(config.write_queue_nums, 1) - 1)
 
     def _retry_or_dead(
         self, request: RemotingCommand, asked: SendMessage, queue_id: int, properties: dict[str, str]

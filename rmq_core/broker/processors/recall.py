@@ -1,12 +1,10 @@
 """Recall of timer messages (request code 370), by the handle in the answer to their send.
 
-Source: ``RecallMessageProcessor``, ``RecallMessageHandle``, ``SendMessageProcessor#attachRecallHandle``.
+Source: ``RecallMessageProcessor``, ``SendMessageProcessor#attachRecallHandle``.
 """
 
-import base64
-import binascii
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from rmq_core.broker.processors.acknowledge import Acknowledgements
 from rmq_core.broker.state import BrokerState
@@ -19,55 +17,17 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.requests import RecallMessage
 from rmq_core.store.results import PutStatus
+from rmq_formats.codecs.index import AUTO
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.timer import PROPERTY_DELETED_KEY, PROPERTY_OUT_MS
 
-_VERSION: Final = "v1"
 _TAG: Final = "_RECALL_TAG_"
 _BODY: Final = b"0"
 _UNAVAILABLE: Final = "recall failed, broker service not available"
-
-
-class RecallHandle(NamedTuple):
-    """A recall handle: names a timer message that can still be recalled.
-
-    Attributes:
-        topic: its real topic.
-        broker_name: of the broker where it waits.
-        due_ms: a time within the interval in which it is due.
-        uniq_key: the producer's id of it.
-    """
-
-    topic: str
-    broker_name: str
-    due_ms: int
-    uniq_key: str
-
-    def encode(self) -> str:
-        """Encode the handle as clients get it."""
-        text = " ".join((_VERSION, self.topic, self.broker_name, str(self.due_ms), self.uniq_key))
-        return base64.urlsafe_b64encode(text.encode()).decode()
-
-    @classmethod
-    def decode(cls, text: str) -> "RecallHandle":
-        """Decode a client's handle; a due time that is no number becomes -1.
-
-        Raises:
-            ResponseError: the text is no handle.
-        """
-        try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            version, topic, broker_name, due, uniq_key, *_ = data.decode("utf-8", "replace").split(" ")
-        except (ValueError, binascii.Error):
-            version = topic = broker_name = due = uniq_key = ""
-        if version != _VERSION:
-            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
-        return cls(
-            topic, broker_name, int(due) if due.isascii() and due.isdecimal() and len(due) < 19 else -1, uniq_key
-        )
 
 
 def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
@@ -103,7 +63,7 @@ class Recalls:
         now_ms = state.clock_ms()
         properties = {
             PROPERTY_TAGS: _TAG,
-            PROPERTY_DELETED_KEY: delete_key(handle.topic, handle.uniq_key),
+            PROPERTY_DELETED_KEY: self._deleted_key(handle),
             PROPERTY_UNIQ_KEY: handle.uniq_key,
             DELIVER_MS: str(handle.due_ms),
             "BORN_TIMESTAMP": str(now_ms),
@@ -122,6 +82,12 @@ class Recalls:
         if self._acknowledgements.must_wait:
             return self._acknowledgements.when_safe(request, answer, result)
         return answer
+
+    def _deleted_key(self, handle: RecallHandle) -> str:
+        """What a recall names its message by, as the brokers read it that this store has been with."""
+        asked = self._state.config.append_topic_for_timer_delete_key
+        has_topic = not self._state.store.is_from_5_4 if asked == AUTO else asked == "true"
+        return delete_key(handle.topic, handle.uniq_key) if has_topic else handle.uniq_key
 
     def _checked(self, asked: RecallMessage) -> RecallHandle:
         """The handle of a request, checked.

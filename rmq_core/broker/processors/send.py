@@ -65,12 +65,13 @@ class Sends:
         """The answer to a send that succeeded; its fields are made as JSON: a dictionary took three times as long."""
         result = stored.result
         is_batch = bool(result.physical_offsets)
-        fields = b'{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b%b%b}' % (
+        fields = b'{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b%b%b%b}' % (
             result.msg_id.encode() if is_batch else b"%b%016X" % (self._id_prefix, result.physical_offset),
             stored.queue_id,
             result.queue_offset,
             self._marks,
             b',"transactionId":' + encode_json(stored.uniq_key) if stored.uniq_key else b"",
             b',"recallHandle":' + encode_json(stored.recall_handle) if stored.recall_handle else b"",
+            b',"batchUniqId":' + encode_json(stored.batch_key) if stored.batch_key else b"",
         )
         return request.response(ext_fields=fields)

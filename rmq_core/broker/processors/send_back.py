@@ -18,7 +18,8 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendBackFields
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import PROPERTY_DELAY
+from rmq_formats.codecs.layout import FLAG_INNER_BATCH, PROPERTY_DELAY
+from rmq_formats.codecs.paths import is_safe_topic
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import StoredMessage
 
@@ -52,24 +53,36 @@ class SendBacks:
             raise ResponseError(ResponseCode.NO_PERMISSION, f"the broker[{state.address}] sending message is forbidden")
         if group.retry_queue_nums <= 0:
             return request.response()
-        topic = state.topics.make(names.retry_topic(asked.group), group.retry_queue_nums, 2 * asked.unit_mode)
+        retry_topic = names.retry_topic(asked.group)
+        if state.groups.is_light(asked.group) and retry_topic not in state.topics.table:
+            self._check_light(retry_topic)
+        topic = state.topics.make(retry_topic, group.retry_queue_nums, 2 * asked.unit_mode)
         if not topic.perm & names.PERM_WRITE:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
             )
         message = state.store.message(asked.offset)
-        if message is None:
+        if message is None or not _is_meant(message, asked.origin_msg_id):
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {asked.offset}")
         result = self._put(message, asked, group, _most_retries(request, asked, group))
         if self._acknowledgements.must_wait or state.topics.unwritten:
             return self._acknowledgements.when_safe(request, request.response(), result)
         return request.response()
 
+    def _check_light(self, retry_topic: str) -> None:
+        """Refuse a retry topic to be made for a group of light queues, whose name is as its client has made it up."""
+        if not is_safe_topic(retry_topic):
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"there cannot be a topic {retry_topic}")
+        if self._state.topics.is_full:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"too many topics to make {retry_topic}")
+
     def _put(
         self, message: StoredMessage, asked: SendBackFields, group: SubscriptionGroupConfig, most_retries: int
     ) -> PutResult:
         """Store it again, for later or as dead."""
         state = self._state
+        if message.sys_flag & FLAG_INNER_BATCH:  # its consumer sends the one that failed. ``HookUtils#checkInnerBatch``
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, PutStatus.MESSAGE_ILLEGAL.value)
         properties = message.properties
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
@@ -90,6 +103,11 @@ class SendBacks:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, result.status.value)
         state.stats.count(stats.SNDBCK_PUT_NUMS, f"{properties[names.RETRY_TOPIC]}@{asked.group}", 1)
         return result
+
+
+def _is_meant(message: StoredMessage, msg_id: str | None) -> bool:
+    """Whether a message is the one that its consumer names: another may be there, where the log has lost its tail."""
+    return not msg_id or message.uniq_key is None or msg_id in (message.uniq_key, message.msg_id)
 
 
 def _most_retries(request: RemotingCommand, asked: SendBackFields, group: SubscriptionGroupConfig) -> int:

@@ -31,6 +31,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import CreateTopic, Topic
+from rmq_core.store.commitlog.light_places import is_light_queue
 from rmq_formats.errors import DecodeError
 
 log = logging.getLogger("rmq.broker.admin")
@@ -53,6 +54,7 @@ class TopicAdmin:
             RequestCode.GET_TOPIC_CONFIG: self.get,
             RequestCode.GET_TOPIC_STATS_INFO: self.get_stats,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.DELETE_TOPIC_IN_BROKER_LIST: self.delete_all,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.get_groups,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.get_system,
         }
@@ -152,13 +154,27 @@ class TopicAdmin:
 
         From now on the topic is gone; a new one of its name may be made while the files of its queues are removed.
         """
-        name = read_fields(request, Topic).topic
-        self._check_name(name)
+        return self._delete([read_fields(request, Topic).topic], request, connection)
+
+    def delete_all(self, request: RemotingCommand, connection: Connection) -> Awaitable[RemotingCommand]:
+        """DELETE_TOPIC_IN_BROKER_LIST (5002): deletes several topics, or none if one of the names cannot be deleted."""
+        topics = decode_body(request.body or b"{}", TopicList, is_request=True).topic_list
+        if not topics:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, "The specified topic list is blank.")
+        return self._delete(list(dict.fromkeys(topics)), request, connection)
+
+    def _delete(
+        self, topics: list[str], request: RemotingCommand, connection: Connection
+    ) -> Awaitable[RemotingCommand]:
         state = self._state
-        state.store.delete_topics([name])  # first: it may fail
-        state.topics.remove(name)
-        state.offsets.remove_topic(name)
-        log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
+        for name in topics:
+            if not (state.store.config.lmq_enabled and is_light_queue(name)):  # of which the queue is deleted
+                self._check_name(name)
+        state.store.delete_topics(topics)  # first: it may fail
+        for name in topics:
+            state.topics.remove(name)
+            state.offsets.remove_topic(name)
+            log.info("%(client)s deleted the topic %(topic)s", {"client": connection.remote_address, "topic": name})
         return asyncio.ensure_future(self._files_removed(request))
 
     async def _files_removed(self, request: RemotingCommand) -> RemotingCommand:

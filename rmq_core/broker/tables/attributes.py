@@ -12,6 +12,12 @@ from rmq_core.remoting.bodies.attributes import ADD, DELETE
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
+MESSAGE_TYPE: Final = "message.type"
+PRIORITY: Final = "PRIORITY"
+PRIORITY_FACTOR: Final = "priority.factor"
+_LITE_EXPIRATION_MINUTES: Final = 30 * 24 * 60
+QUEUE_TYPE: Final = "queue.type"
+BATCH_QUEUES: Final = "BatchCQ"
 _MAX_LONG: Final = (1 << 63) - 1
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
@@ -42,20 +48,21 @@ def _number(low: int, high: int) -> Callable[[str], str]:
     return fault
 
 
-def _queue_type_fault(value: str) -> str:
-    if value == "BatchCQ":  # written as a plain queue it would keep Java's broker from starting on the store
-        return "queue.type BatchCQ: this broker does not write batch queues (BatchConsumeQueue); use SimpleCQ"
-    return _one_of("SimpleCQ")(value)
+def _message_type_fault(value: str) -> str:
+    if value == "LITE":  # RocketMQ 5.5; its children are light queues that it makes by itself
+        return "message.type LITE: this broker does not have lite topics; use one of the other types"
+    return _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY)(value)
 
 
 Attributes = Mapping[str, Attribute]
 OF_TOPICS: Final[Attributes] = {
-    "queue.type": Attribute(_queue_type_fault, is_changeable=False),
+    QUEUE_TYPE: Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), is_changeable=False),
     "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
-    "message.type": Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
+    MESSAGE_TYPE: Attribute(_message_type_fault),
     "reserve.time": Attribute(_number(-1, _MAX_LONG)),
+    "lite.topic.expiration": Attribute(_number(-1, _LITE_EXPIRATION_MINUTES)),  # of 5.5; says nothing of other topics
 }
-OF_GROUPS: Final[Attributes] = {}  # 5.3.3 has none yet; those that a file has stay
+OF_GROUPS: Final[Attributes] = {PRIORITY_FACTOR: Attribute(_number(0, 100))}  # of 5.4; others that a file has stay
 
 
 def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:

@@ -154,6 +154,7 @@ class Producers:
         return next((client for client in members if client.client_id == client_id), None)
 
 
-def silent(groups: Iterable[dict[Connection, Client]], heard_before_ms: int) -> set[Connection]:
+def silent(groups: Iterable[dict[Connection, Client]], heard_before_ms: int) -> list[Connection]:
     """The connections of clients whose last heartbeat is older than a time."""
-    return {client.connection for members in groups for client in members.values() if client.heard_ms < heard_before_ms}
+    late = (client.connection for members in groups for client in members.values() if client.heard_ms < heard_before_ms)
+    return list(dict.fromkeys(late))

@@ -1,19 +1,26 @@
 """Consumer offsets of all groups, by topic and queue (``consumerOffset.json``).
 
-Source: ``ConsumerOffsetManager``.
+A broker with light queues (LMQ) keeps them in ``lmqConsumerOffset.json``, in two tables: that of the groups whose names
+begin with ``%LMQ%`` has one offset for each light queue.
+
+Source: ``ConsumerOffsetManager``, ``LmqConsumerOffsetManager``.
 """
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, OffsetTable
 from rmq_core.store.store import MessageStore
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 log = logging.getLogger("rmq.broker.offsets")
 _FILE: Final = "consumerOffset.json"
+_LIGHT_FILE: Final = "lmqConsumerOffset.json"
 _SEPARATOR: Final = "@"
+_LIGHT_GROUP: Final = _SEPARATOR + LIGHT_QUEUE_PREFIX  # in the key of such a group
+_MOST_LIGHT: Final = 1_000_000  # entries, of some 200 bytes each: anybody may make up light queues and their groups
 NONE: Final = -1
 
 
@@ -34,11 +41,19 @@ class ConsumerOffsets:
             clock_ms: the time, ms since 1970.
         """
         self._clock_ms = clock_ms
-        saved = files.load(_FILE, OffsetTable)
+        self._has_light_queues = store.config.lmq_enabled
+        name = _LIGHT_FILE if self._has_light_queues else _FILE
+        # A broker that has got light queues begins with the offsets of before: the original begins with none.
+        saved = files.load(name if files.has(name) else _FILE, OffsetTable)
         self._version: DataVersion = saved.data_version
         self.table: dict[str, dict[int, int]] = saved.offset_table
+        # What the body has: with light queues parts of the table, which may have a million entries, kept as they come.
+        self._light: dict[str, int] = {}
+        self._others = {} if self._has_light_queues else self.table
+        self._adopt(saved)
         self._resets: dict[str, dict[int, int]] = {}
-        self.file = TableFile(files, _FILE, self.body, progress_in=store)
+        self._pulled: dict[str, dict[int, int]] = {}  # in memory only, as in the original
+        self.file = TableFile(files, name, self.body, progress_in=store)
         self._set_back(store)
 
     def _set_back(self, store: MessageStore) -> None:
@@ -53,6 +68,7 @@ class ConsumerOffsets:
             return
         for key, queue_id, _, end in beyond:
             self.table[key][queue_id] = end
+            self._note(key, self.table[key])
         self.file.changes += 1
         key, queue_id, offset, end = beyond[0]
         log.warning(
@@ -72,14 +88,41 @@ class ConsumerOffsets:
         key = topic + _SEPARATOR + group
         queues = self.table.get(key)
         if queues is None:
+            if not _has_room(self.table, key):
+                return
             queues = self.table[key] = {}
         queues[queue_id] = offset
+        self._note(key, queues)
         self.file.changes += 1
+
+    def _note(self, key: str, queues: dict[int, int]) -> None:
+        """Note offsets of the table in the part of the body that they are of."""
+        if not self._has_light_queues:
+            return
+        if _LIGHT_GROUP not in key:
+            self._others[key] = queues
+        elif 0 in queues:
+            self._light[key] = queues[0]
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Set a group's offset, and keep a pending reset for its next pull."""
         self.commit(topic, group, queue_id, offset)
         self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
+        self._pulled.pop(topic + _SEPARATOR + group, None)
+
+    def note_pulled(self, topic: str, group: str, queue_id: int, next_offset: int) -> None:
+        """Note where a group's next pull of a queue begins: what lies between that and its offset is in flight."""
+        key = topic + _SEPARATOR + group
+        queues = self._pulled.get(key)
+        if queues is None:
+            if not _has_room(self._pulled, key):
+                return
+            queues = self._pulled[key] = {}
+        queues[queue_id] = next_offset
+
+    def pulled(self, topic: str, group: str, queue_id: int) -> int:
+        """Where a group's next pull of a queue begins; ``NONE`` where it has not pulled since the broker's start."""
+        return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, NONE)
 
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """Take the pending reset of a queue, for a pull; None if there is none."""
@@ -111,7 +154,9 @@ class ConsumerOffsets:
         """Copy a group's offsets of a topic to another group."""
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets is not None:
-            self.table[topic + _SEPARATOR + target] = dict(offsets)
+            key = topic + _SEPARATOR + target
+            self.table[key] = dict(offsets)
+            self._note(key, self.table[key])
             self.file.changes += 1
 
     def remove_group(self, group: str) -> None:
@@ -123,22 +168,41 @@ class ConsumerOffsets:
         self._remove(0, topic)
 
     def _remove(self, part: int, name: str) -> None:
-        for table in (self.table, self._resets):
+        tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
+        for table in tables:
             for key in [key for key in table if key.split(_SEPARATOR)[part : part + 1] == [name]]:
                 del table[key]
         self.file.changes += 1
 
     def adopt(self, offsets: OffsetTable) -> None:
         """Merge the offsets of a master into a slave's; what only the slave has stays."""
-        self.table.update(offsets.offset_table)
+        self._adopt(offsets)
         self.file.changes += 1
+
+    def _adopt(self, offsets: OffsetTable) -> None:
+        """Add offsets; those of groups of light queues, whose only queue has the id 0, only where there are such."""
+        self.table.update(offsets.offset_table)
+        if not self._has_light_queues:
+            return
+        if offsets.lmq_offset_table:
+            self.table.update((key, {0: offset}) for key, offset in offsets.lmq_offset_table.items())
+        for key, queues in self.table.items():
+            self._note(key, queues)
 
     def body(self) -> OffsetTable:
         """The table, as slaves and administrators get it."""
-        return OffsetTable(data_version=self._version, offset_table=self.table)
+        if not self._has_light_queues:
+            return OffsetTable(data_version=self._version, offset_table=self.table)
+        return OffsetTable(data_version=self._version, lmq_offset_table=self._light, offset_table=self._others)
 
     def save(self) -> None:
         """Write the file, if anything has changed; see ``TableFile.save``."""
         if self.file.changes != self.file.written:
             self._version = self._version.next(self._clock_ms())
             self.file.save()
+
+
+def _has_room(table: dict[str, dict[int, int]], key: str) -> bool:
+    """Whether a table takes a new key: topics and groups that are configured are few, light queues need not be."""
+    is_light = key.startswith(LIGHT_QUEUE_PREFIX) or _LIGHT_GROUP in key
+    return not is_light or len(table) < _MOST_LIGHT

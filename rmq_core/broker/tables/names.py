@@ -45,6 +45,7 @@ MOST_MADE_BY_USE: Final = 10_000
 """Topics above which none is made for a message, and groups above which none is made for a consumer: encoding a file
 of so many keeps the event loop for some 70 ms. Administrators may make more."""
 _VALID = re.compile(r"[%|a-zA-Z0-9_-]+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def topic_fault(topic: str) -> str | None:
@@ -55,9 +56,19 @@ def topic_fault(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(topic) > MAX_TOPIC_CHARS:
         return "The specified topic is longer than topic max length."
-    if topic.startswith(LIGHT_QUEUE_PREFIX):  # its queues would be taken for those, and the store be refused
-        return f"Topics that begin with {LIGHT_QUEUE_PREFIX} are light queues, which this broker does not have."
+    if is_light(topic):  # its queues would be taken for those, and the store be refused
+        return f"Names that begin with {LIGHT_QUEUE_PREFIX} are those of light queues, which are no topics."
     return None
+
+
+def is_light(name: str) -> bool:
+    """Whether a name is that of a light queue (LMQ), or of a group of those. Source: ``MixAll#isLmq``."""
+    return name.startswith(LIGHT_QUEUE_PREFIX)
+
+
+def is_light_group(name: str) -> bool:
+    """Whether a name can be that of a group of light queues: its clients have made it up, and no table has it."""
+    return is_light(name) and len(name) <= MAX_GROUP_CHARS and _CONTROL.search(name) is None
 
 
 def is_group(name: str) -> bool:

@@ -15,13 +15,14 @@ from rmq_core.broker.tables.subscription_filter import SQL92, Filter, is_tag_typ
 from rmq_core.broker.tables.table_file import TableFile, TableFiles, log
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.bodies.filters import BloomBits, FilterTable, GroupFilter, TopicFilters
-from rmq_core.store.read import Matches
+from rmq_core.store.read_batches import Matches
 from rmq_formats.codecs.bloom import BloomFilter
 from rmq_formats.codecs.properties import raw_property
 from rmq_formats.codecs.record_frame import record_properties
 from rmq_formats.sql92 import SqlError
 
 _FILE: Final = "consumerFilter.json"
+_MOST: Final = 10_000  # filters, each of a group and a topic that its client may have made up
 _DEAD_BEFORE_START_MS: Final = 30_000  # ConsumerFilterManager#decode: when those of a loaded table may have gone
 
 
@@ -59,6 +60,7 @@ class ConsumerFilters:
         self._clean_after_ms = config.filter_data_clean_time_span_ms
         self._clock_ms = clock_ms
         self._load(files.load(_FILE, FilterTable))
+        self._count = sum(map(len, self.topics.values()))
 
     def _load(self, table: FilterTable) -> None:
         dead_ms = self._clock_ms() - _DEAD_BEFORE_START_MS
@@ -121,6 +123,10 @@ class ConsumerFilters:
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Register the expressions of a heartbeat; filters of topics that it does not name are marked as dead."""
         subscribed = {one.topic: one for one in subscriptions}
+        if self._count >= _MOST:  # one that comes back is made anew
+            self._drop_dead(self._clock_ms())
+            if self._count >= _MOST:
+                log.warning("no more SQL92 filters are kept: there are %(most)d", {"most": _MOST})
         for one in subscribed.values():
             if not is_tag_type(one.expression_type) and one.sub_string:
                 self._put(group, one)
@@ -140,6 +146,8 @@ class ConsumerFilters:
     def _put(self, group: str, one: SubscriptionData) -> None:
         """Register an expression. Source: ``FilterDataMapByTopic#register``."""
         known = self.get(one.topic, group)
+        if known is None and self._count >= _MOST:  # its pulls are answered FILTER_DATA_NOT_EXIST
+            return
         if known is not None and one.sub_version <= known.data.client_version:
             if one.sub_version == known.data.client_version and known.is_dead:
                 self._set_dead_time(one.topic, group, 0)
@@ -159,10 +167,12 @@ class ConsumerFilters:
     def _keep(self, data: GroupFilter) -> None:
         made = self._registered(data)
         self._file.changes += 1
-        if made is None:  # pulls of the group are answered FILTER_DATA_NOT_EXIST
-            self.topics.get(data.topic, {}).pop(data.consumer_group, None)
-        else:
+        before = self.get(data.topic, data.consumer_group)
+        if made is not None:
             self.topics.setdefault(data.topic, {})[data.consumer_group] = made
+        elif before is not None:  # pulls of the group are answered FILTER_DATA_NOT_EXIST
+            del self.topics[data.topic][data.consumer_group]
+        self._count += (made is not None) - (before is not None)
 
     def _set_dead_time(self, topic: str, group: str, time_ms: int) -> None:
         known = self.topics[topic][group]
@@ -186,15 +196,19 @@ class ConsumerFilters:
 
     def save(self) -> None:
         """Remove filters that have been dead for too long, and write the file if anything has changed."""
-        now_ms = self._clock_ms()
+        self._drop_dead(self._clock_ms() - self._clean_after_ms)
+        self._file.save()
+
+    def _drop_dead(self, until_ms: int) -> None:
+        """Remove filters that have been dead since some time, or longer."""
         for topic, groups in list(self.topics.items()):
             for group, one in list(groups.items()):
-                if one.is_dead and now_ms - one.data.dead_time >= self._clean_after_ms:
+                if one.is_dead and one.data.dead_time <= until_ms:
                     del groups[group]
+                    self._count -= 1
                     self._file.changes += 1
             if not groups:
                 del self.topics[topic]
-        self._file.save()
 
 
 def replace_time(data: GroupFilter, dead_time_ms: int, client_version: int | None = None) -> GroupFilter:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rmq_core.remoting.bodies import BrokerStats, BrokerStatsItem
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -19,6 +20,15 @@ SAMPLE_S: Final = 10
 _SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two kept ones; kept ones
 Key = tuple[str, str]
 _Sample = tuple[int, dict[Key, tuple[int, int]]]
+
+
+def pull_key(topic: str, group: str) -> str:
+    """The key of what a group gets of a topic; all light queues (LMQ) have one. Source: ``LmqBrokerStatsManager``."""
+    if topic.startswith(LIGHT_QUEUE_PREFIX):
+        topic = LIGHT_QUEUE_PREFIX
+    if group.startswith(LIGHT_QUEUE_PREFIX):
+        group = LIGHT_QUEUE_PREFIX
+    return f"{topic}@{group}"
 
 
 class _Tally:

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Final
 
 from rmq_core.remoting.bodies import SubscriptionData
-from rmq_core.store.read import Matches, MayMatchUnit
+from rmq_core.store.consumequeue.ext import MayMatchUnit
+from rmq_core.store.read_batches import Matches
 from rmq_formats.codecs.hashing import java_string_hash
 from rmq_formats.codecs.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from rmq_formats.codecs.properties import raw_property
@@ -47,9 +48,9 @@ class Filter:
         tags = 0 if self.tags_codes is None else len(self.tags_codes)
         return _TAG_BYTES * tags if tags > _MOST_SHARED_TAGS else 0
 
-    def may_match(self, tags_codes: list[int]) -> bool:
+    def may_match(self, tags_codes: list[int] | None) -> bool:
         """Whether any of some new messages may pass, as far as their tags codes tell."""
-        return self.tags_codes is None or not self.tags_codes.isdisjoint(tags_codes)
+        return self.tags_codes is None or tags_codes is None or not self.tags_codes.isdisjoint(tags_codes)
 
 
 EVERYTHING: Final = Filter()

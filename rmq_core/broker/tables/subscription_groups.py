@@ -26,8 +26,15 @@ class Groups:
         forbidden: what groups may not do with topics; kept for a Java broker on the same store.
     """
 
-    def __init__(self, files: TableFiles, clock_ms: Callable[[], int]) -> None:
-        """Load the table, and add the system's groups that it lacks."""
+    def __init__(self, files: TableFiles, clock_ms: Callable[[], int], *, has_light_queues: bool) -> None:
+        """Load the table, and add the system's groups that it lacks.
+
+        Args:
+            files: where the table is kept.
+            clock_ms: the time, ms since 1970.
+            has_light_queues: whether each group of light queues (LMQ) exists, which the table does not have.
+        """
+        self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         saved = files.load(_FILE, SubscriptionGroups)
         self.version: DataVersion = saved.data_version
@@ -36,6 +43,18 @@ class Groups:
         own = {name: SubscriptionGroupConfig(group_name=name) for name in names.SYSTEM_GROUPS}
         self.table: dict[str, SubscriptionGroupConfig] = own | saved.subscription_group_table
 
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """A group's configuration; None if it does not exist.
+
+        Source: ``LmqSubscriptionGroupManager#findSubscriptionGroupConfig``.
+        """
+        known = self.table.get(group)
+        return SubscriptionGroupConfig(group_name=group) if known is None and self.is_light(group) else known
+
+    def is_light(self, group: str) -> bool:
+        """Whether a group is one of light queues (LMQ), which this broker has."""
+        return self._has_light_queues and names.is_light_group(group)
+
     def find(self, group: str, auto: bool) -> SubscriptionGroupConfig | None:
         """Find a group, or create it if that is allowed; else None. Source: ``findSubscriptionGroupConfig``.
 
@@ -43,7 +62,7 @@ class Groups:
             group: its name.
             auto: whether groups other than the system's may be created.
         """
-        known = self.table.get(group)
+        known = self.get(group)
         auto = auto and len(self.table) < names.MOST_MADE_BY_USE
         if known is None and (auto or names.is_system_group(group)) and names.is_group(group):
             known = self.put(SubscriptionGroupConfig(group_name=group))

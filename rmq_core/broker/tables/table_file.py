@@ -84,6 +84,10 @@ class TableFiles:
             self._pool.shutdown()
             self._pool = None
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a file, or its ``.bak``."""
+        return any(Path(f"{self.directory}/{name}{end}").exists() for end in ("", ".bak"))
+
     def load(self, name: str, kind: type[_S]) -> _S:
         """Load a table from its file or its ``.bak``; an empty one if there is none.
 

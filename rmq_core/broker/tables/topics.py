@@ -10,9 +10,10 @@ from msgspec import structs
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import OF_TOPICS, altered
+from rmq_core.broker.tables.attributes import BATCH_QUEUES, OF_TOPICS, QUEUE_TYPE, altered
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
+from rmq_core.store.commitlog.light_places import is_light_queue
 from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TIMER_TOPIC
 
 _FILE: Final = "topics.json"
@@ -29,14 +30,18 @@ class Topics:
         system: names that are RocketMQ's own.
     """
 
-    def __init__(self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, files: TableFiles, config: BrokerConfig, clock_ms: Callable[[], int], *, has_light_queues: bool
+    ) -> None:
         """Load the table, and add the system's topics that it lacks.
 
         Args:
             files: where the table is kept.
             config: settings.
             clock_ms: the time, ms since 1970.
+            has_light_queues: whether each light queue (LMQ) counts as a topic, which the table does not have.
         """
+        self._has_light_queues = has_light_queues
         self._clock_ms = clock_ms
         self._listeners: list[Callable[[Collection[str] | None], None]] = []
         saved = files.load(_FILE, TopicConfigs)
@@ -53,8 +58,18 @@ class Topics:
         self._listeners.append(listener)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """A topic's configuration; None if it does not exist."""
-        return self.table.get(topic)
+        """A topic's configuration, or a light queue's; None if it does not exist.
+
+        Source: ``LmqTopicConfigManager#selectTopicConfig``.
+        """
+        known = self.table.get(topic)
+        if known is None and self._has_light_queues and is_light_queue(topic):
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
+        return known
+
+    def with_batch_queues(self) -> set[str]:
+        """The topics whose queues are BatchConsumeQueues."""
+        return {name for name, topic in self.table.items() if has_batch_queues(topic)}
 
     def is_system(self, topic: str) -> bool:
         """Whether a topic is RocketMQ's own."""
@@ -184,6 +199,11 @@ class Topics:
         if permission & names.PERM_READ_WRITE != names.PERM_READ_WRITE:
             table = {name: structs.replace(one, perm=one.perm & permission) for name, one in table.items()}
         return TopicConfigAndMapping(data_version=self.version, topic_config_table=table)
+
+
+def has_batch_queues(topic: TopicConfig) -> bool:
+    """Whether a topic's queues are BatchConsumeQueues. Source: ``QueueTypeUtils#isBatchCq``."""
+    return bool(topic.attributes) and topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -90,6 +90,11 @@ def delete_key(topic: str, uniq_key: str) -> str:
     return f"{topic}+{uniq_key}"
 
 
+def _recalled(topic: str, text: str | None) -> str | None:
+    """The key that a recall names; brokers from 5.4 on leave its topic out."""
+    return text if text is None or text.startswith(f"{topic}+") else delete_key(topic, text)
+
+
 def read_waiting(record: memoryview) -> Waiting | str:
     """Decode a record of the timer topic; or a text that says what is wrong with it."""
     shape = frame_shape(record, 0, None)
@@ -110,10 +115,11 @@ def read_waiting(record: memoryview) -> Waiting | str:
     uniq_key, recalls = found.get(b"UNIQ_KEY"), found.get(b"TIMER_DEL_UNIQKEY")
     (_, _, _, _, flag, _, _, sys_flag, born_timestamp_ms, born_host, _, _, reconsume_times, _,
      _) = HEADS[host_kind(SYS_FLAG.unpack_from(record)[0])].unpack_from(record)  # fmt: skip
+    name = topic.decode("utf-8", "replace")
     return Waiting(
-        topic.decode("utf-8", "replace"), int(queue_id), int(due),
+        name, int(queue_id), int(due),
         None if uniq_key is None else uniq_key.decode("utf-8", "replace"),
-        None if recalls is None else recalls.decode("utf-8", "replace"),
+        _recalled(name, None if recalls is None else recalls.decode("utf-8", "replace")),
         record[shape.body_at : shape.body_at + shape.body_bytes], properties_bytes, flag, sys_flag,
         born_timestamp_ms, born_host, reconsume_times,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 The original delivers such messages twice.
 """
 
-from collections import Counter
 from typing import Final
 
 from rmq_core.broker.timer.records import DEQUEUE_MS, ROLL_TIMES, number
@@ -28,7 +27,7 @@ class Delivered:
             store: where they are.
             begin: physical offset at which a record begins, or the log's end.
         """
-        self._left: Counter[Key] = Counter()
+        self._left: dict[Key, list[int]] = {}  # when each was delivered, ms
         begin = max(begin, store.min_physical_offset)
         if begin < store.max_physical_offset:
             from rmq_core.broker.timer.log_search import records_with  # noqa: PLC0415 # numba, see ``kernel_loading``
@@ -48,7 +47,7 @@ class Delivered:
             return
         properties = message.properties
         if DEQUEUE_MS in properties:
-            self._left[_key(message.topic, properties)] += 1
+            self._left.setdefault(_key(message.topic, properties), []).append(number(properties[DEQUEUE_MS]))
 
     def take(self, topic: str, properties: dict[str, str], *, rolls: bool) -> bool:
         """Whether a message was delivered already; each delivery counts once.
@@ -59,12 +58,21 @@ class Delivered:
             rolls: whether it rolls: it is to wait on in the timer topic.
         """
         key = _key(topic, properties, int(rolls))
-        if not self._left[key]:
+        times = self._left.get(key)
+        if times is None:
             return False
-        self._left[key] -= 1
-        if not self._left[key]:
+        times.pop()
+        if not times:
             del self._left[key]
         return True
+
+    def forget(self, now_ms: int) -> None:
+        """Pass over what was delivered by now, as all that is due by now has been looked at.
+
+        What was delivered later than that, as the clock has been set back since, is due once more.
+        """
+        later = {key: [time for time in times if time > now_ms] for key, times in self._left.items()}
+        self._left = {key: times for key, times in later.items() if times}
 
 
 def _key(topic: str, properties: dict[str, str], more_rolls: int = 0) -> Key:

@@ -68,8 +68,8 @@ class Schedule:
         """Deliver the messages that are due; call it every ``INTERVAL_S``."""
         now_ms = self._state.clock_ms()
         delivered = False
-        for level in range(1, len(self._delays_ms) + 1):
-            if self._due_ms.get(level, 0) <= now_ms:
+        for level, delay_ms in enumerate(self._delays_ms, 1):
+            if not now_ms < self._due_ms.get(level, 0) <= now_ms + delay_ms:  # as in ``_deliver``
                 while self._deliver(level, now_ms):
                     delivered = True
         if delivered:

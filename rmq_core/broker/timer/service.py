@@ -168,6 +168,8 @@ class Timers:
         elif queue_offset < self._queue_end and self._was_done(waiting, queue_offset):
             pass
         elif waiting.due_ms >= files.interval(now_ms):
+            if files.has_to_wait(waiting.due_ms, now_ms, self._store.flushed_offset):
+                return False
             try:
                 files.add(
                     waiting.due_ms, physical_offset, len(record), java_string_hash(waiting.topic), now_ms,
@@ -198,10 +200,13 @@ class Timers:
     def _deliver_due(self) -> Iterator[bool]:
         files = self.files
         while not self._state.config.timer_stop_dequeue:
-            due_ms = files.next_due_ms(self._state.clock_ms())
+            now_ms = self._state.clock_ms()
+            due_ms = files.next_due_ms(now_ms)
             if due_ms is None:
-                if files.queue_offset >= self._queue_end:
-                    self._begin = None
+                if self._begin is not None and files.queue_offset >= self._queue_end:
+                    self._before.forget(now_ms)
+                    if self._before.is_empty:
+                        self._begin = None
                 return
             recalled: Counter[str] = Counter()  # how many recalls there are of each key, less its messages
             units = array("q")  # flags, when it was taken in, physical offset of each message
@@ -223,7 +228,7 @@ class Timers:
             for key, left in recalled.items():
                 if left:
                     self.metrics.add(key.partition("+")[0], left)
-            files.delivered(due_ms)
+            files.delivered(due_ms, self._store.max_physical_offset)
             if self._before.is_empty:
                 self._begin = None
             self._note()
@@ -286,6 +291,14 @@ class Timers:
         return False
 
     # --- how far it is ------------------------------------------------------------------
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages wait to be taken in, or are due and not delivered yet."""
+        files = self.files
+        if files.queue_offset < self._store.max_offset(TIMER_TOPIC, 0):
+            return True
+        return files.next_due_ms(self._state.clock_ms()) is not None
+
     def count(self, due_ms: int) -> int:
         """Number of messages that wait for an interval."""
         return self.files.wheel.count(due_ms)

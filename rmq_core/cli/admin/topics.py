@@ -100,8 +100,6 @@ async def update_topic(
     unit_sub: Annotated[Switch, typer.Option("-s", "--hasUnitSub", help="Whether units subscribe to it.")] = "false",
 ) -> Answer:
     """Create a topic, or change its settings. At all masters unless -b or -c says where."""
-    if "queue.type=BatchCQ" in (attributes or "").replace(" ", ""):
-        raise OptionError("--attributes queue.type=BatchCQ: rmq does not write batch queues (BatchConsumeQueue)")
     found = await addresses(admin, broker, cluster)
     for address in found:
         await admin.create_topic(

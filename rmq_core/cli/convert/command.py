@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def convert(
     store: StorePath,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="LAYOUT", help="The new layout: classic.", show_default=False)],
+    to: Annotated[
+        str, typer.Option("--to", metavar="LAYOUT", help="The new layout: classic or rocksdb.", show_default=False)
+    ],
     out: Annotated[
         str, typer.Option(metavar="DIR", help="The new store's directory; new, or empty.", show_default=False)
     ],
@@ -24,7 +26,8 @@ def convert(
 ) -> int:
     """Make a store of another layout. The old store is only read; its broker must be stopped.
 
-    classic: of a store with a DLedger CommitLog, one that a broker without DLedger opens.
+    classic: CommitLog, queues and config are files, as of a broker with storeType=default and without DLedger.
+    rocksdb: the CommitLog is classic, queues and config are in RocksDB, as of a broker with storeType=defaultRocksDB.
     """
     from rmq_core.cli.convert import run as convert_run  # noqa: PLC0415 # takes a second to load
 

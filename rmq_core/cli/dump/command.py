@@ -17,7 +17,7 @@ def dump(
             min=0,
             metavar="OFFSET",
             help="Start there: a physical offset, in mid-record too; in a ConsumeQueue a queue offset; "
-            "in an IndexFile an entry's number.",
+            "in an IndexFile an entry's number; in a DLedger CommitLog's index an entry's index.",
         ),
     ] = 0,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N rows.")] = None,
@@ -26,8 +26,8 @@ def dump(
 ) -> int:
     """Print records, ConsumeQueue units or Index entries one by one.
 
-    The records of a CommitLog (a store means its CommitLog), the units of a ConsumeQueue, the entries of an
-    IndexFile; a checkpoint and config files whole.
+    The records of a CommitLog (a store means its CommitLog), the units of a ConsumeQueue, in RocksDB too, the entries
+    of an IndexFile, the units of a DLedger CommitLog's index; a checkpoint and config files whole.
 
     Damage is reported on stderr, a line for each stretch, and the rest is
     printed; the exit code is 1 then.

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmq_core.cli.store_path import KnownPath, QueueSegments, index_files, queues
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.consumequeue_ext import ExtUnit, encode_ext_address
-from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, END_UNIT, used_count
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import is_end, split_file
 from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.storage.segments import OpenRange, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
 
 Tell = Callable[[str], None]
 
@@ -114,17 +115,20 @@ def _segment_units(
 def batch_units(place: KnownPath, topic: str | None, begin: int, tell: Tell) -> Iterator[BatchUnitRow]:
     """The units of 46 bytes of all queues under a path, each queue from a queue offset on; see ``units``."""
     for queue in queues(place, topic):
-        for segment in queue.segments:
-            with opened(place.storage, segment.path) as file:
-                data = read_range(file, 0, file.data_end())
-            data = data.ljust(-(-len(data) // BATCH_UNIT_BYTES) * BATCH_UNIT_BYTES, b"\0")
-            units = np.frombuffer(data, dtype=BATCH_UNIT_DTYPE)
-            used = used_count(units)
-            if data[used * BATCH_UNIT_BYTES :].rstrip(b"\0") not in (b"", END_UNIT.rstrip(b"\0")):
-                tell(f"{segment.path}: no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it")
-            for place_at, size, code, stored, base, count, *_ in units[:used].tolist():
+        for units in batch_unit_arrays(place.storage, queue, tell):
+            for place_at, size, code, stored, base, count, *_ in units.tolist():
                 if base + count > begin:
                     yield BatchUnitRow(queue.topic, queue.queue_id, base, place_at, size, code, stored, count)
+
+
+def batch_unit_arrays(storage: Storage, queue: QueueSegments, tell: Tell) -> Iterator[NDArray[np.void]]:
+    """The units of 46 bytes of a queue, BATCH_UNIT_DTYPE[n] of each file."""
+    for segment in queue.segments:
+        with opened(storage, segment.path) as file:
+            units, behind = split_file(read_range(file, 0, file.data_end()))
+        if not is_end(behind):
+            tell(f"{segment.path}: no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it")
+        yield units
 
 
 def _queue_name(queue: QueueSegments) -> str:

@@ -3,20 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rmq_core.cli import output
-from rmq_core.cli.dump import json_lines, text_lines
+from rmq_core.cli.dump import json_lines, text_lines, variant_rows
 from rmq_core.cli.dump import rows as file_rows
 from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, may_have_gaps, recognise
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.damage import Damage
 from rmq_formats.errors import OptionError
+from rmq_formats.read.config_documents import documents_at
 from rmq_formats.scan.segment import FrameBatch, scan_segment, without_record_sums
 from rmq_formats.storage.segments import Segment, Storage, opened
+
+_WITHOUT_TOPICS: Final = frozenset({PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG, PathKind.ENTRY_INDEX})
 
 
 @dataclass(slots=True)
@@ -47,7 +50,7 @@ class Faults:
 def run(path: str, wanted: DumpOptions) -> int:
     """Print what is at a path. Returns the exit code. Raises RmqError."""
     place = recognise(path)
-    if wanted.topic is not None and place.kind in {PathKind.INDEX, PathKind.CHECKPOINT, PathKind.CONFIG}:
+    if wanted.topic is not None and place.kind in _WITHOUT_TOPICS:
         raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
     if place.kind is PathKind.TIER:
         raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
@@ -79,17 +82,30 @@ def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str,
     if place.kind is PathKind.BATCHCONSUMEQUEUE:
         batch_units = islice(file_rows.batch_units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
         return text_lines.BATCH_HEADING, _json(batch_units) if wanted.as_json else text_lines.batch_lines(batch_units)
+    if place.kind is PathKind.QUEUE_DATABASE:
+        stored = islice(variant_rows.stored_units(place, wanted.topic, wanted.from_offset, faults.tell), wanted.limit)
+        return text_lines.STORED_HEADING, _json(stored) if wanted.as_json else text_lines.stored_lines(stored)
+    if place.kind is PathKind.ENTRY_INDEX:
+        index = islice(variant_rows.entry_index(place, wanted.from_offset, faults.tell), wanted.limit)
+        return text_lines.ENTRY_INDEX_HEADING, _json(index) if wanted.as_json else text_lines.entry_index_lines(index)
     if place.kind is PathKind.CONSUMEQUEUE_EXT:
         ext_units = islice(file_rows.ext_units(place, wanted.topic, faults.tell), wanted.limit)
         return text_lines.EXT_HEADING, _json(ext_units) if wanted.as_json else text_lines.ext_lines(ext_units)
     if place.kind is PathKind.INDEX:
         entries = islice(file_rows.entries(place, wanted.from_offset, faults.tell), wanted.limit)
         return text_lines.ENTRY_HEADING, _json(entries) if wanted.as_json else text_lines.entry_lines(entries)
-    data = place.storage.read_bytes(place.path)
-    is_checkpoint = place.kind is PathKind.CHECKPOINT
-    value = Checkpoint.decode(data) if is_checkpoint else config_json.loads(data.decode("utf-8", "replace"))
-    line = msgspec.json.encode(value)
+    line = msgspec.json.encode(_whole(place))
     return "", iter([(line if wanted.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
+
+
+def _whole(place: KnownPath) -> object:
+    """What a checkpoint or config has; config in RocksDB is the document that its file would be."""
+    if place.is_directory:
+        return documents_at(place.storage, place.path)
+    data = place.storage.read_bytes(place.path)
+    if place.kind is PathKind.CHECKPOINT:
+        return Checkpoint.decode(data)
+    return config_json.loads(data.decode("utf-8", "replace"))
 
 
 def _json(rows: Iterator[Any]) -> Iterator[bytes]:

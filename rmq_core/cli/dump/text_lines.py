@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 from rich.cells import cell_len, set_cell_size
 
 from rmq_core.cli.dump.rows import BatchUnitRow, EntryRow, ExtRow, UnitRow
+from rmq_core.cli.dump.variant_rows import EntryIndexRow, StoredUnitRow
 from rmq_core.cli.output import bytes_text, printable, second_text, time_text
 from rmq_formats.codecs.compression import Compression, decompress
 from rmq_formats.codecs.layout import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -25,6 +26,8 @@ UNIT_HEADING: Final = f"{'queue offset':>14} {'physical offset':>17} {'size':>11
 BATCH_HEADING: Final = (
     f"{'queue offset':>14} {'messages':>8} {'physical offset':>17} {'size':>11} {'tags code':>21}  stored\n"
 )
+STORED_HEADING: Final = f"{UNIT_HEADING.rstrip()}  stored\n"
+ENTRY_INDEX_HEADING: Final = f"{'index':>14} {'term':>8} {'pos':>17} {'size':>11} {'physical offset':>17}\n"
 EXT_HEADING: Final = f"{'address':>20} {'tags code':>20}  {'stored':24}  bit map\n"
 ENTRY_HEADING: Final = (
     f"{'entry':>9} {'slot':>8} {'key hash':>11} {'physical offset':>16}  {'stored':20} {'previous':>9}\n"
@@ -102,6 +105,27 @@ def batch_lines(rows: Iterator[BatchUnitRow]) -> Iterator[bytes]:
             f"{row.queue_offset:>14} {row.batch_size:>8} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
             f"  {time_text(row.store_timestamp)}"
         ),
+    )
+
+
+def stored_lines(rows: Iterator[StoredUnitRow]) -> Iterator[bytes]:
+    """Yield a line for each unit in RocksDB, under the name of its queue."""
+    return _grouped(
+        rows,
+        lambda row: f"{row.topic}/{row.queue_id}",
+        lambda row: (
+            f"{row.queue_offset:>14} {row.physical_offset:>17} {row.size:>11} {row.tags_code:>21}"
+            f"  {time_text(row.store_timestamp)}"
+        ),
+    )
+
+
+def entry_index_lines(rows: Iterator[EntryIndexRow]) -> Iterator[bytes]:
+    """Yield a line for each unit of a DLedger CommitLog's index."""
+    return _grouped(
+        rows,
+        lambda _: "",
+        lambda row: f"{row.index:>14} {row.term:>8} {row.pos:>17} {row.size:>11} {row.physical_offset:>17}",
     )
 
 

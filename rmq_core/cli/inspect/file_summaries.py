@@ -5,16 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from rmq_core.cli.dump.rows import BatchUnitRow, batch_units, ext_units
-from rmq_core.cli.store_path import KnownPath, QueueSegments, index_files, queues
+from rmq_core.cli.dump.rows import batch_unit_arrays, ext_units
+from rmq_core.cli.dump.variant_rows import entry_index
+from rmq_core.cli.store_path import KnownPath, QueueSegments, entry_index_files, index_files, queues
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
 from rmq_formats.codecs.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.read import broker_config
+from rmq_formats.read.config_documents import documents_at
 from rmq_formats.read.index_lookup import IndexFile
-from rmq_formats.read.variants import rocksdb_config
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
@@ -125,9 +126,12 @@ def queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
 def stored_queue_facts(place: KnownPath, found: StoreVariants) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue of a store's ConsumeQueue in RocksDB. Raises FormatError, StoreError."""
     path = store_variants.queue_database(place.path, found)
-    if path is None:
-        return ()
-    with opened_queues(place.storage, path) as database:
+    return () if path is None else database_facts(place.storage, path)
+
+
+def database_facts(storage: Storage, path: str) -> tuple[QueueFileFacts, ...]:
+    """Facts of each queue of a ConsumeQueue in RocksDB, by its directory. Raises FormatError, StoreError."""
+    with opened_queues(storage, path) as database:
         return tuple(_stored_queue_facts(database, *queue) for queue in sorted(database.queues()))
 
 
@@ -159,18 +163,21 @@ def _queue_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
 
 def batch_queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:
     """Facts of each queue with units of 46 bytes under a path: a batch queue, or that of a compacted topic."""
-    found: dict[tuple[str | None, int | None], list[BatchUnitRow]] = {}
-    for unit in batch_units(place, None, 0, lambda text: None):  # noqa: ARG005 # faults are verify's to tell
-        found.setdefault((unit.topic, unit.queue_id), []).append(unit)
-    return tuple(_batch_facts(queue, found.get((queue.topic, queue.queue_id), [])) for queue in queues(place))
+    return tuple(_batch_facts(place.storage, queue) for queue in queues(place))
 
 
-def _batch_facts(queue: QueueSegments, units: list[BatchUnitRow]) -> QueueFileFacts:
-    first, last = (units[0], units[-1]) if units else (None, None)
+def _batch_facts(storage: Storage, queue: QueueSegments) -> QueueFileFacts:
+    count = low = high = 0
+    first = last = None
+    for units in batch_unit_arrays(storage, queue, lambda text: None):  # noqa: ARG005 # faults are verify's to tell
+        if len(units):
+            if first is None:
+                first, low = int(units[0]["physical_offset"]), int(units[0]["base_offset"])
+            last, high = int(units[-1]["physical_offset"]), int(units[-1]["base_offset"]) + int(units[-1]["batch_size"])
+            count += len(units)
+    size_bytes = sum(segment.size_bytes for segment in queue.segments)
     return QueueFileFacts(
-        queue.topic, queue.queue_id, len(queue.segments), sum(segment.size_bytes for segment in queue.segments),
-        len(units), first.queue_offset if first else 0, last.queue_offset + last.batch_size if last else 0,
-        first.physical_offset if first else None, last.physical_offset if last else None,
+        queue.topic, queue.queue_id, len(queue.segments), size_bytes, count, low, high, first, last
     )  # fmt: skip
 
 
@@ -206,13 +213,13 @@ def tier_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
     return tuple(
         _log_facts(cluster, broker, log)
         for (cluster, broker), path in sorted(tiered_brokers(place.storage, place.path).items())
-        for log in tiered_logs(place.storage, path, lambda _: True)
+        for log in tiered_logs(place.storage, path)
     )
 
 
 def compacted_facts(place: KnownPath) -> tuple[QueueLogFacts, ...]:
     """Facts of each queue of a store's compacted topics. Raises StoreSizeError."""
-    return tuple(_log_facts(None, None, log) for log in compacted_logs(place.storage, place.path, lambda _: True))
+    return tuple(_log_facts(None, None, log) for log in compacted_logs(place.storage, place.path))
 
 
 def _log_facts(cluster: str | None, broker: str | None, log: QueueLog) -> QueueLogFacts:
@@ -252,6 +259,50 @@ def ext_facts(place: KnownPath) -> tuple[ExtFacts, ...]:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class EntryIndexFacts:
+    """The index of a DLedger CommitLog.
+
+    Attributes:
+        files: how many.
+        size_bytes: of the files, most of which is a hole.
+        units: entries that have one.
+        first_index: of these; None without any.
+        last_index: likewise.
+        first_term: in which the first was appended.
+        last_term: likewise the last.
+        end_position: one past the last entry's place in the log, in bytes.
+        faults: places up to the last unit that hold none.
+    """
+
+    files: int
+    size_bytes: int
+    units: int
+    first_index: int | None
+    last_index: int | None
+    first_term: int | None
+    last_term: int | None
+    end_position: int
+    faults: int
+
+
+def entry_index_facts(place: KnownPath) -> EntryIndexFacts:
+    """Facts of a DLedger CommitLog's index, a directory or one file."""
+    files = entry_index_files(place)
+    faults: list[str] = []
+    rows = entry_index(place, 0, faults.append)
+    size_bytes = sum(file.size_bytes for file in files)
+    first = next(rows, None)
+    if first is None:
+        return EntryIndexFacts(len(files), size_bytes, 0, None, None, None, None, 0, len(faults))
+    last, count = first, 1
+    for row in rows:
+        last, count = row, count + 1
+    return EntryIndexFacts(
+        len(files), size_bytes, count, first.index, last.index, first.term, last.term, last.pos + last.size, len(faults)
+    )
+
+
 def index_facts(place: KnownPath) -> tuple[IndexFacts, ...]:
     """Facts of each IndexFile of a directory, oldest first, or of one."""
     return tuple(_index_facts(place.storage, path) for path in index_files(place))
@@ -281,5 +332,5 @@ def checkpoint(place: KnownPath) -> Checkpoint | None:
 def config(place: KnownPath) -> Any:
     """A config file or a database of config, parsed. Raises FormatError, StoreError."""
     if place.is_directory:
-        return rocksdb_config.plain_tables(place.storage, place.path)
+        return documents_at(place.storage, place.path)
     return config_json.loads(place.storage.read_bytes(place.path).decode("utf-8", "replace"))

@@ -11,7 +11,14 @@ from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.inspect import file_summaries
-from rmq_core.cli.inspect.file_summaries import ConfigFacts, ExtFacts, IndexFacts, QueueFileFacts, QueueLogFacts
+from rmq_core.cli.inspect.file_summaries import (
+    ConfigFacts,
+    EntryIndexFacts,
+    ExtFacts,
+    IndexFacts,
+    QueueFileFacts,
+    QueueLogFacts,
+)
 from rmq_core.cli.inspect.log_summary import CommitLogFacts, log_facts
 from rmq_core.cli.output import bytes_text, counted, printable, time_text
 from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, recognise
@@ -43,6 +50,7 @@ class Facts:
         config: a parsed config file.
         abort: whether the file ``abort`` is there: a broker runs on the store, or was killed.
         rocksdb_config: rows of each table of config in RocksDB; None without one.
+        entry_index: of a path that is a DLedger CommitLog's index.
         errors: files that cannot be read or decoded.
         layouts: of a store, the ones beside CommitLog, ConsumeQueue and IndexFile, by the file that tells each.
     """
@@ -60,6 +68,7 @@ class Facts:
     config: Any = None
     abort: bool | None = None
     rocksdb_config: ConfigFacts | None = None
+    entry_index: EntryIndexFacts | None = None
     errors: tuple[str, ...] = ()
     layouts: dict[str, str] | None = None
 
@@ -67,6 +76,7 @@ class Facts:
     def is_clean(self) -> bool:
         """Tell whether no fault was found."""
         broken_index = any(file.error for file in self.index or ())
+        broken_index |= bool(self.entry_index and self.entry_index.faults)
         return not (self.errors or broken_index or (self.commitlog and self.commitlog.finding_count))
 
     def to_dict(self) -> dict[str, Any]:
@@ -137,6 +147,10 @@ def _gather_part(facts: Facts, part: KnownPath) -> None:
         facts.consumequeue_ext = file_summaries.ext_facts(part)
     elif part.kind is PathKind.BATCHCONSUMEQUEUE:
         facts.batchconsumequeue = file_summaries.batch_queue_facts(part)
+    elif part.kind is PathKind.QUEUE_DATABASE:
+        facts.consumequeue = file_summaries.database_facts(part.storage, part.path)
+    elif part.kind is PathKind.ENTRY_INDEX:
+        facts.entry_index = file_summaries.entry_index_facts(part)
     elif part.kind is PathKind.TIER:
         facts.tier = file_summaries.tier_facts(part)
     elif part.kind is PathKind.INDEX:
@@ -169,6 +183,8 @@ def show(facts: Facts, console: Console) -> None:
         entries = sum(file.entries for file in facts.index)
         size = bytes_text(sum(file.size_bytes for file in facts.index))
         rows.append(("Index", f"{counted(len(facts.index), 'file')} of {size}: {counted(entries, 'entry')}"))
+    if facts.entry_index is not None:
+        rows += _entry_index_rows(facts.entry_index)
     if facts.checkpoint is not None:
         rows += _checkpoint_rows(facts.checkpoint)
     if facts.rocksdb_config is not None:
@@ -193,6 +209,8 @@ def _kind_text(facts: Facts) -> str:
         PathKind.TIER: "tiered storage",
         PathKind.CHECKPOINT: "a checkpoint",
         PathKind.CONFIG: "a config file",
+        PathKind.QUEUE_DATABASE: "a ConsumeQueue in RocksDB",
+        PathKind.ENTRY_INDEX: "the index of a DLedger CommitLog",
     }.get(facts.kind, facts.kind)
 
 
@@ -226,6 +244,18 @@ def _queue_rows(name: str, queues: Sequence[QueueFileFacts | ExtFacts]) -> list[
     topics = counted(len({queue.topic for queue in queues}), "topic")
     units = counted(sum(queue.units for queue in queues), "unit")
     return [(name, f"{place}: {topics}, {counted(len(queues), 'queue')}, {units}")]
+
+
+def _entry_index_rows(index: EntryIndexFacts) -> list[tuple[str, str | Text]]:
+    rows: list[tuple[str, str | Text]] = [
+        ("index", f"{counted(index.files, 'file')} of {bytes_text(index.size_bytes)}: {counted(index.units, 'unit')}")
+    ]
+    if index.units:
+        rows.append(("  entries", f"{index.first_index} to {index.last_index}, log end {index.end_position}"))
+        rows.append(("  terms", f"{index.first_term} to {index.last_term}"))
+    if index.faults:
+        rows.append(("  damage", Text(f"{counted(index.faults, 'place')} without a unit", style="red")))
+    return rows
 
 
 def _checkpoint_rows(checkpoint: Checkpoint) -> list[tuple[str, str | Text]]:

@@ -1,16 +1,23 @@
 """``rmq standalone``: runs a name server and a broker in one process."""
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rmq_core.cli.servers.broker import MetricsPort
 from rmq_core.cli.servers.logs import LogFormat, LogFormatOption, log_to_stderr
-from rmq_core.cli.servers.serving import listen_flags, serve_until_stopped, tell_ignored
+from rmq_core.cli.servers.proxy import check_installed
+from rmq_core.cli.servers.serving import listen_flags, parse_address, serve_until_stopped, tell_ignored
 from rmq_formats.codecs.paths import config_dir
+from rmq_formats.errors import OptionError
+
+if TYPE_CHECKING:
+    from rmq_core.broker.config import BrokerConfig
+    from rmq_core.proxy.server import Proxy
 
 
 def standalone(
@@ -27,6 +34,10 @@ def standalone(
     config: Annotated[
         Path | None,
         typer.Option("-c", "--config", metavar="FILE", help="The broker's settings: broker.conf properties, or TOML."),
+    ] = None,
+    proxy: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Run the gRPC proxy as well, for clients of RocketMQ 5, there."),
     ] = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormatOption = LogFormat.TEXT,
@@ -53,17 +64,49 @@ def standalone(
         "tls_enable": settings.tls_enable,
     }
     namesrv_settings, _ = load_namesrv_config(flags=namesrv_flags)
+    if proxy is not None:
+        _check_proxy(settings, proxy)
 
     async def serve() -> None:
         async with NameServer(namesrv_settings) as namesrv:
             broker = Broker(replace(settings, namesrv_addr=namesrv.address), store_settings)
             measured = with_metrics(broker, metrics_port)
-            await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.address))
+            if proxy is None:
+                await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.address))
+                return
+            async with measured, _proxy(namesrv.address, proxy, settings) as proxied:
+                told = f", proxy {proxied.address}"
+                await serve_until_stopped(nullcontext(), lambda: _tell(namesrv.address, broker.address, told))
 
     run(serve())
     return 0
 
 
-def _tell(namesrv: str, broker: str) -> None:
-    typer.echo(f"name server {namesrv}, broker {broker}")
+def _check_proxy(settings: "BrokerConfig", proxy: str) -> None:
+    """Refuse a proxy that cannot ask who calls. Raises OptionError."""
+    check_installed()
+    parse_address("--proxy", proxy)
+    if settings.authentication_enabled and settings.own_credentials is None:
+        raise OptionError(
+            "--proxy with authenticationEnabled=true needs innerClientAuthenticationCredentials: with them it asks the "
+            "broker for users"
+        )
+
+
+def _proxy(namesrv: str, listen: str, settings: "BrokerConfig") -> "Proxy":
+    """Make a proxy that asks for logins, and speaks TLS, where the broker does. Raises OptionError."""
+    from rmq_core.client.options import ClientOptions  # noqa: PLC0415 # gRPC need not be there
+    from rmq_core.proxy.server import Proxy  # noqa: PLC0415
+    from rmq_core.remoting.access.server_tls import TlsMode, read_tls_file  # noqa: PLC0415
+
+    is_enforcing = settings.tls_server_mode.strip().lower() == TlsMode.ENFORCING
+    return Proxy(
+        namesrv, listen, settings.own_credentials if settings.authentication_enabled else None,
+        ClientOptions(tls=settings.tls.client()), authorizes=settings.authorization_enabled,
+        tls=read_tls_file(settings.tls_config_file) if is_enforcing else None,
+    )  # fmt: skip
+
+
+def _tell(namesrv: str, broker: str, more: str = "") -> None:
+    typer.echo(f"name server {namesrv}, broker {broker}{more}")
     sys.stdout.flush()

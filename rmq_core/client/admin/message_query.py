@@ -34,5 +34,5 @@ async def query_messages(
         answer = await cluster.ask_command(address, command, 5.0, (ResponseCode.QUERY_NOT_FOUND,))
         if answer.code == ResponseCode.SUCCESS:
             messages += decode_records(answer.body, broker_name=broker_name)
-    # Brokers give the newest first, and many may be of one millisecond.
+    # Each broker gives its own in order, and many may be of one millisecond.
     return sorted(messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset))

@@ -76,10 +76,11 @@ class Cluster(Service):
         self._heartbeat = heartbeat
         self._routes: dict[str, Route] = {}
         self._templates: dict[str, tuple[str, int]] = {}  # template topics of topics that did not exist
+        self._light_queues: set[str] = set()  # whose routes are those of topics that are cached, too
         self._brokers: dict[str, dict[int, str]] = {}
         self._told: set[str] = set()  # addresses of brokers that know of the client
         self._lost_ones: set[str] = set()  # those whose connection has ended since
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks: dict[asyncio.Task[object], None] = {}  # in order: a run in virtual time is repeatable
         self._is_closing = False
 
     async def start(self) -> None:
@@ -95,7 +96,7 @@ class Cluster(Service):
 
     async def stop_tasks(self) -> None:
         """Cancel all background tasks."""
-        tasks, self._tasks = self._tasks, set()
+        tasks, self._tasks = self._tasks, {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -108,11 +109,11 @@ class Cluster(Service):
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in the background, until it ends or the client is closed."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client failed", exc_info=error)
 
@@ -225,15 +226,25 @@ class Cluster(Service):
         self._templates.pop(topic, None)
         return route
 
+    async def light_route(self, name: str, topic: str) -> Route:
+        """Return a light queue's route: the brokers of a topic, as no name server knows it; raises as ``route``."""
+        data = await self.route_data(topic)
+        self._keep(topic, data)
+        self._light_queues.add(name)
+        return self._keep(name, template_data(data, 1))
+
     async def refresh_routes(self) -> None:
         """Refresh the routes of all cached topics; one that cannot be fetched now stays as it was."""
-        for topic in list(self._routes):
+        fresh: list[Route] = []
+        for topic in [one for one in self._routes if one not in self._light_queues]:  # in order, see above
             try:
-                await self.refresh_route(topic)
+                fresh.append(await self.refresh_route(topic))
             except RemotingError as error:
                 if topic not in self._templates:
                     log.warning("cannot refresh the route of %s: %s", topic, error)
-        self._brokers = {name: by_id for route in self._routes.values() for name, by_id in route.brokers.items()}
+        # Where a route that stays as it was has other addresses than a fresh one, its brokers have moved.
+        routes = [*self._routes.values(), *fresh]
+        self._brokers = {name: by_id for route in routes for name, by_id in route.brokers.items()}
 
     def _keep(self, topic: str, data: TopicRouteData) -> Route:
         route = route_of(topic, data)

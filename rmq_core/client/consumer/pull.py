@@ -40,6 +40,7 @@ from rmq_core.remoting.bodies import (
     queue_key,
 )
 from rmq_core.remoting.codes import CURRENT_VERSION_NAME
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError
 
 log = logging.getLogger("rmq.client")
@@ -158,7 +159,7 @@ class PullConsumer(GroupClient):
         Raises:
             OptionError: bad tags, or it has assigned queues.
         """
-        data = subscription(topic, tags, sql=sql)
+        data = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         is_first = self._is_subscribed is None
         self._choose(subscribes=True)
         self._subscriptions[topic] = data
@@ -203,6 +204,24 @@ class PullConsumer(GroupClient):
         """
         return (await self._cluster.refresh_route(topic)).read_queues
 
+    async def light_queues(self, name: str, topic: str) -> Sequence[MessageQueue]:
+        """List the queues of a light queue (LMQ), one at each broker of a topic, to be assigned.
+
+        Messages of it have the topic that they were sent to, and as queue offset their place in the light queue.
+
+        Args:
+            name: of the light queue, with its ``%LMQ%``.
+            topic: one whose brokers may have it, such as one whose messages go there.
+
+        Raises:
+            OptionError: it is no light queue's name.
+            NoRouteError: there is no such topic.
+            TransportError: no name server answers.
+        """
+        if not name.startswith(LIGHT_QUEUE_PREFIX):
+            raise OptionError(f"{name!r} does not begin with {LIGHT_QUEUE_PREFIX}, as names of light queues do")
+        return (await self._cluster.light_route(name, topic)).read_queues
+
     def assign(self, queues: Iterable[MessageQueue], tags: str = ALL, *, sql: str | None = None) -> None:
         """Assign these queues and no others; those assigned before continue at their positions.
 
@@ -214,7 +233,8 @@ class PullConsumer(GroupClient):
         Raises:
             OptionError: bad tags, or it has subscribed.
         """
-        wanted = {queue: subscription(queue.topic, tags, sql=sql) for queue in queues}
+        version = self.options.clock_ms()
+        wanted = {queue: subscription(queue.topic, tags, sql=sql, version=version) for queue in queues}
         self._choose(subscribes=False)
         for queue in self._assigned.keys() - wanted.keys():
             self._assigned.pop(queue).cancel()

@@ -14,7 +14,6 @@ from rmq_core.client.message import ReceivedMessage
 from rmq_core.client.options import PullOptions
 from rmq_core.client.pull.request import Puller, PullStatus
 from rmq_core.remoting.bodies import MessageQueue, ProcessQueueInfo, SubscriptionData
-from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import FormatError
 
@@ -141,7 +140,7 @@ class PulledQueue:
     async def _pull_once(self) -> None:
         if self.position is None:
             self._next_offset = self.position = await self._begin_offset(self.queue)
-        self.last_pull_ms = now_ms()
+        self.last_pull_ms = self._options.clock_ms()
         pulled = await self._puller.pull(self.queue, self._next_offset, self.wanted)
         if pulled.status is PullStatus.OFFSET_ILLEGAL:
             log.warning("%d of %s is out of range, continuing at %d", self._next_offset, self.queue, pulled.next_offset)

@@ -123,7 +123,7 @@ class PushConsumer(GroupClient):
         Raises:
             OptionError: bad tags.
         """
-        data = self._subscriptions[topic] = subscription(topic, tags, sql=sql)
+        data = self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
         for queue, work in self._rebalancer.works.items():
             if queue.topic == topic:
                 work.wanted = data
@@ -191,10 +191,11 @@ class PushConsumer(GroupClient):
         listener = self._listener if self._tracing is None else self._tracing.traced(self._listener)
         limit = options.max_reconsume_times
         if options.in_order:
-            back = None if self._broadcasts else SendBack(self._cluster, self.group, MAX_INT if limit == -1 else limit)
+            most = MAX_INT if limit == -1 else limit
+            back = None if self._broadcasts else SendBack(self._cluster, self.group, most, options.clock_ms)
             return ConsumingInOrder(listener, self._offsets, options, back, self._is_locked)
         most = _MAX_RECONSUME_TIMES if limit == -1 else limit
-        back = None if self._broadcasts else SendBack(self._cluster, self.group, most)
+        back = None if self._broadcasts else SendBack(self._cluster, self.group, most, options.clock_ms)
         return ConcurrentConsuming(listener, self._offsets, options, back)
 
     def _is_locked(self, queue: MessageQueue) -> bool:

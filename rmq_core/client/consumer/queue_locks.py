@@ -3,8 +3,8 @@
 Source: ``RebalanceImpl#lock``, ``#lockAll``, ``#unlock``.
 """
 
+import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -27,13 +27,13 @@ class ConsumerQueueLocks:
 
     def holds(self, queue: MessageQueue) -> bool:
         """Tell whether this consumer certainly holds the lock of a queue now."""
-        return time.monotonic() < self._until_s.get(queue, 0.0)
+        return asyncio.get_running_loop().time() < self._until_s.get(queue, 0.0)
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Take or renew locks; return the queues that are locked for this consumer now."""
         held: set[MessageQueue] = set()
         for broker_name, wanted in _by_broker(queues).items():
-            begin_s = time.monotonic()
+            begin_s = asyncio.get_running_loop().time()
             body = self._body(wanted)
             try:
                 address = self._cluster.address(broker_name)

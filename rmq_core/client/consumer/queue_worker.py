@@ -14,7 +14,6 @@ from rmq_core.client.errors import BrokerError
 from rmq_core.client.options import MessageModel, PushOptions
 from rmq_core.client.pull.request import Puller, PullStatus
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionData
-from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import RemotingError
 from rmq_formats.errors import FormatError, RmqError
@@ -123,7 +122,7 @@ class QueueWork:
         await self._may_pull.wait()
         if not self.messages.has_room:
             await self.messages.wait_for_room()
-        self.last_pull_ms = now_ms()
+        self.last_pull_ms = self._options.clock_ms()
         commit = self._offsets.known(self.queue) if self._options.model is MessageModel.CLUSTERING else None
         wanted = self.wanted
         pulled = await self._puller.pull(self.queue, self._next_offset, wanted, commit_offset=commit or 0)

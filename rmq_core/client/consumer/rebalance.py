@@ -164,7 +164,7 @@ class Rebalancer(Generic[_W]):
     async def _apply(self, topic: str, wanted: SubscriptionData, share: set[MessageQueue]) -> bool:
         """Start and stop pull loops; return whether all allocated queues are assigned now, or soon will be."""
         had = {queue for queue in self.works if queue.topic == topic}
-        for queue in had - share:
+        for queue in sorted(had - share):
             self._end(queue)
         new = share - had
         if new and self._locks is not None:

@@ -4,6 +4,7 @@ Source: ``DefaultMQPushConsumerImpl#sendMessageBack``.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from rmq_core.client.cluster.cluster import Cluster
@@ -38,18 +39,19 @@ _NOT_COPIED: Final = frozenset(
 class SendBack:
     """Sends back messages that a group has not consumed."""
 
-    def __init__(self, cluster: Cluster, group: str, max_reconsume_times: int) -> None:
+    def __init__(self, cluster: Cluster, group: str, max_reconsume_times: int, clock_ms: Callable[[], int]) -> None:
         """Prepare.
 
         Args:
             cluster: routes and connections.
             group: the group of the retry topic.
             max_reconsume_times: after so many failures a message is a dead letter.
+            clock_ms: the time of day, ms since 1970.
         """
         self._cluster = cluster
         self._group = group
         self._max_reconsume_times = max_reconsume_times
-        self._packer = Packer(_INNER_GROUP, ProducerOptions())
+        self._packer = Packer(_INNER_GROUP, ProducerOptions(clock_ms=clock_ms))
 
     async def send(self, message: ReceivedMessage, delay_level: int = 0) -> None:
         """Send a message back.

@@ -26,10 +26,12 @@ class TraceSender:
         self._producer = Producer(
             namesrv,
             f"{GROUP_PREFIX}-CONSUME-{group}"[:MAX_GROUP_CHARACTERS],
-            ProducerOptions(unit_name=options.unit_name, send_timeout_s=SEND_TIMEOUT_S, tls=options.tls),
+            ProducerOptions(
+                unit_name=options.unit_name, send_timeout_s=SEND_TIMEOUT_S, tls=options.tls, clock_ms=options.clock_ms
+            ),
             credentials=credentials,
         )
-        self._tracer = Tracer(options.trace_topic, self._send)
+        self._tracer = Tracer(options.trace_topic, self._send, options.clock_ms)
 
     async def _send(self, message: Message) -> None:
         await self._producer.send(message)

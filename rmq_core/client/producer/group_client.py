@@ -10,7 +10,6 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.client.producer.packet import MAX_GROUP_CHARACTERS, check_name
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.bodies import HeartbeatData
-from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Handler
 from rmq_core.remoting.requests import UnregisterClient
@@ -50,6 +49,7 @@ class GroupClient(Service):
         self._membership = Membership(role, self.client_id, group)
         self._groups = {f"{role}_group": group}
         self._started_ms = 0
+        self._clock_ms = options.clock_ms
 
     @property
     def client_id(self) -> str:
@@ -67,7 +67,7 @@ class GroupClient(Service):
         self._membership.take()
         try:
             await self._cluster.start()
-            self._started_ms = now_ms()
+            self._started_ms = self._clock_ms()
             refusal = await self._cluster.meet_brokers(topics) if topics else None
             if refusal is not None:
                 raise refusal

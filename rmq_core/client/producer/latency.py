@@ -3,7 +3,7 @@
 Source: ``MQFaultStrategy``, ``LatencyFaultToleranceImpl``.
 """
 
-import time
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -20,10 +20,10 @@ class LatencyFaults:
 
         Args:
             backoff: how long brokers are avoided.
-            clock_ms: a clock that never goes back.
+            clock_ms: a clock that never goes back; the running event loop's if it is not given.
         """
         self._backoff = backoff
-        self._clock_ms = clock_ms or _monotonic_ms
+        self._clock_ms = clock_ms or _loop_ms
         self._out_until_ms: dict[str, float] = {}
         self._unreachable_until_ms: dict[str, float] = {}
 
@@ -56,5 +56,5 @@ class LatencyFaults:
         return until is None or self._clock_ms() >= until
 
 
-def _monotonic_ms() -> float:
-    return time.monotonic() * 1000
+def _loop_ms() -> float:
+    return asyncio.get_running_loop().time() * 1000

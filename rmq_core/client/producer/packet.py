@@ -4,7 +4,6 @@ Source: ``DefaultMQProducerImpl#sendKernelImpl``, ``MessageDecoder#encodeMessage
 """
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -84,7 +83,7 @@ class Packer:
         """
         body, options = message.body, self._options
         head = self._check(message)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = options.clock_ms()
         properties = message.all_properties()
         msg_id = properties.get(PROPERTY_UNIQ_KEY)
         if msg_id is None:
@@ -108,7 +107,7 @@ class Packer:
         """
         _check_batch(messages)
         first = messages[0]
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._options.clock_ms()
         msg_ids, pieces = [], []
         for message in messages:
             head = self._check(message)  # one for all: they have one topic
@@ -187,6 +186,8 @@ def _check_batch(messages: Sequence[Message]) -> None:
             raise MessageError("a batch whose messages differ in wait_store")
         if message.delay_level > 0 or message.deliver_at_ms is not None:
             raise MessageError("delayed messages cannot be sent in batches")
+        if message.light_queues:
+            raise MessageError("messages of batches get no places in light queues")
 
 
 def _encode_inner(message: Message, properties: bytes) -> bytes:

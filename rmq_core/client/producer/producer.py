@@ -10,7 +10,6 @@ Source: ``DefaultMQProducerImpl``.
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -90,7 +89,7 @@ class Producer(GroupClient):
         self._packer = Packer(group, options)
         self._faults = LatencyFaults(options.backoff)
         self._queue_turns: dict[str, int] = {}  # by topic: the place of the next queue in turn
-        self._tracer = Tracer(options.trace_topic, self._send_trace) if options.enable_trace else None
+        self._tracer = Tracer(options.trace_topic, self._send_trace, options.clock_ms) if options.enable_trace else None
 
     async def start(self) -> None:
         """Start the client; it connects to brokers on demand.
@@ -257,20 +256,21 @@ class Producer(GroupClient):
     async def _attempt(self, packet: Packet, queue: MessageQueue, timeout_s: float) -> SendResult:
         """Send one request to one broker."""
         address, command = self._cluster.address(queue.broker_name), packet.request(queue.queue_id)
-        begin = time.monotonic()
+        now_s = asyncio.get_running_loop().time
+        begin_s = now_s()
         name, counts_faults = queue.broker_name, self.options.send_latency_fault
         try:
             answer = await self._cluster.remoting.invoke(address, command, timeout_s)
             result = _result(answer, packet, queue, address)
         except RemotingError as error:
             if counts_faults:
-                latency_ms = (time.monotonic() - begin) * 1000
+                latency_ms = (now_s() - begin_s) * 1000
                 self._faults.update(name, latency_ms, failed=True, reachable=not isinstance(error, TransportError))
             raise
         if counts_faults:
-            self._faults.update(name, (time.monotonic() - begin) * 1000)
+            self._faults.update(name, (now_s() - begin_s) * 1000)
         if self._tracer is not None and packet.topic != self._tracer.topic:
-            cost_ms = int((time.monotonic() - begin) * 1000)
+            cost_ms = int((now_s() - begin_s) * 1000)
             trace_sent(self._tracer, self.group, packet, result, answer.ext_fields, address, cost_ms)
         return result
 

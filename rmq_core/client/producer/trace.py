@@ -6,7 +6,6 @@ from typing import Final
 from rmq_core.client.message import SendResult, SendStatus
 from rmq_core.client.producer.packet import Packet
 from rmq_core.client.producer.tracer import Tracer
-from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.requests import EndTransaction
 from rmq_formats.codecs.layout import (
     FLAG_TRANSACTION_COMMIT,
@@ -50,8 +49,9 @@ def trace_sent(
     properties = decode_properties(packet.properties)
     tracer.put(
         TraceRecord(
-            trace_type=TraceType.PUB, timestamp_ms=now_ms() - cost_ms, region_id=answer.get(_REGION) or DEFAULT_REGION,
-            group=group, topic=packet.topic, msg_id=result.msg_id, tags=properties.get(PROPERTY_TAGS),
+            trace_type=TraceType.PUB, timestamp_ms=tracer.clock_ms() - cost_ms,
+            region_id=answer.get(_REGION) or DEFAULT_REGION, group=group, topic=packet.topic, msg_id=result.msg_id,
+            tags=properties.get(PROPERTY_TAGS),
             keys=properties.get(PROPERTY_KEYS), store_host=address, body_bytes=len(packet.body), cost_ms=cost_ms,
             message_type=_type_of(properties), offset_msg_id=result.offset_msg_id,
             is_success=result.status is SendStatus.SEND_OK,
@@ -77,7 +77,7 @@ def trace_ended(tracer: Tracer, fields: EndTransaction, properties: Mapping[str,
     """
     tracer.put(
         TraceRecord(
-            trace_type=TraceType.END_TRANSACTION, timestamp_ms=now_ms(),
+            trace_type=TraceType.END_TRANSACTION, timestamp_ms=tracer.clock_ms(),
             region_id=properties.get(_REGION) or DEFAULT_REGION, group=fields.producer_group, topic=fields.topic or "",
             msg_id=fields.msg_id, tags=properties.get(PROPERTY_TAGS), keys=properties.get(PROPERTY_KEYS),
             store_host=address, message_type=MessageType.COMMIT, transaction_id=fields.transaction_id,

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from rmq_core.client.listener import Later, Listener
 from rmq_core.client.message import Message, ReceivedMessage
-from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.uniq_key import UniqKeys
 from rmq_formats.codecs.trace import ContextCode, TraceRecord, TraceType, encode_trace
 
@@ -35,17 +34,20 @@ class Tracer:
 
     Attributes:
         topic: where to.
+        clock_ms: the time of day.
         dropped_count: records that were dropped.
     """
 
-    def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]]) -> None:
+    def __init__(self, topic: str, send: Callable[[Message], Awaitable[object]], clock_ms: Callable[[], int]) -> None:
         """Prepare.
 
         Args:
             topic: where to.
             send: sends a trace message.
+            clock_ms: the time of day, ms since 1970.
         """
         self.topic = topic
+        self.clock_ms = clock_ms
         self.dropped_count = 0
         self._send = send
         self._waiting: deque[TraceRecord] = deque()
@@ -131,7 +133,7 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
 
     async def call(messages: list[ReceivedMessage]) -> Later | None:
         wanted = [one for one in messages if one.properties.get(_SWITCH) != "false" and _REGION in one.properties]
-        request_id, begin_ms = ids.next(), now_ms()
+        request_id, begin_ms = ids.next(tracer.clock_ms()), tracer.clock_ms()
         for one in wanted:
             tracer.put(_before(one, group, request_id, begin_ms))
         code = ContextCode.EXCEPTION
@@ -142,7 +144,7 @@ def traced(listener: Listener, group: str, tracer: Tracer, timeout_s: float) -> 
             code = ContextCode.SUCCESS if answer is None else ContextCode.FAILED
             return answer  # type: ignore[no-any-return] # whoever called looks at what it is
         finally:
-            end_ms = now_ms()
+            end_ms = tracer.clock_ms()
             if code is not ContextCode.EXCEPTION and end_ms - begin_ms >= timeout_s * 1000:
                 code = ContextCode.TIME_OUT
             for one in wanted:

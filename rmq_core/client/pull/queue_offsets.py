@@ -4,7 +4,6 @@ from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.client.message import RETRY_TOPIC_PREFIX
 from rmq_core.client.options import ConsumerOptions, StartPosition
 from rmq_core.remoting.bodies import MessageQueue
-from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields, Int64, read_fields
 from rmq_core.remoting.requests import QueryConsumerOffset, Queue, SearchOffset, UpdateConsumerOffset
@@ -72,7 +71,7 @@ class QueueOffsets:
             return await self.max(queue, any_id=False)
         timestamp_ms = options.start_timestamp_ms
         if timestamp_ms is None:
-            timestamp_ms = now_ms() - _HALF_AN_HOUR_MS
+            timestamp_ms = options.clock_ms() - _HALF_AN_HOUR_MS
         return await self.search(queue, timestamp_ms, any_id=False)
 
     async def _bound(self, queue: MessageQueue, code: RequestCode, *, any_id: bool = True) -> int:

@@ -11,7 +11,15 @@ from typing import Final
 from rmq_core.client.message import PROPERTY_RETRY_TOPIC, RETRY_TOPIC_PREFIX, ReceivedMessage
 from rmq_core.remoting.bodies import MessageQueue
 from rmq_formats.codecs.compression import decompress
-from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_INNER_BATCH, FLAG_NEED_UNWRAP, MAGIC_V1, MAGIC_V2
+from rmq_formats.codecs.layout import (
+    FLAG_COMPRESSED,
+    FLAG_INNER_BATCH,
+    FLAG_NEED_UNWRAP,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_LIGHT_NAMES,
+    PROPERTY_LIGHT_OFFSETS,
+)
 from rmq_formats.codecs.record_layout import (
     BATCH_HEAD,
     HEAD,
@@ -21,6 +29,7 @@ from rmq_formats.codecs.record_layout import (
     TOPIC_LENGTH,
     host_kind,
 )
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import LengthError, MagicError, TruncatedError
 
 _V4 = HEADS[0]
@@ -42,7 +51,8 @@ def decode_records(
 
     Args:
         data: records one behind the other.
-        queue: the queue that was pulled; None if they are of several queues, or were not pulled.
+        queue: the queue that was pulled; None if they are of several queues, or were not pulled. Of a light queue
+            (LMQ) the messages have their places there as queue offsets.
         broker_name: their broker then.
 
     Raises:
@@ -60,7 +70,21 @@ def decode_records(
                 messages.append(message)
     except StructError as error:
         raise TruncatedError("the bytes end within a record", at, expected="a record", actual=end - at) from error
+    if queue is not None and queue.topic.startswith(LIGHT_QUEUE_PREFIX):
+        for message in messages:
+            message.queue_offset = _light_place(message, queue.topic)
     return messages
+
+
+def _light_place(message: ReceivedMessage, name: str) -> int:
+    """Where a message stands in a light queue; its queue offset if that is its own queue."""
+    if message.topic != name:
+        names = message.properties.get(PROPERTY_LIGHT_NAMES, "").split(",")
+        places = message.properties.get(PROPERTY_LIGHT_OFFSETS, "").split(",")
+        for other, place in zip(names, places, strict=False):
+            if other == name and place.isascii() and place.isdecimal():
+                return int(place)
+    return message.queue_offset
 
 
 def _decode(

@@ -126,5 +126,7 @@ class Puller:
         self._broker_ids[queue] = result.suggest_which_broker_id
         status = _STATUSES[answer.code]
         messages = decode_records(answer.body, queue) if status is PullStatus.FOUND else []
+        if messages and messages[0].queue_offset < offset:  # of an inner batch, which is given whole
+            messages = [message for message in messages if message.queue_offset >= offset]
         messages = wanted_messages(messages, wanted)
         return Pulled(status, result.next_begin_offset, result.min_offset, result.max_offset, messages)

@@ -16,18 +16,21 @@ _TAG, _SQL92 = "TAG", "SQL92"
 _OR: Final = "||"
 
 
-def subscription(topic: str, tags: str = ALL, *, sql: str | None = None) -> SubscriptionData:
+def subscription(
+    topic: str, tags: str = ALL, *, sql: str | None = None, version: int | None = None
+) -> SubscriptionData:
     """Build a subscription.
 
     Args:
         topic: the topic.
         tags: ``*``, or tags with ``||`` between them.
         sql: an SQL92 expression over properties instead.
+        version: brokers keep the highest: a time in ms since 1970; now if it is None.
 
     Raises:
         OptionError: tags and an expression, or tags without a tag.
     """
-    version = now_ms()
+    version = now_ms() if version is None else version
     if sql is not None:
         if tags != ALL:
             raise OptionError(f"{topic}: tags or an SQL92 expression, not both")

@@ -4,6 +4,7 @@ Source: ``TlsMode``, ``TlsSystemConfig``, ``TlsHelper#extractTlsConfigFromFile``
 than there, no certificate is made up where none is given, and a client's certificate is always verified.
 """
 
+import logging
 import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,7 @@ from rmq_core.remoting.access.tls import Tls
 from rmq_core.remoting.java_properties import parse_properties
 from rmq_formats.errors import FormatError, OptionError
 
+log = logging.getLogger("rmq.remoting")
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -137,6 +139,20 @@ class ServerTls:
         self._state = state
         self.context = self._load()
         return True
+
+    def listening_context(self) -> ssl.SSLContext:
+        """Make a context for a server that speaks TLS alone; each connection gets the certificate of that moment."""
+        context = self._load()
+
+        def current(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+            try:
+                self.reload()
+            except OptionError as error:
+                log.error("the certificates stay: %(why)s", {"why": str(error)})
+            connection.context = self.context
+
+        context.sni_callback = current  # called without a name, too
+        return context
 
     def _states(self) -> list[tuple[int, int, int] | None]:
         paths = (self._file.cert_path, self._file.key_path, self._file.trust_cert_path)

@@ -142,10 +142,18 @@ class GroupConfigList(BodyStruct, frozen=True, kw_only=True):
     group_config_list: list[SubscriptionGroupConfig] = []
 
 
+class GroupsToDelete(BodyStruct, frozen=True, kw_only=True):
+    """Groups to delete (code 5003)."""
+
+    clean_offset: bool = False
+    group_name_list: list[str] = []
+
+
 class OffsetTable(BodyStruct, frozen=True, kw_only=True):
     """Consumer offsets, by ``topic@group`` and queue (code 43; ``consumerOffset.json``)."""
 
     data_version: DataVersion = DataVersion()
+    lmq_offset_table: Maybe[dict[str, int]] = UNSET  # of groups of light queues, where a broker has those
     offset_table: dict[str, dict[int, int]] = {}
 
 

@@ -6,12 +6,13 @@ no record, whatever half of it is there. ``rmq_formats.codecs.record.encode_reco
 Source: ``CommitLog#asyncPutMessage``, ``#asyncPutMessages``, ``MessageExtEncoder``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from struct import error as struct_error
 from typing import Final
 
 from isal import isal_zlib
 
+from rmq_core.store.commitlog.light_places import LIGHT_NAMES, LightPlaces
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.record_encoder import QueueParts, before_crc, host_kinds
 from rmq_core.store.config import StoreConfig
@@ -35,6 +36,7 @@ from rmq_formats.codecs.record_layout import (
     PROPERTIES_LENGTH,
     SIZE_AND_MAGIC,
 )
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
 MAX_QUEUE_ID: Final = (1 << 31) - 1
 
@@ -79,6 +81,9 @@ class Appender:
         self._max_record_bytes = config.max_message_bytes + RECORD_OVERHEAD_BYTES
         self._append_crc = config.append_crc_property
         self._file_bytes = config.commitlog_file_bytes
+        self._light: LightPlaces | None = None
+        if config.lmq_enabled:
+            self._light = LightPlaces(self.queue, queues, config.max_lmq_queues)
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next message of a queue gets."""
@@ -97,6 +102,12 @@ class Appender:
         """Drop the cached next queue offsets of a topic; they are read from its ConsumeQueues again."""
         for key in [key for key in self._queues if key[0] == topic]:
             del self._queues[key]
+        if self._light is not None:
+            self._light.names.discard(topic)
+
+    def takes_light_queues(self, names: Collection[str]) -> bool:
+        """Whether a message may go to these light queues; see ``LightPlaces.takes``."""
+        return self._light is None or self._light.takes(names)
 
     def open_queue(self, topic: str, queue_id: int) -> QueueParts | None:
         """Cache the parts of a queue's records and its next queue offset; None if there can be no such queue."""
@@ -104,6 +115,8 @@ class Appender:
             return None
         queue = QueueParts(topic, queue_id, self._table.next_offset(topic, queue_id))
         self._queues[topic, queue_id] = queue
+        if self._light is not None and topic.startswith(LIGHT_QUEUE_PREFIX):
+            self._light.names.add(topic)
         return queue
 
     def put(
@@ -151,6 +164,11 @@ class Appender:
         body_bytes = len(body)
         if queue is None or not 0 < body_bytes <= self._max_body_bytes:
             return _ILLEGAL
+        transaction = sys_flag & FLAG_TRANSACTION_MASK
+        counts = transaction in (0, FLAG_TRANSACTION_COMMIT)
+        light: Collection[QueueParts] = ()
+        if self._light is not None and counts and LIGHT_NAMES in properties:
+            properties, light = self._light.place(topic, properties)
         if self._append_crc:
             properties = before_crc(properties)
         properties_bytes = len(properties) + CRC_PROPERTY_BYTES * self._append_crc
@@ -170,8 +188,6 @@ class Appender:
                 return refused
         position = log.position
         physical_offset = log.max_offset
-        transaction = sys_flag & FLAG_TRANSACTION_MASK
-        counts = transaction in (0, FLAG_TRANSACTION_COMMIT)
         queue_offset = queue.next_offset if counts else 0
         try:
             head = HEADS_BEHIND_MAGIC[hosts].pack(
@@ -190,6 +206,8 @@ class Appender:
         SIZE_AND_MAGIC.pack_into(memory, position, size, queue.magic)
         log.position = end
         log.max_offset = physical_offset + size
+        for other in light:  # its own may be one of them
+            other.next_offset += 1
         if counts:
             queue.next_offset = queue_offset + 1
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, 1, (), store_host))

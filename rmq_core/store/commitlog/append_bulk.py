@@ -9,12 +9,23 @@ from struct import error as struct_error
 from typing import Final
 
 from rmq_core.store.commitlog.append import Appender
+from rmq_core.store.commitlog.light_places import LIGHT_OFFSETS
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.commitlog.record_encoder import BatchEncoder, host_kinds
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.results import PutResult, PutStatus
-from rmq_formats.codecs.layout import BLANK_BYTES, FLAG_TRANSACTION_MASK
+from rmq_formats.codecs.layout import (
+    BLANK_BYTES,
+    FLAG_INNER_BATCH,
+    FLAG_NEED_UNWRAP,
+    FLAG_TRANSACTION_MASK,
+    MAX_BATCH_COUNT,
+    PROPERTY_INNER_BASE,
+    PROPERTY_INNER_NUM,
+)
+from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS_BEHIND_MAGIC
+from rmq_formats.codecs.variants.inner_batch import count_messages
 
 _LOGGER = logging.getLogger(__name__)
 _new = tuple.__new__
@@ -42,6 +53,7 @@ class BulkAppender:
         self._is_faulty = False  # the last write of replicated bytes failed, which is logged once
         self._append_crc = config.append_crc_property
         self._file_bytes = config.commitlog_file_bytes
+        self._has_light_queues = config.lmq_enabled
 
     def put_batch(
         self,
@@ -79,6 +91,8 @@ class BulkAppender:
         queue = appender.queue(topic, queue_id)
         if queue is None or not 0 < len(batch) <= self._max_body_bytes or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
+        if self._has_light_queues and (LIGHT_OFFSETS in batch or LIGHT_OFFSETS in properties):
+            return _ILLEGAL  # messages of batches get no places in light queues, and may not bring some
         if store_host is None:
             store_host = appender.store_host
         hosts, sys_flag = host_kinds(born_host, store_host, sys_flag)
@@ -110,6 +124,53 @@ class BulkAppender:
         queue_offset = queue.next_offset
         queue.next_offset = queue_offset + len(messages)
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, len(messages), offsets, store_host))
+
+    def put_inner_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        batch: bytes,
+        properties: bytes,
+        born_timestamp_ms: int,
+        born_host: bytes,
+        now_ms: int,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> PutResult:
+        """Append the messages of a client's batch as one record, for a topic with BatchConsumeQueues.
+
+        Args:
+            topic: of all.
+            queue_id: of all.
+            batch: as it came over the wire, and as it is stored.
+            properties: of the record, encoded and ended by a separator, without those that tell of the batch.
+            born_timestamp_ms: as in ``Appender.put``, like all that follow.
+            born_host: likewise.
+            now_ms: likewise.
+            flag: likewise.
+            sys_flag: likewise; those of an inner batch are set here.
+            reconsume_times: likewise.
+
+        Source: ``SendMessageProcessor#sendBatchMessage``, ``BatchConsumeQueue#assignQueueOffset``.
+        """
+        appender = self._appender
+        if appender.refusal is not None:
+            return appender.refusal
+        queue = appender.queue(topic, queue_id)
+        count = count_messages(batch)
+        if queue is None or not 0 < count <= MAX_BATCH_COUNT or sys_flag & FLAG_TRANSACTION_MASK:
+            return _ILLEGAL
+        own = encode_properties({PROPERTY_INNER_NUM: str(count), PROPERTY_INNER_BASE: str(queue.next_offset)})
+        result = appender.put(
+            topic, queue_id, batch, properties + own, born_timestamp_ms, born_host, now_ms, flag=flag,
+            sys_flag=sys_flag | FLAG_INNER_BATCH | FLAG_NEED_UNWRAP, reconsume_times=reconsume_times,
+        )  # fmt: skip
+        if result.status is not _OK:
+            return result
+        queue.next_offset += count - 1  # ``put`` has counted one
+        return result._replace(message_count=count)
 
     def put_encoded(self, physical_offset: int, data: bytes | memoryview) -> bool:
         """Append replicated bytes of a master's CommitLog; they may begin and end within records.

@@ -6,9 +6,18 @@ from struct import Struct
 from typing import Any
 
 from rmq_core.store.commitlog.mapped_file import MappedFile
+from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.layout import BLANK_BYTES, MAGIC_BLANK, RECORD_VERSIONS
+from rmq_formats.codecs.layout import (
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    PROPERTY_INNER_BASE,
+    PROPERTY_INNER_NUM,
+    RECORD_VERSIONS,
+)
+from rmq_formats.codecs.properties import raw_property
+from rmq_formats.codecs.record import decode_record
 from rmq_formats.codecs.record_layout import (
     RECORD_FIXED_BYTES_V1,
     SIZE_AND_MAGIC,
@@ -214,6 +223,21 @@ class CommitLog:
         """Store timestamp of the record at a physical offset; None where there is none."""
         head = self.record(physical_offset)
         return None if head is None else store_timestamp_ms(head)
+
+    def batch_unit(self, unit: StoredUnit) -> tuple[int, int, int, int, int, int] | None:
+        """Fields of the BatchConsumeQueue's unit of a record, by its unit in a ConsumeQueue; None if it is not there.
+
+        Source: ``CommitLog#checkMessageAndReturnSize``.
+        """
+        record = self.record(unit.physical_offset)
+        if record is None:
+            return None
+        message = decode_record(record, physical_offset=unit.physical_offset)
+        base, count = (
+            raw_property(message.properties_bytes, name.encode()) for name in (PROPERTY_INNER_BASE, PROPERTY_INNER_NUM)
+        )
+        place = (int(base), int(count)) if base.isdigit() and count.isdigit() else (message.queue_offset, 1)
+        return unit.physical_offset, unit.size, unit.tags_code, message.store_timestamp_ms, *place
 
     def remove_first(self) -> LogFile:
         """Detach the oldest file; the caller deletes it from the disk."""

@@ -14,6 +14,7 @@ from rmq_formats.codecs.layout import (
     FLAG_STORE_HOST_V6,
     MAGIC_V1,
     MAGIC_V2,
+    MAX_BATCH_COUNT,
     MAX_PROPERTIES_BYTES,
     PROPERTY_SEPARATOR,
 )
@@ -31,7 +32,6 @@ from rmq_formats.codecs.record_layout import (
 )
 
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
-MAX_BATCH_COUNT: Final = 32767  # the original counts them in a short
 
 
 class QueueParts:

@@ -3,13 +3,15 @@
 Only with ``enableConsumeQueueExt``. Source: ``ConsumeQueueExt``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
 from rmq_formats.codecs.consumequeue_ext import UNIT, ExtUnit, decode_ext_address, encode_ext_address, is_ext_address
 from rmq_formats.codecs.layout import EXT_END_BYTES, EXT_UNIT_MAX_BYTES, EXT_UNIT_MIN_BYTES
 from rmq_formats.errors import FormatError
+
+MayMatchUnit = Callable[[int, bytes], bool]  # gets the store timestamp (ms) and the bit map of a message
 
 _END_MARK: Final = b"\xff\xff"
 _USUAL_BYTES: Final = 64  # of a unit with a bit map of 32 groups, and more

@@ -19,6 +19,7 @@ from rmq_formats.errors import StoreSizeError
 
 _LEAST_OPEN: Final = 64
 _MOST_OPEN: Final = 16_384
+_LEVELS: Final = 4  # directories that hold a file's name: its queue's, its topic's, that of all topics, the store's
 _OPEN_PART: Final = 4  # of the descriptors that the process may have; sockets and the log need the others
 
 
@@ -70,10 +71,11 @@ class OpenFiles:
 
     def create(self, file: ConsumeQueueFile, size: int) -> None:
         """Make the file, of zeros."""
-        directory = str(Path(file.path).parent)
-        self.new_directories.extend(self.disk.make_directory(directory))
+        directories = Path(file.path).parents[:_LEVELS]
+        self.disk.make_directory(str(directories[0]))
         self._hold(file, self.disk.create(file.path, size, allocate=False))
-        self.new_directories.append(directory)
+        # All of them, though they may have been there: who made them may have been killed before they were forced.
+        self.new_directories.extend(map(str, directories))
 
     def _hold(self, file: ConsumeQueueFile, descriptor: int) -> None:
         while len(self._open) >= self.limit:

@@ -4,6 +4,7 @@ from typing import Final
 
 import numpy as np
 
+from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE, is_unwritten
@@ -12,7 +13,7 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 _FILES_SCANNED: Final = 3  # from the end on; ConsumeQueue#recover
 
 
-def load_queue(queue: ConsumeQueue, known_until: int | None) -> None:
+def load_queue(queue: ConsumeQueue | BatchQueue, known_until: int | None) -> None:
     """Open a queue's files and find its last unit.
 
     Args:
@@ -24,6 +25,9 @@ def load_queue(queue: ConsumeQueue, known_until: int | None) -> None:
     Raises:
         StoreSizeError: a file of another size than this store's.
     """
+    if isinstance(queue, BatchQueue):
+        queue.load(known_until)
+        return
     queue.is_whole = queue.files.load()
     files = queue.files
     if files.files and known_until is None:
@@ -34,9 +38,11 @@ def load_queue(queue: ConsumeQueue, known_until: int | None) -> None:
         queue.ext.load(queue.last_address())
 
 
-def scan_all(queue: ConsumeQueue) -> None:
+def scan_all(queue: ConsumeQueue | BatchQueue) -> None:
     """Find the end of a queue's sound units from the first file on."""
-    if queue.files.files:
+    if isinstance(queue, BatchQueue):
+        queue.scan_all()
+    elif queue.files.files:
         _scan(queue, queue.files.start)
 
 

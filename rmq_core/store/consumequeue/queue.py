@@ -5,7 +5,7 @@ pre-blanks, as ``rmq_formats.scan.derived_images`` does, and never closed by wha
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -129,6 +129,13 @@ class ConsumeQueue:
             queue_offset += len(units)
         return None
 
+    def all_units(self) -> Iterator[StoredUnit]:
+        """All units that are there, but for pre-blanks."""
+        unit = self.next_unit(self.first_stored)
+        while unit is not None:
+            yield unit
+            unit = self.next_unit(unit.queue_offset + 1)
+
     def find(self, is_from_here: Callable[[StoredUnit], bool], begin: int | None = None) -> int:
         """Binary search: the first queue offset whose message meets a condition that all later ones meet too.
 
@@ -219,6 +226,13 @@ class ConsumeQueue:
         elif begin < end:
             self.files.write(PRE_BLANK * (end - begin), begin * UNIT_BYTES)
 
+    def remove_before(self, physical_offset: int) -> None:
+        """Remove the units of records before a physical offset, as a rebuild without them does; one stays at least."""
+        kept = self.find_physical(physical_offset, self.first_stored)
+        self.remove_expired(physical_offset)
+        self.blank(self.first_stored, kept)
+        self.min_offset = kept
+
     def first_physical(self) -> int:
         """Physical offset of the first unit's record; -1 without one."""
         unit = self.next_unit(self.first_stored)
@@ -250,12 +264,8 @@ class ConsumeQueue:
 
         The last stays for its number: a queue that began again at 0 would be behind its consumers.
         """
-        removed = 0
-        while len(self.files.files) > 1:
-            end = (self.files.start + self.files.file_bytes) // UNIT_BYTES
-            unit = self.unit(end - 1)
-            if unit is not None and unit.physical_offset >= log_min:
-                break
+        removed, kept = 0, self.find_physical(log_min, self.first_stored)  # a file may end in pre-blanks
+        while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // UNIT_BYTES <= kept:
             self.files.remove(self.files.files[0])
             removed += 1
         return removed

@@ -1,71 +1,101 @@
-"""All ConsumeQueues of a store, by topic and queue id."""
+"""All ConsumeQueues and BatchConsumeQueues of a store, by topic and queue id."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from rmq_core.store.config import StoreConfig
+from rmq_core.store.consumequeue.batch_queue import BatchQueue, NewUnit
 from rmq_core.store.consumequeue.dropped import DroppedTopics
 from rmq_core.store.consumequeue.ext import QueueExt
 from rmq_core.store.consumequeue.files import OpenFiles
 from rmq_core.store.consumequeue.find_end import load_queue
 from rmq_core.store.consumequeue.queue import ConsumeQueue
+from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.files.disk import Disk
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.errors import FormatError
 
+Queue = ConsumeQueue | BatchQueue
+
 
 class ConsumeQueueTable:
-    """The ConsumeQueues of a store, by topic and queue id.
+    """The queues of a store, by topic and queue id.
 
     Attributes:
+        batch_topics: topics whose queues are BatchConsumeQueues.
         dropped: topics that were deleted.
         open_files: descriptors of all queues' files.
         unit_total: sum of the queues' maximum offsets.
         is_ext: new units hold addresses in ConsumeQueueExt instead of tags codes.
     """
 
-    def __init__(self, config: StoreConfig, disk: Disk, dropped: DroppedTopics) -> None:
+    def __init__(self, config: StoreConfig, disk: Disk, dropped: DroppedTopics, batch_topics: Collection[str]) -> None:
+        self.batch_topics = frozenset(batch_topics)
         self.dropped = dropped
         self.open_files = OpenFiles(disk)
         self.unit_total = 0
         self._config = config
         self._disk = disk
         self._directory = paths.consumequeue_dir(config.root)
+        self._topics_file = f"{paths.config_dir(config.root)}/topics.json"
         self._ext_directory = paths.consumequeue_ext_dir(config.root)
-        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._dropped_queues: dict[str, dict[int, ConsumeQueue]] = {}  # whose files are there still, by topic
+        self._batch_directory = paths.batch_consumequeue_dir(config.root)
+        self._has_others = False  # queues of the other kind than their topic's were there
+        self._queues: dict[tuple[str, int], Queue] = {}
+        self._dropped_queues: dict[str, dict[int, Queue]] = {}  # whose files are there still, by topic
         self.is_ext = config.consumequeue_ext_enabled
+
+    @property
+    def knows_topics(self) -> bool:
+        """Whether the store has a list of its topics: one that it lacks has been deleted, or is yet to be made."""
+        return any(Path(f"{self._topics_file}{end}").exists() for end in ("", ".bak"))
 
     def __len__(self) -> int:
         return len(self._queues)
 
-    def __iter__(self) -> Iterator[ConsumeQueue]:
+    def __iter__(self) -> Iterator[Queue]:
         return iter(self._queues.values())
 
     def load(self, known_until: int | None) -> None:
         """Open the existing queues, and find their ends; see ``load_queue``.
 
+        Those of the other kind than their topic's are removed, and the table is not whole: a slave may have got
+        messages before it was told of their topic.
+
         Raises:
             StoreSizeError: a file of another size than this store's.
         """
-        for topic in _names(self._directory):
-            for name in _names(f"{self._directory}/{topic}"):
-                if name.isascii() and name.isdigit() and str(int(name)) == name:
-                    queue = self._make(topic, int(name))
-                    load_queue(queue, known_until)
-                    if queue.files.files:
-                        self._queues[topic, int(name)] = queue
+        for directory in (self._directory, self._batch_directory):
+            for topic in _names(directory):
+                for name in _names(f"{directory}/{topic}"):
+                    if name.isascii() and name.isdigit() and str(int(name)) == name:
+                        self._load(topic, int(name), known_until, is_batch=directory is self._batch_directory)
         self.remove_topics(self.dropped.ends)  # where a crash came in between
         self.remove_files()
         self.count_units()
+
+    def _load(self, topic: str, queue_id: int, known_until: int | None, *, is_batch: bool) -> None:
+        queue = self._make(topic, queue_id, is_batch=is_batch)
+        load_queue(queue, known_until)
+        if not queue.files.files:
+            return
+        if is_batch == (topic in self.batch_topics):
+            self._queues[topic, queue_id] = queue
+        else:
+            self._has_others = True
+            self._clear(queue)
+            self._remove_directories(topic)
 
     def count_units(self) -> None:
         """Add up ``unit_total`` anew."""
         self.unit_total = sum(queue.max_offset for queue in self)
 
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> Queue:
         config = self._config
+        if is_batch:
+            directory = paths.queue_dir(self._batch_directory, topic, queue_id)
+            return BatchQueue(topic, queue_id, directory, config.batchconsumequeue_file_bytes, self.open_files)
         directory = paths.queue_dir(self._directory, topic, queue_id)
         ext_directory = paths.queue_dir(self._ext_directory, topic, queue_id)
         ext = None
@@ -73,11 +103,11 @@ class ConsumeQueueTable:
             ext = QueueExt(ext_directory, config.consumequeue_ext_file_bytes, self.open_files)
         return ConsumeQueue(topic, queue_id, directory, config.consumequeue_file_bytes, self.open_files, ext)
 
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def get(self, topic: str, queue_id: int) -> Queue | None:
         """A queue; None if it has no unit yet."""
         return self._queues.get((topic, queue_id))
 
-    def get_or_make(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def get_or_make(self, topic: str, queue_id: int) -> Queue:
         """A queue, created if it does not exist.
 
         Raises:
@@ -89,7 +119,7 @@ class ConsumeQueueTable:
                 self._remove_files_of(topic, queue_id)
             if queue_id < 0:
                 raise FormatError(f"queue id {queue_id} cannot name a directory")
-            queue = self._make(topic, queue_id)
+            queue = self._make(topic, queue_id, is_batch=topic in self.batch_topics)
             if queue.ext is not None:  # a crash may have left files of it, and none of the queue
                 queue.ext.load(None)
             self._queues[topic, queue_id] = queue
@@ -108,19 +138,23 @@ class ConsumeQueueTable:
         return found
 
     def remove_topics(self, ends: Mapping[str, int], all_end: int = MAX_LONG) -> int:
-        """Remove the queues of topics that have a record before a physical offset, or none; returns of how many topics.
+        """Remove the queues of topics that have no record behind a physical offset; returns of how many topics.
 
         Their files stay until ``remove_files`` comes to them, or a queue is made in their place: there may be many.
+        What a queue has behind that offset is of a new topic, and stays: its first messages may have been lost with
+        the master's power, and its next ones have fitted behind those of the old topic.
 
         Args:
-            ends: these offsets, by topic. What a queue has behind that is of the same deleted topic: else the queue
-                would have begun at 0 again.
+            ends: these offsets, by topic.
             all_end: a physical offset that no record with a unit is behind: queues need not be read where all go.
         """
         removed = set()
         for key in [key for key in self._queues if key[0] in ends]:
             topic, queue_id = key
             if ends[topic] < all_end and self._queues[key].first_physical() >= ends[topic]:
+                continue
+            if self._queues[key].last_end() > ends[topic]:
+                self._queues[key].remove_before(ends[topic])
                 continue
             queue = self._queues.pop(key)
             queue.bind(None)
@@ -160,17 +194,22 @@ class ConsumeQueueTable:
         queue = self._dropped_queues[topic].get(queue_id)
         if queue is None:
             return
+        self._clear(queue)
+        del self._dropped_queues[topic][queue_id]
+
+    @staticmethod
+    def _clear(queue: Queue) -> None:
         queue.files.clear()
         if queue.ext is not None:
             queue.ext.files.clear()
-        del self._dropped_queues[topic][queue_id]
 
     def _remove_directories(self, topic: str) -> None:
-        for parent in (self._directory, self._ext_directory):
+        for parent in (self._directory, self._ext_directory, self._batch_directory):
             directory = Path(parent) / topic
             if directory.is_dir() and not any(directory.iterdir()):
                 self._disk.remove_directory(str(directory))
-        self.open_files.new_directories.extend([f"{self._directory}/{topic}", self._directory])  # have names less now
+        for parent in (self._directory, self._batch_directory):  # have names less now
+            self.open_files.new_directories.extend([f"{parent}/{topic}", parent])
 
     def dead_until(self, topic: str, end: int) -> int:
         """Up to where a topic's records are dead, at least, if those before a physical offset are."""
@@ -188,8 +227,49 @@ class ConsumeQueueTable:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no queue was found with a file missing."""
-        return all(queue.is_whole for queue in self)
+        """Whether no queue was found with a file missing, or of the other kind than its topic's."""
+        return not self._has_others and all(queue.is_whole for queue in self)
+
+    def set_batch_topics(self, topics: Collection[str]) -> bool:
+        """Say which topics have BatchConsumeQueues; those that have some already count as well.
+
+        Returns:
+            Whether one of them has plain queues: a slave may have got messages before it was told of their topic.
+        """
+        if topics == self.batch_topics:
+            return False
+        self.batch_topics = frozenset(topics).union(queue.topic for queue in self if isinstance(queue, BatchQueue))
+        return any(isinstance(queue, ConsumeQueue) and queue.topic in self.batch_topics for queue in self)
+
+    def make_batch_queues(self, unit_of: Callable[[StoredUnit], NewUnit | None]) -> None:
+        """Make BatchConsumeQueues of the plain queues of topics that are to have such.
+
+        Args:
+            unit_of: makes the unit of a record out of its unit in a plain queue; None where the log has none.
+
+        Raises:
+            OSError: the disk is full, or broken; topics that have plain queues still are to be set once more.
+        """
+        try:
+            for key, plain in list(self._queues.items()):
+                if key[0] in self.batch_topics and isinstance(plain, ConsumeQueue):
+                    self._make_batch_queue(plain, unit_of)
+        except OSError:
+            self.batch_topics -= {queue.topic for queue in self if isinstance(queue, ConsumeQueue)}
+            raise
+        finally:
+            self.count_units()
+
+    def _make_batch_queue(self, plain: ConsumeQueue, unit_of: Callable[[StoredUnit], NewUnit | None]) -> None:
+        queue = self._make(plain.topic, plain.queue_id, is_batch=True)
+        assert isinstance(queue, BatchQueue)
+        queue.files.load()  # what another try has left
+        queue.files.clear()
+        plain.bind(None)
+        queue.append(unit for stored in plain.all_units() if (unit := unit_of(stored)) is not None)
+        self._queues[plain.topic, plain.queue_id] = queue
+        self._clear(plain)
+        self._remove_directories(plain.topic)
 
     def last_end(self) -> int:
         """The largest physical offset behind a record that has a unit; -1 without units."""

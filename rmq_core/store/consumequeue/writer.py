@@ -1,21 +1,25 @@
 """Writes units to ConsumeQueues: gives the kernel their mapped places, and writes those that have none."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.files import ConsumeQueueFile
 from rmq_core.store.consumequeue.map import QueueMap
 from rmq_core.store.consumequeue.queue import ROOM_BEHIND_NEXT, ConsumeQueue
-from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_core.store.consumequeue.table import ConsumeQueueTable, Queue
 from rmq_formats.codecs.consumequeue import UNIT
 from rmq_formats.codecs.consumequeue_ext import ExtUnit
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels.live_dispatch_tables import (
+    BOUND_TO_A_SLAVES,
+    BOUND_TO_ONE_TOPIC,
+    LIGHT_UNIT,
     TARGET_ADDRESS,
     TARGET_BOUND,
     TARGET_COLUMNS,
@@ -28,6 +32,7 @@ Table = NDArray[np.int64]
 _FIRST_ROWS: Final = 256
 _MOST_MAPPED: Final = 8192
 _MOST_AT_ONCE: Final = 64
+_BATCHES_AT_ONCE: Final = 8  # records of a queue seldom stand together: more cost more where it has one
 
 
 class UnitWriter:
@@ -37,6 +42,9 @@ class UnitWriter:
         targets: where each row's next unit goes, int64[rows, TARGET_COLUMNS].
         displaced: units left out because of an impossible queue offset.
         names: topic and queue id of each row; the owner adds to it.
+        follows: this is a slave's store.
+        batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
+            of the records at hand. The owner sets it.
         bit_map_of: gives the bit map of a message, by its topic and physical offset; None where none has one.
     """
 
@@ -45,17 +53,19 @@ class UnitWriter:
 
         Args:
             queues: where the units go; records of a dropped topic that are dead get none.
-            follows: this is a slave's store: a queue that begins at 0 again was made anew at the master.
+            follows: this is a slave's store: a newer record with an older queue offset is of a topic that the master
+                has made anew.
         """
         self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
         self.names: list[tuple[str, int]] = []
+        self.batches: Mapping[int, tuple[int, int]] = {}
         self.bit_map_of: Callable[[str, int], bytes] | None = None
         self._cells = self.targets.reshape(-1).data
         self._queues = queues
         self._dropped = queues.dropped.ends
-        self._follows = follows
-        self._rows: list[ConsumeQueue | None] = []
+        self.follows = follows
+        self._rows: list[Queue | None] = []
         self._files: list[ConsumeQueueFile | None] = []  # that a row's target is in
         self._mapped: deque[ConsumeQueueFile] = deque()
         self._restarted: set[int] | None = None
@@ -71,14 +81,16 @@ class UnitWriter:
     @property
     def most_at_once(self) -> int:
         """Most units that one ``put`` takes."""
-        return _MOST_AT_ONCE if self._queues.is_ext else 1
+        if self._queues.is_ext:
+            return _MOST_AT_ONCE
+        return _BATCHES_AT_ONCE if self._queues.batch_topics else 1
 
     def put(self, units: list[list[int]]) -> int:
-        """Write units that the kernel cannot: the first one, and with ConsumeQueueExt those that follow in its queue.
+        """Write units that the kernel cannot: the first one, and those that follow in its queue.
 
         Args:
             units: one or more rows of a unit table, at most ``most_at_once``: row of the queue, queue offset,
-                physical offset, size, tags code, store timestamp (ms).
+                physical offset, size, tags code, store timestamp (ms) or LIGHT_UNIT.
 
         Returns:
             How many are done with; 0 where queues were removed, and they are to be given again. The kernel may be able
@@ -93,23 +105,46 @@ class UnitWriter:
         queue = self._queue(row)
         if queue is None:
             return 1
-        if self._follows and queue_offset == 0 and 0 <= queue.last_end() <= physical_offset:
+        if self.follows and queue_offset < queue.max_offset and 0 <= queue.last_end() <= physical_offset:
             self._drop(queue)
             return 0
+        if isinstance(queue, BatchQueue):
+            return self._put_batches(row, queue, units)
         before = queue.max_offset
         if self._restarted is not None and row not in self._restarted:
             self._restarted.add(row)
             queue.restart(queue_offset)
         count = 1
+        is_light = units[0][-1] == LIGHT_UNIT
         while count < len(units) and units[count][:2] == [row, queue_offset + count]:
+            if (units[count][-1] == LIGHT_UNIT) != is_light:
+                break
             count += 1
-        self._write(queue, units[:count])
+        self._write(queue, units[:count], has_ext=self._queues.is_ext and not is_light)
         self._queues.unit_total += queue.max_offset - before
         self._aim(row, queue)
         return count
 
-    def _drop(self, queue: ConsumeQueue) -> None:
-        """Drop a topic whose master has deleted it and made it anew, as a newer record with queue offset 0 shows.
+    def _put_batches(self, row: int, queue: BatchQueue, units: list[list[int]]) -> int:
+        """Write the units of a BatchConsumeQueue, one for each record."""
+        before = queue.max_offset
+        if self._restarted is not None and row not in self._restarted:
+            self._restarted.add(row)
+            queue.restart(units[0][2])
+        count = 1
+        while count < len(units) and units[count][0] == row and units[count][1] > units[count - 1][1]:
+            count += 1  # an older queue offset is that of a topic made anew, see ``put``
+        self.displaced += queue.append(
+            (physical_offset, size, code, timestamp_ms, *self.batches.get(physical_offset, (queue_offset, 1)))
+            for _, queue_offset, physical_offset, size, code, timestamp_ms in units[:count]
+        )
+        self._queues.unit_total += queue.max_offset - before
+        return count
+
+    def _drop(self, queue: Queue) -> None:
+        """Drop a topic that the master has deleted and made anew, as a newer record with an older queue offset shows.
+
+        It need not be 0: the first ones may have been lost with the master's power.
 
         It was deleted behind the queue's last record. Another queue whose first one is behind that may be a new one's.
         """
@@ -118,11 +153,11 @@ class UnitWriter:
         self.forget()
         self._queues.remove_topics(ends)
 
-    def _write(self, queue: ConsumeQueue, units: list[list[int]]) -> None:
+    def _write(self, queue: ConsumeQueue, units: list[list[int]], *, has_ext: bool) -> None:
         """Write consecutive units of a queue."""
         queue_offset = units[0][1]
         tags_codes = [tags_code for _, _, _, _, tags_code, _ in units]
-        if queue.ext is not None and self._queues.is_ext and queue_offset >= queue.max_offset:
+        if queue.ext is not None and has_ext and queue_offset >= queue.max_offset:
             tags_codes = queue.ext.append(
                 ExtUnit(tags_code, timestamp_ms, self._bit_map(queue.topic, physical_offset))
                 for _, _, physical_offset, _, tags_code, timestamp_ms in units
@@ -134,7 +169,7 @@ class UnitWriter:
     def _bit_map(self, topic: str, physical_offset: int) -> bytes:
         return b"" if self.bit_map_of is None else self.bit_map_of(topic, physical_offset)
 
-    def _queue(self, row: int) -> ConsumeQueue | None:
+    def _queue(self, row: int) -> Queue | None:
         """The queue of a row; None if it gets no units, as this store cannot have it."""
         while row >= len(self._rows):
             self._rows += [None] * _FIRST_ROWS
@@ -149,8 +184,9 @@ class UnitWriter:
             except FormatError:  # a crafted topic that is no directory's name
                 return None
             self._rows[row] = queue
-            queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
-            self.targets[row, TARGET_BOUND] = 1
+            if isinstance(queue, ConsumeQueue):  # units of others all come to ``put``
+                queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
+                self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.follows else BOUND_TO_ONE_TOPIC
         return queue
 
     def _grow(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from rmq_core.store.commitlog.log import CommitLog, LogFile
+from rmq_core.store.consumequeue.batch_queue import BatchQueue
 from rmq_core.store.consumequeue.table import ConsumeQueueTable
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.index.index import Index
@@ -28,6 +29,7 @@ from rmq_formats.kernels.live_dispatch_tables import (
 from rmq_formats.storage import store_variants
 
 if TYPE_CHECKING:
+    from rmq_core.store.dispatch.kernel_dispatch import Table
     from rmq_formats.scan.segment import FrameBatch
 
 
@@ -80,11 +82,12 @@ class Dispatch:
         writer: writes the units.
         skipped: stretches of the log that could not be read.
         tags_from: physical offset from which TAGS are indexed, too.
+        stray_batch_topics: topics that had inner batches, and have no BatchConsumeQueue as far as the store knows.
     """
 
     def __init__(
         self, log: CommitLog, queues: ConsumeQueueTable, index: Index | None, delay_levels_ms: tuple[int, ...],
-        writer: UnitWriter, *, tags_from: int,
+        writer: UnitWriter, *, tags_from: int, to_light_queues: bool,
     ) -> None:  # fmt: skip
         from rmq_core.store.dispatch.kernel_dispatch import Collector  # noqa: PLC0415 # numba, see ``kernel_loading``
 
@@ -93,10 +96,12 @@ class Dispatch:
         self.skipped: list[Damage] = []
         self.writer = writer
         self.tags_from = tags_from
+        self.stray_batch_topics: set[str] = set()
         self._log = log
+        self._follows = writer.follows
         self._queues = queues
         self._index = index
-        self._collector = Collector(delay_levels_ms, tags_from)
+        self._collector = Collector(delay_levels_ms, tags_from, to_light_queues=to_light_queues)
         self.mark = Mark(0, 0, 0, 0, 0, b"", 0)
 
     def note(self) -> None:
@@ -149,6 +154,7 @@ class Dispatch:
         if found[RUN_PLACED] < len(units):
             self._know_queues()
             collector.place(units, found[RUN_PLACED], self.writer)
+        self._note_strays(units)
         if len(units):
             self.timestamp_ms = found[RUN_TIMESTAMP]
             if arrivals is not None:
@@ -168,14 +174,15 @@ class Dispatch:
             return True
         return bool(position > before)
 
-    @property
-    def inner_batch_topics(self) -> tuple[str, ...]:
-        """Topics with inner batches in the log: their queues are a BatchConsumeQueue's, which is not written here."""
-        return self._collector.inner_batch_topics
+    def _note_strays(self, units: "Table") -> None:
+        rows = self._collector.rows_of_batches(units)
+        if rows:
+            self._know_queues()
+            self.stray_batch_topics |= {self.writer.names[row][0] for row in rows} - self._queues.batch_topics
 
     @property
     def has_light_records(self) -> bool:
-        """Whether a record in the log has places in light queues (LMQ), which are not written here."""
+        """Whether a record in the log has places in light queues (LMQ), written or not."""
         return self._collector.has_light_records
 
     def _know_queues(self) -> None:
@@ -192,7 +199,8 @@ class Dispatch:
             topic, queue_id = names[row]
             queue = self._queues.get(topic, queue_id)
             if queue is not None:
-                found.append(Arrival(topic, queue_id, queue.max_offset, codes))
+                told = None if isinstance(queue, BatchQueue) else codes
+                found.append(Arrival(topic, queue_id, queue.max_offset, told))
         return found
 
     def _skip_to(self, physical_offset: int) -> None:
@@ -208,9 +216,14 @@ class Dispatch:
         """
         collector = self._collector
         units, keys, last = collector.collect_sound(batch)
-        store_variants.refuse(store_variants.no_dispatch(self._log.directory, collector.inner_batch_topics))
+        self._note_strays(units)
+        if not (self._follows or self._queues.knows_topics):  # a slave may yet be told of the topic
+            store_variants.refuse(store_variants.no_dispatch(self._log.directory, self.stray_batch_topics))
         if last < 0:
             return
+        if self._queues.batch_topics and collector.has_light_records:
+            self._know_queues()
+            units = collector.without_light_units(units, self.writer.names, self._queues.batch_topics)
         if len(units):
             self.timestamp_ms = collector.last_timestamp_ms(units)
         self._know_queues()

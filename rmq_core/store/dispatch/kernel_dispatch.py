@@ -3,6 +3,7 @@
 The one module of dispatch that loads numba; see ``kernel_loading``.
 """
 
+from collections.abc import Set
 from typing import Final
 
 import numpy as np
@@ -12,10 +13,11 @@ from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.consumequeue.writer import UnitWriter
 from rmq_core.store.index.file import MappedIndexFile
 from rmq_formats.kernels import dispatch as dispatch_kernel
-from rmq_formats.kernels import live_dispatch
+from rmq_formats.kernels import inner_batches, live_dispatch
 from rmq_formats.kernels import live_dispatch_tables as tables
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.dispatch import Dispatcher
+from rmq_formats.scan.light_units import drop_light_units
 from rmq_formats.scan.segment import FrameBatch
 
 _RECORDS_AT_ONCE: Final = 4096
@@ -38,13 +40,17 @@ class Collector(Dispatcher):
     Attributes:
         numbers: arguments and results of the last run, int64[RUN_NUMBERS]; see ``live_dispatch_tables``.
         marks: of all records: MARK_LIGHT and MARK_BATCH.
+        batches: the inner batches of the last run: by physical offset, the queue offset of their first message and how
+            many they have.
     """
 
-    def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int) -> None:
-        super().__init__(delay_levels_ms, tags_from=tags_from)
+    def __init__(self, delay_levels_ms: tuple[int, ...], tags_from: int, *, to_light_queues: bool) -> None:
+        super().__init__(delay_levels_ms, tags_from=tags_from, to_light_queues=to_light_queues)
         self.numbers: Table = np.zeros(tables.RUN_NUMBERS, dtype=np.int64)
         self.numbers[tables.RUN_TAGS_FROM] = tags_from
+        self.numbers[tables.RUN_LIGHT] = to_light_queues
         self.marks = 0
+        self.batches: dict[int, tuple[int, int]] = {}
         self._frames = np.empty((_RECORDS_AT_ONCE, scan_kernel.FRAME_COLUMNS), dtype=np.int64)
 
     @property
@@ -86,14 +92,23 @@ class Collector(Dispatcher):
                 self._units = np.empty((2 * len(self._units), dispatch_kernel.UNIT_COLUMNS), dtype=np.int64)
             else:
                 self._keys = np.empty((2 * len(self._keys), dispatch_kernel.KEY_COLUMNS), dtype=np.int64)
-        self.marks |= int(self._result[dispatch_kernel.MARKS])
+        marks = int(self._result[dispatch_kernel.MARKS])
+        self.marks |= marks
         self._result[:] = 0
+        self.batches = {}
+        if marks & dispatch_kernel.MARK_BATCH:
+            frames = self._frames[: numbers[tables.RUN_FRAMES]]
+            found = np.empty((len(frames), inner_batches.BATCH_COLUMNS), dtype=np.int64)
+            count = inner_batches.find_inner_batches(data, int(numbers[tables.RUN_FILE_OFFSET]), frames, found)
+            self.batches = _by_offset(found[:count])
         return self._units[: numbers[tables.RUN_UNITS]], self._keys[: numbers[tables.RUN_KEYS]]
 
-    @property
-    def inner_batch_topics(self) -> tuple[str, ...]:
-        """Topics with inner batches, as only topics with a BatchConsumeQueue have them."""
-        return self.marked_topics(dispatch_kernel.MARK_BATCH) if self.marks & dispatch_kernel.MARK_BATCH else ()
+    def rows_of_batches(self, units: Table) -> set[int]:
+        """Rows of the queues that have an inner batch of the last run among these units."""
+        if not self.batches:
+            return set()
+        is_batch = np.isin(units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET], list(self.batches))
+        return set(units[is_batch, dispatch_kernel.UNIT_QUEUE].tolist())
 
     @property
     def has_light_records(self) -> bool:
@@ -117,6 +132,7 @@ class Collector(Dispatcher):
             OSError: the disk is full, or broken. The same units may be passed again.
         """
         numbers = self.numbers
+        writer.batches = self.batches
         while begin < len(units):
             numbers[tables.RUN_WRITTEN] = 0
             begin = int(live_dispatch.place_units(units, begin, len(units), writer.targets, numbers))
@@ -131,12 +147,21 @@ class Collector(Dispatcher):
             return self._units[:0], self._keys[:0], -1
         self.dispatch(FrameBatch(batch.data, batch.physical_offset, frames, (), None, 0, 0))
         self.marks |= int(self._result[dispatch_kernel.MARKS])
+        self._result[dispatch_kernel.MARKS] = 0
+        self.batches = _by_offset(self.inner_batches())
+        self._batches.clear()
         return *self.take(), batch.physical_offset + int(frames[-1, scan_kernel.POSITION])
+
+    @staticmethod
+    def without_light_units(units: Table, names: list[tuple[str, int]], batch_topics: Set[str]) -> Table:
+        """Units without those in light queues of records in batch queues, as the original gives none of them."""
+        return drop_light_units(units, names, batch_topics)
 
     @staticmethod
     def last_timestamp_ms(units: Table) -> int:
         """Store timestamp of the last unit's message."""
-        return int(units[-1, dispatch_kernel.UNIT_STORE_TIMESTAMP])
+        times = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP]
+        return int(times[np.flatnonzero(times != tables.LIGHT_UNIT)[-1]])
 
     @staticmethod
     def first_unit_from(units: Table, physical_offset: int) -> int:
@@ -169,3 +194,11 @@ class Collector(Dispatcher):
         result = np.zeros(2, dtype=np.int64)
         status = scan_kernel.find_sound(file.array, end, 0, file.start, file.size, begin, row, result)
         return int(result[0]) if status in (scan_kernel.SOUND, scan_kernel.BLANK) else end
+
+
+def _by_offset(batches: Table) -> dict[int, tuple[int, int]]:
+    """Inner batches by physical offset, of a table int64[n, BATCH_COLUMNS]."""
+    return {offset: (base, count) for offset, base, count in batches.tolist()}
+
+
+assert (inner_batches.BATCH_PHYSICAL_OFFSET, inner_batches.BATCH_BASE_OFFSET, inner_batches.BATCH_MESSAGES) == (0, 1, 2)

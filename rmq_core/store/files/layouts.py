@@ -5,10 +5,12 @@ Read with the standard library alone: a broker that makes a new store does not w
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq_formats.errors import StoreError
+from rmq_formats.codecs import config_json, paths
+from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage import store_variants
 
 
@@ -38,6 +40,31 @@ class LocalTree:
         return Path(path).read_bytes()
 
 
-def refuse_layouts(root: str) -> None:
-    """Refuse a store with queues or a log of other layouts. Raises StoreLayoutError."""
-    store_variants.refuse(store_variants.no_write(store_variants.recognise(LocalTree(), root)))
+def refuse_layouts(root: str, *, light_queues: bool) -> frozenset[str]:
+    """Refuse a store with queues or a log of other layouts.
+
+    Args:
+        root: of the store.
+        light_queues: whether the settings have light queues (LMQ), which are refused else.
+
+    Returns:
+        The topics whose queues are BatchConsumeQueues.
+
+    Raises:
+        StoreLayoutError: it has such.
+    """
+    found = store_variants.recognise(LocalTree(), root)
+    store_variants.refuse(store_variants.no_broker(found, light_queues=light_queues))
+    return _batch_topics(root, found.batch_topics)
+
+
+def _batch_topics(root: str, told: frozenset[str]) -> frozenset[str]:
+    """Those of ``told`` that the config says nothing else of: a directory may have been left by a topic of the name."""
+    if not told:
+        return told
+    for end in ("", ".bak"):
+        with suppress(OSError, DecodeError, UnicodeDecodeError):
+            text = Path(f"{paths.config_dir(root)}/topics.json{end}").read_text("utf-8")
+            configs = config_json.topic_configs(text)
+            return frozenset(name for name in told if name not in configs or configs[name].has_batch_queues)
+    return told

@@ -142,10 +142,11 @@ class Index:
             header = self.files[-1].header
             end = (header.end_timestamp_ms, header.end_physical_offset)
             name = max(name, self.files[-1].name + 1)
-        self.new_directories.extend(self._disk.make_directory(self._directory))
+        self._disk.make_directory(self._directory)
         path = f"{self._directory}/{name:0{INDEX_NAME_DIGITS}d}"
         self.files.append(MappedIndexFile.create(path, name, self._slots, self._entries, self._disk, end))
-        self.new_directories.append(self._directory)
+        # Both, though the directory may have been there: who made it may have been killed before its name was forced.
+        self.new_directories.extend([self._directory, str(Path(self._directory).parent)])
         self.note_dirty(self.files[-1])
         self._full_before = end[0]
 

@@ -42,9 +42,11 @@ class Background:
         self._flusher = parts.flusher
         self._marks = parts.marks
         self._making = threading.Lock()  # held while a log file is made
+        self._lacks_file = False  # that a new log file could not be made is told once
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
         self._to_remove: deque[Callable[[], object]] = deque()
+        self._is_removal_stuck = False  # the first of them has failed, and that was told
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
         self._thorough_at = 0.0
         self._index_at = 0.0
@@ -77,8 +79,27 @@ class Background:
                 return file
             return self._log.create(start)
 
+    def roll(self) -> bool:
+        """Roll the log over to a new file; False if that fails."""
+        try:
+            self._log.roll(self.take(self._log.start + self._config.commitlog_file_bytes))
+        except OSError as error:
+            if not self._lacks_file:  # each message that comes now asks again
+                _LOGGER.error(
+                    "%(store)s: cannot create a CommitLog file: %(error)s",
+                    {"store": self._config.root, "error": error},
+                )
+            self._lacks_file = True
+            return False
+        self._lacks_file = False
+        return True
+
     def remove_later(self, removal: Callable[[], object]) -> None:
-        """Queue the removal of a file for the thread, as removing a large file takes its time."""
+        """Queue the removal of a file for the thread, as removing a large file takes its time.
+
+        Args:
+            removal: what removes it; it is called again where it has failed with an ``OSError``.
+        """
         self._to_remove.append(removal)
         self._worker.wake()
 
@@ -119,13 +140,24 @@ class Background:
                 self._wanted_start = None
 
     def _remove(self) -> None:
+        """Remove files in the order in which they were queued.
+
+        One that cannot be removed for certain is tried again at the next turn, and those behind it wait: the log would
+        have a hole where it comes back, at the next start or after a loss of power, and a later one does not.
+        """
         while self._to_remove:
             try:
-                self._to_remove.popleft()()
-            except OSError as error:  # the file stays, and takes space
-                _LOGGER.error(
-                    "%(store)s: an old file cannot be removed: %(error)s", {"store": self._config.root, "error": error}
-                )
+                self._to_remove[0]()
+            except OSError as error:  # the files stay, and take space
+                if not self._is_removal_stuck:
+                    _LOGGER.error(
+                        "%(store)s: an old file cannot be removed, and is tried again: %(error)s",
+                        {"store": self._config.root, "error": error},
+                    )
+                self._is_removal_stuck = True
+                return
+            self._to_remove.popleft()
+            self._is_removal_stuck = False
 
     def force_due(self) -> None:
         """Flush what is due: queues and Index whose interval is over, or of which much was dispatched."""

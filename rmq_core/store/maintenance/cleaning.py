@@ -123,6 +123,10 @@ class Cleaner:
         done = min(self._dispatch.offset, self._flusher.flushed_offset)
         # The last one stays, even where it is full: it has the place of the next record.
         ended = [file for file in log.files[:-1] if file.start + file.size <= done]
+        # The ends of queues are told by units alone where their records are gone: those are forced before.
+        while ended and ended[-1].start + ended[-1].size > self._background.watermark.dispatched:
+            ended.pop()
+            self._background.force_soon()
         if ended and not self._has_forced_record(ended[-1].start + ended[-1].size):
             ended.pop()
         count = self._retention.expired([file.path for file in ended], now_ms, pressure, manually=manually)

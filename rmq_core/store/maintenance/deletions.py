@@ -48,17 +48,20 @@ class TopicDeletions:
         self._live.run()
         return self.drop(dict.fromkeys(topics, self._log.max_offset))
 
-    def drop(self, ends: Mapping[str, int]) -> int:
+    def drop(self, ends: Mapping[str, int], *, at_least: bool = False) -> int:
         """Remove the queues of topics that were deleted when the log ended at some offset; returns of how many topics.
 
         The queues' files are left to ``MessageStore.remove_dropped``.
 
         Args:
             ends: these physical offsets, by topic. The log may go further, or not be there yet, at a slave.
+            at_least: they may have been deleted later, and what a queue has behind that is dead as well.
 
         Raises:
             OSError: the note cannot be written; no topic is deleted then.
         """
+        if at_least:
+            ends = {topic: self._queues.dead_until(topic, end) for topic, end in ends.items()}
         try:
             if not self._dropped.note(ends, self._begin):
                 return 0

@@ -10,7 +10,6 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.maintenance.background import Background
 from rmq_core.store.parts import StoreParts
 from rmq_core.store.results import Arrival
-from rmq_formats.storage import store_variants
 
 _LOGGER = logging.getLogger(__name__)
 ArrivalListener = Callable[[list[Arrival]], None]
@@ -29,7 +28,7 @@ class LiveDispatch:
         self._refusals = parts.refusals
         self._is_sync = parts.config.flush_disk_type is FlushDiskType.SYNC
         self._on_arrival: list[ArrivalListener] = []
-        self._has_told_light = False
+        self._tells_light = not parts.config.lmq_enabled
 
     def on_dispatched(self, listener: ArrivalListener) -> None:
         """Register a callback for the queues that have new readable messages."""
@@ -61,11 +60,8 @@ class LiveDispatch:
             self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
             return False
         self._refusals.remove("dispatch")
-        no_dispatch = store_variants.no_dispatch(self._config.commitlog_path, self._dispatch.inner_batch_topics)
-        if no_dispatch is not None:  # of a slave's master: no client can send them
-            self._refusals.add("layout", no_dispatch)
-        if self._dispatch.has_light_records and not self._has_told_light:
-            self._has_told_light = True
+        if self._tells_light and self._dispatch.has_light_records:
+            self._tells_light = False
             _LOGGER.warning(
                 "%(log)s: messages with places in light queues (LMQ), which this broker does not write",
                 {"log": self._config.commitlog_path},

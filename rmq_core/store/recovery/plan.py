@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from rmq_core.store.commitlog.log import LogFile, store_timestamp_ms
+from rmq_core.store.consumequeue.batch_queue import BatchUnit
 from rmq_core.store.consumequeue.find_end import scan_all
 from rmq_core.store.consumequeue.units import StoredUnit
 from rmq_core.store.dispatch.dispatch import Resume
@@ -107,7 +108,7 @@ class RecoveryPlanner:
                 found = unit.physical_offset
         return file.start if found == watermark.log_flushed else found
 
-    def _is_record(self, unit: StoredUnit) -> bool:
+    def _is_record(self, unit: StoredUnit | BatchUnit) -> bool:
         for file in self._files:
             position = unit.physical_offset - file.start
             if 0 <= position <= file.size - unit.size:

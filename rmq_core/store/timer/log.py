@@ -236,18 +236,22 @@ class TimerLog:
             first = max(begin - start, 0) + start
             yield from range(first, min(start + room, end), TIMER_UNIT_BYTES)
 
-    def blocks(self) -> Iterator[tuple[int, bytes]]:
-        """All units, by blocks of some thousands: the position of the first unit, and the block's bytes.
+    def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Units, by blocks of some thousands: the position of the first unit, and the block's bytes.
+
+        Args:
+            begin: of a file; those of files before it are left out.
+            end: of a unit; those behind it are left out.
 
         Raises:
             OSError: a file cannot be read.
         """
         self.write()
         room = (self.file_bytes - BLANK.size) // TIMER_UNIT_BYTES * TIMER_UNIT_BYTES
-        for start in self._starts:
-            end = min(start + room, self.end)
-            for position in range(start, end, _MANY_BYTES):
-                yield position, self._read(start, position - start, min(_MANY_BYTES, end - position))
+        for start in (start for start in self._starts if start >= begin):
+            stop = min(start + room, self.end if end is None else end)
+            for position in range(start, stop, _MANY_BYTES):
+                yield position, self._read(start, position - start, min(_MANY_BYTES, stop - position))
 
     def sound_end(self, begin: int) -> int:
         """Where the consecutive sound units end that begin at a position."""

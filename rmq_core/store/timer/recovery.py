@@ -12,8 +12,10 @@ from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import GetStatus
 from rmq_core.store.store import MessageStore
 from rmq_core.store.timer.log import TimerLog
+from rmq_core.store.timer.snapshots import holds_units, take_newest
 from rmq_core.store.timer.store import TimerConfig, TimerProgress, TimerStore
 from rmq_core.store.timer.wheel import TimerWheel
+from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.record_layout import RECORD_HEAD_BYTES, head_struct
 from rmq_formats.codecs.timer import (
     FLAG_DELETE,
@@ -44,6 +46,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
     """
     disk = store.disk
     checkpoint, done_offset = _read_checkpoint(config, disk)
+    checkpoint = take_newest(config, disk, checkpoint, done_offset)
     wheel, is_wheel_there = _read_wheel(config, disk)
     log = TimerLog(config.log_path, config.file_bytes, disk)
     read_time_ms = checkpoint.last_read_time_ms - checkpoint.last_read_time_ms % config.precision_ms
@@ -55,7 +58,10 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
         done_offset = _forget(wheel, log, store)
     if done_offset is None and checkpoint == TimerCheckpoint():
         done_offset = _first_offset(store)
-    last = _mend(wheel, log, flushed if is_wheel_there else 0, store, read_time_ms)
+    # With our note the wheel was forced before the checkpoint; what is not in it was delivered, whenever that was due.
+    is_whole = is_wheel_there and (done_offset is not None or holds_units(wheel, log, flushed, read_time_ms))
+    new_from = MAX_LONG if done_offset is None else flushed
+    last, first_ms = _mend(wheel, log, flushed if is_whole else 0, store, read_time_ms, new_from)
     if log.end > flushed:  # what is behind the checkpoint was not forced, or that has failed
         log.write_again(flushed)
     queue_offset = 0 if again_before else checkpoint.last_timer_queue_offset
@@ -68,7 +74,7 @@ def open_timers(config: TimerConfig, store: MessageStore, now_ms: int) -> TimerS
         taken, units_end = _taken(log, flushed), min(flushed, log.end)
     progress = TimerProgress(
         log_end,
-        min(read_time_ms or _first_due_ms(wheel, log, now_ms), now_ms),
+        min(min(read_time_ms, first_ms) or _first_due_ms(wheel, log, now_ms), now_ms),
         max(min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), store.min_offset(TIMER_TOPIC, 0)),
         min(done_offset, log_end),
         units_end,
@@ -129,14 +135,24 @@ def _read_wheel(config: TimerConfig, disk: Disk) -> tuple[TimerWheel, bool]:
     return wheel, size > 0
 
 
-def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, store: MessageStore, read_time_ms: int) -> int:
+def _mend(
+    wheel: TimerWheel, log: TimerLog, flushed: int, store: MessageStore, read_time_ms: int, new_from: int
+) -> tuple[int, int]:
     """Make wheel and ``timerlog`` agree with each other and with the CommitLog.
 
     Units behind the checkpoint are put into the wheel; the log ends where a unit is damaged, or is of a
     message that the CommitLog has lost.
 
+    Args:
+        wheel: the wheel.
+        log: of the units.
+        flushed: position up to which the wheel has them.
+        store: where the messages are.
+        read_time_ms: units that were due before it are delivered, …
+        new_from: … but for those from this position on, which came after that was noted: the clock was set back.
+
     Returns:
-        Position of the last unit; -1 without one.
+        Position of the last unit, -1 without one; and when the first of those that were put into the wheel is due.
     """
     begin = min(max(flushed, log.begin), log.end)
     if begin > log.begin and log.read(begin - TIMER_UNIT_BYTES) is None:
@@ -154,13 +170,17 @@ def _mend(wheel: TimerWheel, log: TimerLog, flushed: int, store: MessageStore, r
         else:
             last = end - TIMER_UNIT_BYTES
     _relink(wheel, log, end)
+    first_ms = MAX_LONG
     for position in log.positions(begin, end):
         unit = log.read(position)
-        if unit is not None and unit.due_ms >= read_time_ms and position > wheel.last_position(unit.due_ms):
+        if unit is None or (unit.due_ms < read_time_ms and position < new_from):
+            continue
+        if position > wheel.last_position(unit.due_ms):
             wheel.add(unit.due_ms, position, -1 if unit.flags & FLAG_DELETE else 1)
+            first_ms = min(first_ms, unit.due_ms)
     if log.end:
         log.truncate(end)
-    return last
+    return last, first_ms
 
 
 def _is_lost(log: TimerLog, position: int, log_end: int) -> bool:

@@ -128,7 +128,8 @@ class TimerStore:
         self._saved_offset = progress.scan_offset
         self._noted_offset = progress.log_offset
         self._under_way: deque[TimerProgress] = deque()
-        self._delivered: dict[int, int] = {}  # time of a slot that is not cleared yet, and where its chain began
+        # By the time of a slot that is not cleared yet: where its chain began, and where the CommitLog ended then.
+        self._delivered: dict[int, tuple[int, int]] = {}
         self._is_writing = False
         self._forced_end = min(checkpoint.last_timer_log_flush_position, log.end)
         self._has_failed = False
@@ -145,7 +146,7 @@ class TimerStore:
             physical_offset: of its record.
             size: of its record, bytes.
             topic_hash: Java's hash of the topic where it belongs.
-            now_ms: the time.
+            now_ms: the time; see ``has_to_wait``.
             recalls: whether it recalls another message.
 
         Raises:
@@ -154,12 +155,13 @@ class TimerStore:
         Source: ``TimerMessageStore#doEnqueue``.
         """
         write_time_ms = self.interval(now_ms)
+        self.read_time_ms = min(self.read_time_ms, write_time_ms)  # before the progress is noted, see ``next_due_ms``
         slot_ms, flags = self._slot_of(due_ms, write_time_ms)
         if recalls:
             flags |= FLAG_DELETE
-        last = self._delivered.pop(slot_ms, None)
-        if last is not None:
-            self.wheel.clear(slot_ms, last)
+        delivered = self._delivered.pop(slot_ms, None)
+        if delivered is not None:
+            self.wheel.clear(slot_ms, delivered[0])
         unit = TimerUnit(
             self.wheel.last_position(slot_ms), flags, write_time_ms, slot_ms - write_time_ms, physical_offset, size,
             topic_hash,
@@ -167,6 +169,20 @@ class TimerStore:
         position = self.log.append(unit)
         self.wheel.add(slot_ms, position, -1 if recalls else 1)
         return unit
+
+    def has_to_wait(self, due_ms: int, now_ms: int, flushed_offset: int) -> bool:
+        """Whether a message cannot be enqueued yet, as its slot's were delivered, which is not on the disk.
+
+        They are in the wheel until it is: its unit would take their place there, in the file as well. Only where the
+        clock was set back a slot comes once more.
+
+        Args:
+            due_ms: as in ``add``.
+            now_ms: likewise.
+            flushed_offset: physical offset up to which the CommitLog is on the disk.
+        """
+        delivered = self._delivered.get(self._slot_of(due_ms, self.interval(now_ms))[0])
+        return delivered is not None and delivered[1] > flushed_offset
 
     def _slot_of(self, due_ms: int, write_time_ms: int) -> tuple[int, int]:
         """Slot time of a message, and its unit's flags; one beyond the roll window rolls on from a nearer slot."""
@@ -196,18 +212,24 @@ class TimerStore:
             if due_ms is None:
                 self.read_time_ms = now_ms
                 return None
-            if self._delivered.get(due_ms) != self.wheel.last_position(due_ms):
+            if self._delivered.get(due_ms, (None,))[0] != self.wheel.last_position(due_ms):
                 return due_ms
             self.read_time_ms = due_ms + self.config.precision_ms
 
     def units(self, due_ms: int) -> Iterator[TimerUnit]:
-        """The units of a slot, from the newest to the oldest."""
+        """The units of a slot, from the newest to the oldest.
+
+        A unit that is due at another time is none of them: a slot of a wheel that was forced may name a place in a
+        ``timerlog`` that was lost, where others stand now.
+        """
         position = self.wheel.last_position(due_ms)
         while position != NO_POSITION:
             unit = self.log.read(position)
             if unit is None:
                 if position >= self.log.begin:  # else all of it is gone from the CommitLog
                     self._tell_broken(due_ms, position)
+                return
+            if self.interval(unit.due_ms) != due_ms:
                 return
             yield unit
             if unit.previous >= position:
@@ -221,9 +243,9 @@ class TimerStore:
             {"directory": self.log.directory, "position": position, "due_ms": due_ms},
         )
 
-    def delivered(self, due_ms: int) -> None:
-        """Mark an interval as delivered."""
-        self._delivered[due_ms] = self.wheel.last_position(due_ms)
+    def delivered(self, due_ms: int, log_offset: int) -> None:
+        """Mark an interval as delivered, when the CommitLog ends at an offset."""
+        self._delivered[due_ms] = self.wheel.last_position(due_ms), log_offset
         self.read_time_ms = due_ms + self.config.precision_ms
 
     # --- how far it has come ------------------------------------------------------------
@@ -254,9 +276,10 @@ class TimerStore:
         under_way = self._under_way
         while under_way and under_way[0].log_offset <= flushed_offset:
             self.done = under_way.popleft()
-        done_ms = self.done.read_time_ms
-        for due_ms in [due_ms for due_ms in self._delivered if due_ms < done_ms]:
-            self.wheel.clear(due_ms, self._delivered.pop(due_ms))
+        # By what the log has, and not by the time: a clock that was set back comes to these slots once more.
+        done = [due_ms for due_ms, (_, log_offset) in self._delivered.items() if log_offset <= self.done.log_offset]
+        for due_ms in done:
+            self.wheel.clear(due_ms, self._delivered.pop(due_ms)[0])
 
     def checkpoint(self, now_ms: int, state_version: int = 0) -> TimerCheckpoint:
         """The next checkpoint to be written."""

@@ -10,13 +10,15 @@ docs/formats/batchconsumequeue.md
 """
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-BATCH_UNIT_BYTES: Final = 46
-BATCH_FILE_BYTES: Final = 300_000 * BATCH_UNIT_BYTES  # mapperFileSizeBatchConsumeQueue
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
+
+BATCH_UNIT: Final = Struct(">qiqqqhii")
 BATCH_HEAD_BYTES: Final = 2 * BATCH_UNIT_BYTES  # enough to tell such a file from a ConsumeQueue's
 NOT_COMPACTED: Final = -1
 
@@ -24,7 +26,7 @@ BATCH_UNIT_DTYPE: Final = np.dtype([
     ("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp", ">i8"),
     ("base_offset", ">i8"), ("batch_size", ">i2"), ("compacted_offset", ">i4"), ("reserved", ">i4"),
 ])  # fmt: skip
-assert BATCH_UNIT_DTYPE.itemsize == BATCH_UNIT_BYTES
+assert BATCH_UNIT_DTYPE.itemsize == BATCH_UNIT.size == BATCH_UNIT_BYTES
 
 
 END_UNIT: Final = b"\xff" * 8 + bytes(30) + b"\xff" * 4 + bytes(4)  # SparseConsumeQueue#putEndPositionInfo
@@ -37,6 +39,24 @@ def used_count(units: NDArray[np.void]) -> int:
     ends |= units["batch_size"] <= 0
     found = np.flatnonzero(ends)
     return int(found[0]) if len(found) else len(units)
+
+
+def split_file(data: bytes | NDArray[np.uint8]) -> tuple[NDArray[np.void], NDArray[np.uint8]]:
+    """Split what was read of a file: the units in use, BATCH_UNIT_DTYPE[n], and the bytes behind them, uint8[m].
+
+    Args:
+        data: from the file's begin up to its last byte that is not zero, or further.
+    """
+    found = np.frombuffer(data, dtype=np.uint8)
+    whole = np.concatenate([found, np.zeros(-len(found) % BATCH_UNIT_BYTES, dtype=np.uint8)])
+    units = whole.view(BATCH_UNIT_DTYPE)
+    used = used_count(units)
+    return units[:used], whole[used * BATCH_UNIT_BYTES :]
+
+
+def is_end(behind: NDArray[np.uint8]) -> bool:
+    """Whether bytes behind the last unit are zeros, or the end mark of a compacted topic's file and zeros."""
+    return behind.tobytes().rstrip(b"\0") in {b"", END_UNIT.rstrip(b"\0")}
 
 
 def batch_units(

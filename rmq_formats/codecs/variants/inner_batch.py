@@ -69,6 +69,25 @@ def inner_messages(message: StoredMessage) -> list[InnerMessage]:
     return found
 
 
+def count_messages(batch: bytes) -> int:
+    """Count a client's batch; 0 where a length in it lies. Source: ``MessageDecoder#countInnerMsgNum``."""
+    count = at = 0
+    while at < len(batch):
+        body_at = at + _HEAD.size
+        if body_at > len(batch):
+            return 0
+        size, _, _, _, body_bytes = _HEAD.unpack_from(batch, at)
+        properties_at = body_at + body_bytes + _PROPERTIES_BYTES.size
+        if body_bytes < 0 or properties_at > len(batch):
+            return 0
+        next_at = properties_at + _PROPERTIES_BYTES.unpack_from(batch, properties_at - _PROPERTIES_BYTES.size)[0]
+        if not properties_at <= next_at <= len(batch) or next_at - at != size:
+            return 0
+        count += 1
+        at = next_at
+    return count
+
+
 def _error(message: StoredMessage, at: int) -> FormatError:
     return FormatError(f"an inner batch whose message at byte {at} of the body has a length that lies",
                        message.physical_offset)  # fmt: skip

@@ -1,10 +1,12 @@
 """Keys and values of a broker's config in RocksDB, of both versions.
 
 v1 (``storeType=defaultRocksDB``) has a database each for topics, groups and consumer offsets: a key is a name, a value
-JSON, and the family ``kvDataVersion`` has the data version. v2 (``configManagerVersion=v2``) has one database with
+JSON, and the family ``kvDataVersion`` has the data version. With ``useSingleRocksDBForAllConfigs=true``, of 5.4 and
+later, all three are in one database, in families of their own. v2 (``configManagerVersion=v2``) has one database with
 numbered tables.
 
-Source: ``RocksDBConfigManager``; for v2 ``ConfigHelper``, ``TableId`` and ``RecordPrefix`` of ``broker.config.v2``.
+Source: ``RocksDBConfigManager``, ``RocksDBTopicConfigManager`` and its neighbours; for v2 ``ConfigHelper``, ``TableId``
+and ``RecordPrefix`` of ``broker.config.v2``.
 """
 
 from dataclasses import dataclass
@@ -19,8 +21,18 @@ GROUPS_V1: Final = "subscriptionGroups"
 OFFSETS_V1: Final = "consumerOffsets"
 DATABASES_V1: Final = (TOPICS_V1, GROUPS_V1, OFFSETS_V1)
 DATABASE_V2: Final = "rdb"
+DATABASE_OF_ALL: Final = "metadata"
+DATABASES: Final = (*DATABASES_V1, DATABASE_OF_ALL, DATABASE_V2)
 VERSION_FAMILY_V1: Final = "kvDataVersion"
 VERSION_KEY_V1: Final = b"kvDataVersionKey"
+FORBIDDEN_FAMILY_V1: Final = "forbidden"  # of the groups: topics that a group must not read, a bit each
+
+FAMILIES_OF_ALL: Final = {
+    TOPICS_V1: ("topic", "topicVersion"),
+    GROUPS_V1: ("subscriptionGroup", "subscriptionGroupVersion"),
+    OFFSETS_V1: ("consumerOffset", "consumerOffsetVersion"),
+}
+"""Of the database of all three: the families of rows and of the data version, by the database that has them else."""
 
 _VERSION: Final = 1  # of the layout of keys
 _SEPARATOR: Final = 1
@@ -29,6 +41,8 @@ _PREFIX: Final = Struct(">BHB")
 _LENGTH: Final = Struct(">H")
 _QUEUE: Final = Struct(">Bi")
 _OFFSET: Final = Struct(">q")
+_DATA_VERSION: Final = Struct(">qqq")
+_DATA_VERSION_KEY: Final = b"data_version"
 
 
 class Table(IntEnum):
@@ -66,6 +80,19 @@ class OffsetKey:
 def table_prefix(table: Table, kind: Kind = Kind.DATA) -> bytes:
     """What the keys of a table begin with."""
     return _PREFIX.pack(_VERSION, table, kind)
+
+
+def version_key(table: Table) -> bytes:
+    """Key of a table's data version."""
+    return table_prefix(table, Kind.DATA_VERSION) + _DATA_VERSION_KEY
+
+
+def decode_data_version(value: bytes) -> dict[str, int]:
+    """Decode a table's data version, to the members that it has in JSON. Raises DecodeError."""
+    if len(value) != _DATA_VERSION.size:
+        raise DecodeError("a value that is no data version", expected=f"{_DATA_VERSION.size} bytes", actual=len(value))
+    state, timestamp_ms, counter = _DATA_VERSION.unpack(value)
+    return {"stateVersion": state, "timestamp": timestamp_ms, "counter": counter}
 
 
 def _name(text: str) -> bytes:

@@ -1,4 +1,4 @@
-"""How far the queues of a running broker have landed in a table, beside how far its store has.
+"""How far the queues of a broker have landed in a table, beside how far its store has.
 
 Two facts hold of a broker, each with a transaction version of its own, and both stay true whatever lands next: all
 records of its log before a physical offset have landed (``once``), and of each queue all messages below an offset.
@@ -15,18 +15,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.cluster.rows import SpanRows
+from rmq_formats.lakehouse.cluster.sources import SpanReader
 from rmq_formats.lakehouse.once import PULLED_END, Choose, ExactlyOnceTable, Turn
+from rmq_formats.lakehouse.raw_files import TaskRows
 from rmq_formats.lakehouse.selection import Broker
 from rmq_formats.lakehouse.standing import Standing
 from rmq_formats.lakehouse.table_log import AppendTransaction
-from rmq_formats.spark.live.options import ClusterQueue, ClusterReadOptions
+from rmq_formats.spark.live.options import ClusterQueue
 from rmq_formats.spark.live.plan import Offsets, Span
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
 _QUEUES: Final = "queues"
 _HEEDED: Final = "heeded"
-_MESSAGE_BYTES: Final = 1 << 10  # a guess at the size of a message, for the size of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ def _progress(table: ExactlyOnceTable, queues: Standing, store: Standing) -> Que
         return QueueProgress()
     for found in (queues, store):
         if found.fault is not None:
-            raise StoreError(f"{table.path}: {found.fault.partition(';')[0]}; --from-offset 0 lands what is missing")
+            way = "give another table" if table.selection.with_tier else "--from-offset 0 lands what is missing"
+            raise StoreError(f"{table.path}: {found.fault.partition(';')[0]}; {way}")
     if queues.landed < 0:
         return QueueProgress(max(store.landed, 0))
     try:
@@ -87,8 +88,7 @@ class QueueRecords:
     Attributes:
         spark: the session.
         broker: whose queues they are.
-        options: of the reads.
-        read: the same as options of the source ``rmq``, without topics.
+        reader: reads them.
         begins: of each table, by its path, the offset that each queue is to be landed from.
         ends: one past the last.
         known: of each table the progress by which the begins were found.
@@ -98,8 +98,7 @@ class QueueRecords:
 
     spark: SparkSession
     broker: Broker
-    options: ClusterReadOptions
-    read: Mapping[str, str]
+    reader: SpanReader
     begins: Mapping[str, Offsets]
     ends: Offsets
     known: Mapping[str, QueueProgress]
@@ -131,14 +130,18 @@ class QueueRecords:
         others = any(table.is_of_store(name) and name not in ids for name in snapshot.app_ids())
         moved = now.physical_offset != self.known[table.path].physical_offset
         shared = table.lands_again or others or moved or snapshot.drops_transactions()
+        if shared and not self.reader.has_places:
+            raise StoreError(
+                f"{table.path}: rows of a tier have no places to tell which of them are there already, as they must be "
+                "where another selection has landed, or transactions expire; give another table"
+            )
         note = _told(landed, self.known[table.path].physical_offset, max(self.pulled_end, now.pulled_end))
         versions = {own: sum(landed.values()), table.selection.lock_id: snapshot.version + 1}
         return Turn(transaction, 0, 0, shared, own, versions, note, table.broker_id, spans)
 
-    def tasks(self, turn: Turn) -> tuple[list[SpanRows], int]:
+    def tasks(self, turn: Turn) -> tuple[Sequence[TaskRows], int]:
         """See ``Owed``."""
-        rows = [SpanRows(span, self.options) for span in turn.spans]
-        return rows, sum(span.end - span.begin for span in turn.spans) * _MESSAGE_BYTES
+        return self.reader.tasks(turn.spans)
 
     def frame_of(self, turn: Turn) -> DataFrame:
         """See ``Owed``."""
@@ -157,27 +160,15 @@ class QueueRecords:
             found |= own & F.col("queue_offset").between(span.begin, span.end - 1)
         return found
 
+    def expected(self, turn: Turn) -> int | None:
+        """See ``Owed``: a broker that has deleted some has said so; files at rest do not."""
+        return None if self.reader.has_places else sum(span.end - span.begin for span in turn.spans)
+
     def _frame(self, spans: Sequence[Span]) -> DataFrame:
-        starts, ends = (_by_name(spans, name) for name in ("begin", "end"))
-        queues: dict[str, list[str]] = {}
-        for span in spans:
-            queues.setdefault(span.queue.topic, []).append(span.queue.name)
-        places = {
-            "assign": json.dumps(queues),
-            "startingOffsets": json.dumps(starts),
-            "endingOffsets": json.dumps(ends),
-        }
-        frame = self.spark.read.format("rmq").options(**self.read, **places).load()
+        frame = self.reader.frame(self.spark, spans)
         told = {CLUSTER: self.broker.cluster, BROKER_NAME: self.broker.name}
         names = [name for name in frame.columns if name not in told]
         return frame.select(*names, *(F.lit(text).alias(name) for name, text in told.items()))
-
-
-def _by_name(spans: Sequence[Span], bound: str) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for span in spans:
-        found.setdefault(span.queue.topic, {})[span.queue.name] = getattr(span, bound)
-    return found
 
 
 def key_of(queue: ClusterQueue) -> tuple[str, int]:

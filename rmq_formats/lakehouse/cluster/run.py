@@ -1,20 +1,19 @@
-"""Runs exports of a running cluster: each round takes the queues' ends of now, lands up to there, and commits."""
+"""Runs exports by queue offsets: each round takes the queues' ends of now, lands up to there, and commits."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import ClusterError, RmqError, StoreError
-from rmq_formats.lakehouse.cluster.places import first_at, physical_offset_of
 from rmq_formats.lakehouse.cluster.queues import QueueProgress, QueueRecords, key_of, progress
+from rmq_formats.lakehouse.cluster.sources import ExportLink, QueueSource
 from rmq_formats.lakehouse.raw import Export, Landed, land_all
 from rmq_formats.lakehouse.selection import Broker, ExportSelection, LeftOut
 from rmq_formats.spark.live import plan
-from rmq_formats.spark.live.client import ClusterLink, resolved
-from rmq_formats.spark.live.options import ClusterQueue, read_options
+from rmq_formats.spark.live.options import ClusterQueue
 
 _log = logging.getLogger("rmq_formats.lakehouse")
 
@@ -24,7 +23,7 @@ class ClusterChoice:
     """What is exported of a cluster.
 
     Attributes:
-        namesrv: its name servers.
+        source: its queues.
         topics: those of all exports together; None is all but those that are left out.
         left_out: RocketMQ's own topics; None if they are asked for.
         options: of the source ``rmq``, beyond what the exports select.
@@ -33,7 +32,7 @@ class ClusterChoice:
         follows: whether rounds take what has come since the first one.
     """
 
-    namesrv: str
+    source: QueueSource
     topics: tuple[str, ...] | None
     left_out: LeftOut | None
     options: Mapping[str, str] = field(repr=False)
@@ -88,7 +87,6 @@ class ClusterRun:
 
     def __init__(self, spark: SparkSession, choice: ClusterChoice, make: Callable[[Broker], Sequence[Export]]) -> None:
         self._spark, self._choice, self._make = spark, choice, make
-        self._access = resolved(read_options({**choice.options, "subscribe": "-"})).access  # files are read once
         self._fails = choice.options.get("failOnDataLoss") != "false"
         self.still_alone: Callable[[], None] = lambda: None  # raises if another exporter has taken over
         self.brokers: dict[str, BrokerExport] = {}
@@ -112,7 +110,7 @@ class ClusterRun:
             ClusterError: the cluster does not answer, or lacks a topic.
             StoreError: a table of others, or one that was restored.
         """
-        with self._link() as link:
+        with self._choice.source.link() as link:
             topics = self._topics(link, self._choice)
             self._find_brokers(link, {queue.broker for topic in topics for queue in link.queues(topic)})
         for part in self.parts:
@@ -135,7 +133,7 @@ class ClusterRun:
         added, is_more = Landed(), False
         for number in range(len(self.parts[0].exports)):
             self.still_alone()
-            with self._link() as link:
+            with self._choice.source.link() as link:
                 records, leaves = self._plan(link, number)
             parts = [self.brokers[name] for name in records]
             outcomes = land_all([(part.exports[number], records[part.broker.name]) for part in parts])
@@ -155,19 +153,16 @@ class ClusterRun:
             raise StoreError(f"no export could be done: broker {failed[0].broker.name} not: {failed[0].error}")
         return is_more and not failed
 
-    def _link(self) -> ClusterLink:
-        return ClusterLink(self._choice.namesrv, None, self._access)
-
-    def _topics(self, link: ClusterLink, chosen: ClusterChoice | ExportSelection) -> tuple[str, ...]:
+    def _topics(self, link: ExportLink, chosen: ClusterChoice | ExportSelection) -> tuple[str, ...]:
         """List the topics of an export, or of all."""
         if chosen.topics is not None:
             return chosen.topics
         found = tuple(name for name in link.topics() if chosen.left_out is None or not chosen.left_out.has(name))
         if not found:
-            raise ClusterError(f"cluster of the name server {self._choice.namesrv}: has no topics to export")
+            raise ClusterError(f"{self._choice.source.name}: has no topics to export")
         return found
 
-    def _find_brokers(self, link: ClusterLink, names: Iterable[str]) -> None:
+    def _find_brokers(self, link: ExportLink, names: Iterable[str]) -> None:
         """Make the exports of brokers that are not known yet."""
         new = sorted(set(names) - self.brokers.keys())
         if not new:
@@ -175,18 +170,18 @@ class ClusterRun:
         clusters = link.clusters()
         unknown = [name for name in new if name not in clusters]
         if unknown:
-            raise ClusterError(f"broker {unknown[0]}: the name server {self._choice.namesrv} does not tell its cluster")
+            raise ClusterError(f"{self._choice.source.name}: does not tell the cluster of broker {unknown[0]}")
         table_id = self._choice.table_id or ",".join(sorted({clusters[name] for name in names}))
         for name in new:
             broker = Broker(clusters[name], name, table_id)
             self.brokers[name] = BrokerExport(broker, self._make(broker))
 
-    def _plan(self, link: ClusterLink, number: int) -> tuple[dict[str, QueueRecords], bool]:
+    def _plan(self, link: ExportLink, number: int) -> tuple[dict[str, QueueRecords], bool]:
         """Plan a round of one export: of each broker what is to land; and whether the limit leaves something."""
         export = self.parts[0].exports[number]
         topics = self._topics(link, export.selection)
         read = {**self._choice.options, **export.source_options()}
-        options = read_options({**read, "subscribe": ",".join(topics), **dict(export.selection.queue_bounds)})
+        options = self._choice.source.options({**read, **dict(export.selection.queue_bounds)}, topics)
         queues = plan.chosen_queues(link, options)
         self._find_brokers(link, {queue.broker for queue in queues})
         bounds = link.bounds(queues)
@@ -207,13 +202,17 @@ class ClusterRun:
         firsts = {queue: min(own[queue] for own in begins.values()) for queue in queues}
         owed = {queue: max(first, ends[queue]) for queue, first in firsts.items()}
         last = owed if self._choice.max_messages is None else plan.limited(firsts, owed, self._choice.max_messages)
+        for part in self.parts:
+            for gap in link.gaps(_of_broker(firsts, part.broker.name), _of_broker(last, part.broker.name)):
+                self._lost(part, *gap)
+        reader = self._choice.source.reader(options, read)
         tops = dict.fromkeys(known, 0)
         for queue, end in last.items():
             if firsts[queue] < end:
-                tops[queue.broker] = max(tops[queue.broker], physical_offset_of(link, queue, end - 1) + 1)
+                tops[queue.broker] = max(tops[queue.broker], link.place_behind(queue, end))
         return {
             name: QueueRecords(
-                self._spark, self.brokers[name].broker, replace(options, access=self._access), read,
+                self._spark, self.brokers[name].broker, reader,
                 {path: _of_broker(own, name) for path, own in begins.items()}, _of_broker(last, name),
                 found, tops[name], len(topics),
             )
@@ -222,7 +221,7 @@ class ClusterRun:
 
     def _begins(
         self,
-        link: ClusterLink,
+        link: ExportLink,
         part: BrokerExport,
         queues: Sequence[ClusterQueue],
         bounds: Mapping[ClusterQueue, tuple[int, int]],
@@ -243,9 +242,8 @@ class ClusterRun:
         lows = {queue: max(at, bounds[queue][0]) for queue, at in noted.items()}
         begins = lows
         if known.physical_offset > known.heeded:
-            begins = first_at(
-                link, {queue: (low, bounds[queue][1]) for queue, low in lows.items()}, known.physical_offset
-            )
+            left = {queue: (low, bounds[queue][1]) for queue, low in lows.items()}
+            begins = link.first_at(left, known.physical_offset)
         has_landed = any(begins[queue] > low for queue, low in lows.items())  # so nothing behind that was deleted
         for queue, at in noted.items():
             low, is_known = bounds[queue][0], key_of(queue) in known.offsets or known.physical_offset > 0
@@ -267,4 +265,4 @@ def _of_broker(offsets: plan.Offsets, broker: str) -> plan.Offsets:
 
 def check_choice(choice: ClusterChoice, selection: ExportSelection) -> None:
     """Refuse options that cannot be used, before a session is started. Raises OptionError."""
-    resolved(read_options({**choice.options, "subscribe": "-", **dict(selection.queue_bounds)}))
+    choice.source.options({**choice.options, **dict(selection.queue_bounds)}, ["-"])

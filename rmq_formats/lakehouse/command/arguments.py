@@ -1,8 +1,10 @@
 """Arguments of ``jobs/export_delta.py``."""
 
+import argparse
 from typing import Final
 
 from rmq_formats.lakehouse.formats import FORMATS
+from rmq_formats.lakehouse.maintenance import Maintenance
 from rmq_formats.lakehouse.table_name import placed
 from rmq_formats.spark.job import JobParser, add_stores, job_parser, option_name
 
@@ -20,6 +22,8 @@ def export_parser() -> JobParser:
     job = job_parser("export_delta", "Export a RocketMQ store's messages to Delta tables, each exactly once.")
     add_stores(job, required=False)
     job.add_argument("--namesrv", metavar="HOST:PORT", help="name servers of a running cluster, instead of --store")
+    job.add_argument("--tier", metavar="DIR",
+                     help="the broker's tieredStoreFilePath: messages that the store's log has no more")  # fmt: skip
     job.add_argument("--cluster", metavar="NAME", help="cluster of those of several stores that do not tell theirs")
     job.add_argument("--table", type=placed,
                      help="raw table, one row a message, bodies as bytes: a path, or catalog.schema.name")  # fmt: skip
@@ -65,3 +69,8 @@ def export_parser() -> JobParser:
     after.add_argument("--vacuum", metavar="HOURS", type=int, help="delete files unused by versions of the last HOURS")
     job.set_defaults(typed_topics=None)
     return job
+
+
+def maintenance(given: argparse.Namespace) -> Maintenance:
+    """Build what is done after the export from the arguments. Raises OptionError."""
+    return Maintenance(given.optimize, given.retention, given.vacuum)

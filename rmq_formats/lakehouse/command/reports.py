@@ -14,9 +14,10 @@ Report = tuple[dict[str, Any], int]
 
 
 def report_of_cluster(given: argparse.Namespace, run: ClusterRun, seconds: float) -> Report:
-    """Report on the export of a running cluster."""
+    """Report on the export of a running cluster, or of a store with its tier."""
     parts = [part.landed for part in run.parts]
-    named = {"namesrv": given.namesrv} | _how(given)
+    source = {"namesrv": given.namesrv} if given.tier is None else {"store": given.store[0], "tier": given.tier}
+    named = source | _how(given)
     exports = {one.name: sum(part.get(one.name, Landed()).messages for part in parts) for one in run.parts[0].exports}
     brokers = [part.to_dict() for part in run.parts]
     gone = _sums(brokers, "missing_messages")

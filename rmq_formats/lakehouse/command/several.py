@@ -1,17 +1,22 @@
 """Runs exports of several stores into common tables: a report by broker, one broken store never stops the others."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.lakehouse.log import StoreLog, look
 from rmq_formats.lakehouse.raw import Export, Landed, land_all
 from rmq_formats.lakehouse.records import Records
-from rmq_formats.lakehouse.run import ExportRun
+from rmq_formats.lakehouse.run import Bounds, ExportRun
 from rmq_formats.lakehouse.selection import Broker
 from rmq_formats.read.stores import BrokerStore, none_done
 from rmq_formats.tasks.together import in_threads
+
+_log = logging.getLogger("rmq_formats.lakehouse")
 
 
 @dataclass(slots=True)
@@ -82,16 +87,49 @@ def look_at_all(stores: Sequence[BrokerStore]) -> list[StoreLog | str]:
     return found
 
 
+def parts_of(
+    spark: SparkSession,
+    stores: Sequence[BrokerStore],
+    brokers: Sequence[Broker],
+    logs: Sequence[StoreLog | str],
+    bounds: Bounds,
+    make: Callable[[Broker, str], Sequence[Export]],
+) -> list[StoreExports]:
+    """Make the exports of several stores.
+
+    Args:
+        spark: the session.
+        stores: the stores.
+        brokers: of each.
+        logs: of each, or why it cannot be read.
+        bounds: of all.
+        make: gives the exports of a broker, whose store is at a path.
+    """
+    parts = []
+    for store, broker, log in zip(stores, brokers, logs, strict=True):
+        todo = make(broker, store.path)
+        own = ExportRun(spark, store.path, todo, bounds)
+        found, error = (log, None) if isinstance(log, StoreLog) else (None, log)
+        parts.append(StoreExports(store, broker, todo, own, found, error))
+    return parts
+
+
 class StoresRun:
     """Exports of several stores that run together.
 
     Args:
         parts: the stores that can be read, and those that cannot.
+        appeared: gives those that have come since, whose paths are not the given ones; their logs are not read yet.
     """
 
-    def __init__(self, parts: Sequence[StoreExports]) -> None:
-        self.parts = parts
+    def __init__(
+        self, parts: Sequence[StoreExports], appeared: Callable[[Collection[str]], Sequence[StoreExports]]
+    ) -> None:
+        self.parts = list(parts)
         self.rounds = 0
+        self.still_alone: Callable[[], None] = lambda: None  # raises if another exporter has taken over
+        self._appeared = appeared
+        self._refused = ""
 
     @property
     def _alive(self) -> list[StoreExports]:
@@ -121,14 +159,32 @@ class StoresRun:
 
     def prepare(self) -> None:
         """Create the tables. Raises StoreError."""
+        for part in self.parts:
+            part.run.still_alone = self.still_alone
         self._alive[0].run.prepare()
 
     def follow(self, max_bytes: int | None) -> bool:
-        """Land what the logs have now, see ``land``; a store that could not be read is read again."""
+        """Land what the logs have now, see ``land``: also of those that could not be read before, and of new ones."""
+        self._take_new()
         logs = look_at_all([part.store for part in self.parts])
         for part, log in zip(self.parts, logs, strict=True):
             part.log, part.error = (log, None) if isinstance(log, StoreLog) else (None, log)
         return self.land(max_bytes)
+
+    def _take_new(self) -> None:
+        """Take stores that have come since; what is wrong with them does not stop the others."""
+        try:
+            found = self._appeared({part.store.path for part in self.parts})
+            for part in found:
+                for export in part.exports:
+                    export.check()
+                part.run.still_alone = self.still_alone
+        except RmqError as error:
+            if self._refused != str(error):  # each round would say it again
+                self._refused = str(error)
+                _log.warning("stores that have come since are not exported: %s", error)
+            return
+        self.parts += found
 
     def land(self, max_bytes: int | None = None) -> bool:
         """Land the records up to the logs' ends, table after table; returns whether more is left.

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
+from rmq_formats.lakehouse.delta.own_commits import Committing, own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, note_of
 
@@ -23,6 +24,7 @@ _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
 def upsert(
     spark: SparkSession,
+    committing: Committing,
     table: ExactlyOnceTable,
     choose: Choose,
     rows: Callable[[Turn], DataFrame],
@@ -33,6 +35,7 @@ def upsert(
 
     Args:
         spark: the session.
+        committing: holds during the commit.
         table: table to merge into.
         choose: gives the turn of a transaction; see ``land_together``.
         rows: gives the rows of a turn, with the table's columns.
@@ -53,7 +56,7 @@ def upsert(
         if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
             settings.clear()
         try:
-            with _set(spark, settings):
+            with _set(spark, settings), own_commits(spark, committing):
                 _merge(spark, table, rows(turn), key, order)
             table.force()
         except CONFLICTS:

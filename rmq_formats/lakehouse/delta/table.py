@@ -6,7 +6,8 @@ committed since rows were chosen. Its own transactions can, but only in Scala: t
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.lakehouse.delta import keyed, s3a
+from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.files import DeltaFiles
+from rmq_formats.lakehouse.delta.own_commits import own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
+from rmq_formats.lakehouse.delta.torn import set_aside_torn
 from rmq_formats.lakehouse.evolution import missing, quoted, text
 from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.parquet import Layout
@@ -43,6 +47,7 @@ class DeltaTableLog:
         self._spark = spark
         self._place = DeltaPlace(spark, table)
         self._jvm: Any = spark._jvm
+        self._is_looked_at = False  # for what a loss of power has torn
 
     def exists(self) -> bool:
         """Return whether the table exists. Raises StoreError."""
@@ -136,7 +141,8 @@ class DeltaTableLog:
         columns_ = ", ".join(missing(StructType([]), schema))
         create = f"CREATE TABLE IF NOT EXISTS {self._place.sql} ({columns_}) USING delta {' '.join(clauses)}"
         try:
-            self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
+            with own_commits(self._spark, self.committing):
+                self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
         except (PySparkException, *CONFLICTS):
             if not self.exists():  # not because another export was faster
                 raise
@@ -144,7 +150,8 @@ class DeltaTableLog:
     def add_columns(self, schema: StructType) -> None:
         """Add the columns that the table lacks, within structs too."""
         columns = ", ".join(missing(self.schema(), schema))
-        self._spark.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({columns})")
+        with own_commits(self._spark, self.committing):
+            self._spark.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({columns})")
 
     def layout(self, shape: Shape, codec: str) -> Layout | None:
         """Return how tasks write files; None if the table, or its file system, asks more of its writers."""
@@ -165,8 +172,9 @@ class DeltaTableLog:
 
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
-        path = self._log().dataPath()
-        return str(path.toUri().getPath()) if self._files().getUri().getScheme() == "file" else None
+        path = self._jvm.org.apache.hadoop.fs.Path(self._place.directory())
+        files = path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+        return str(path.toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
     def _files(self) -> Any:
         """Return Hadoop's file system of the table."""
@@ -182,7 +190,7 @@ class DeltaTableLog:
         order: Sequence[str],
     ) -> None:
         """See ``TableLog``."""
-        keyed.upsert(self._spark, table, choose, rows, key, order)
+        keyed.upsert(self._spark, self.committing, table, choose, rows, key, order)
 
     def begin_append(self) -> "DeltaAppend":
         """Begin a transaction on the newest version; commit it, or drop it."""
@@ -191,6 +199,32 @@ class DeltaTableLog:
         self._snapshot()
         return DeltaAppend(self._jvm, self._log().startTransaction(), self)
 
+    def delete_older(self, stored: str, days: int) -> None:
+        """See ``TableLog``."""
+        with own_commits(self._spark, self.committing):
+            self._place.open().delete(F.col(stored) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
+        self.force()
+
+    def compact(self, stored: str) -> None:
+        """See ``TableLog``; a table that has clustering columns is clustered."""
+        del stored  # Delta has an order of its own
+        with own_commits(self._spark, self.committing):
+            self._place.open().optimize().executeCompaction()
+        self.force()  # before files that no version has any more are deleted
+
+    def vacuum(self, hours: int) -> None:
+        """See ``TableLog``."""
+        with own_commits(self._spark, self.committing):  # its history has the begin and the end of it
+            self._place.open().vacuum(hours)
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Hold what a commit needs: what it names is forced, and no other export of this machine commits meanwhile."""
+        self.force()
+        path = self.local_path()
+        with nullcontext() if path is None else commit_lock(Path(path)):
+            yield
+
     def force(self) -> None:
         """Force what the table's file system has written, if it is one of this machine; see ``sync_file_system``."""
         path = self.local_path()
@@ -198,6 +232,11 @@ class DeltaTableLog:
             sync_file_system(Path(path))
 
     def _log(self) -> Any:
+        if not self._is_looked_at:
+            path = self.local_path()
+            if path is not None:
+                set_aside_torn(Path(path))
+            self._is_looked_at = True
         return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
             self._spark._jsparkSession, self._place.directory()
         )
@@ -258,15 +297,15 @@ class DeltaAppend:
         """Let the commit fail if the version of ``app_id`` changes meanwhile."""
         self._transaction.txnVersion(app_id)
 
-    def append(self, frame: DataFrame, versions: Mapping[str, int], note: str | None) -> Appended:
-        """Write the rows and commit them with ``versions``, by application id, and ``note`` as user metadata.
+    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], note: str | None) -> Appended:
+        """Write the rows; then commit them with ``versions``, by application id, and ``note`` as user metadata.
 
         Raises:
             one of CONFLICTS: another writer has committed meanwhile; the files written belong to no version.
         """
         actions = self._transaction.writeFiles(frame._jdf)
         added = [actions.apply(at) for at in range(actions.size())]
-        self.commit(actions, versions, note)
+        self.commit(actions, versions(), note)
         return Appended(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)
 
     def append_files(
@@ -303,13 +342,13 @@ class DeltaAppend:
         delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
         nothing = scala.Option.empty()
         now_ms = scala.Some(time.time_ns() // 1_000_000)  # without it a version is the first that a retention drops
-        for app_id, version in versions.items():
-            actions = actions.appended(delta.actions.SetTransaction(app_id, version, now_ms))
+        for app_id, version in versions.items():  # in front of the files; see ``torn``
+            actions = actions.prepended(delta.actions.SetTransaction(app_id, version, now_ms))
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")
         told = nothing if note is None else scala.Some(note)
-        self._table.force()  # a commit must not name files that a power cut takes
-        self._transaction.commit(actions, write(append, nothing, nothing, told, *[nothing] * 5))
+        with self._table.committing():
+            self._transaction.commit(actions, write(append, nothing, nothing, told, *[nothing] * 5))
         self._table.force()
 
 

@@ -7,10 +7,12 @@ must not change so. So files are read by Arrow, and given the table's columns by
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import PyArrowFileIO, _read_all_delete_files
 from pyiceberg.manifest import FileFormat
@@ -31,25 +33,28 @@ FILE: Final = "_file"  # Iceberg's own name of the column that tells a row's fil
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Reads pickled ``FileScanTask``; Spark's tasks get it pickled.
+    """Reads pickled lists of ``FileScanTask``; Spark's tasks get it pickled.
 
     Attributes:
         table: its schema, as Iceberg's JSON.
         files: opens them.
         schema: of the batches; ``FILE`` is the path of their file.
+        kept: condition of the rows that are read; None is all.
     """
 
     table: str
     files: TableFileSystem
     schema: pa.Schema
+    kept: pc.Expression | None = None
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of the files. Raises StoreError."""
         known = Schema.model_validate_json(self.table)
         io = self.files.io()
         for batch in batches:
-            for task in map(pickle.loads, batch.column(0).to_pylist()):
-                yield from self._rows(io, task, known)
+            for task in chain.from_iterable(map(pickle.loads, batch.column(0).to_pylist())):
+                for rows in self._rows(io, task, known):
+                    yield rows if self.kept is None else rows.filter(self.kept)
 
     def _rows(self, io: PyArrowFileIO, task: FileScanTask, known: Schema) -> Iterator[pa.RecordBatch]:
         path = task.file.file_path
@@ -128,14 +133,21 @@ def rows_of(
     wanted = StructType([every[name] for name in columns] if columns is not None else every.fields)
     if with_file:
         wanted = StructType([*wanted, StructField(FILE, StringType())])
-    reader = FileReader(
-        table.schema().model_dump_json(),
-        TableFileSystem.of(table.location(), table.io),
-        to_arrow_schema(wanted, timezone="UTC"),
-    )
-    parts = spark.sparkContext.parallelize([(pickle.dumps(task),) for task in tasks], max(1, len(tasks)))
+    reader = reader_of(table, wanted)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return reader.read(batches)
 
-    return spark.createDataFrame(parts, "task BINARY").mapInArrow(read, wanted)
+    return parts_of(spark, [(task,) for task in tasks]).mapInArrow(read, wanted)
+
+
+def reader_of(table: Table, columns: StructType, kept: pc.Expression | None = None) -> FileReader:
+    """Return what tasks read a table's files by; see ``FileReader``."""
+    files = TableFileSystem.of(table.location(), table.io)
+    return FileReader(table.schema().model_dump_json(), files, to_arrow_schema(columns, timezone="UTC"), kept)
+
+
+def parts_of(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]]) -> DataFrame:
+    """Give files to tasks of Spark, each of which reads one of ``parts``."""
+    pickled = [(pickle.dumps(list(part)),) for part in parts]
+    return spark.createDataFrame(spark.sparkContext.parallelize(pickled, max(1, len(parts))), "files BINARY")

@@ -5,6 +5,7 @@ same as table properties. The summary tells what the content has, the properties
 rollback the two differ. ``commit`` of a table with another snapshot than was read fails, whatever was committed.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -14,7 +15,6 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_sc
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, TableProperties
-from pyiceberg.table.snapshots import Snapshot
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -24,18 +24,18 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, local_path
+from rmq_formats.lakehouse.iceberg.expire import delete_unused, expire, expired
 from rmq_formats.lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.lakehouse.iceberg.keyed import merge
+from rmq_formats.lakehouse.iceberg.rewrite import Plan, Rewritten, cutoff, older_rows, rewrite, small_files
 from rmq_formats.lakehouse.iceberg.rows import rows_of
-from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn, land_together, note_of
+from rmq_formats.lakehouse.iceberg.snapshot import LOG_MARK, TRANSACTION, IcebergSnapshot
+from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, land_together, note_of
 from rmq_formats.lakehouse.parquet import Layout
-from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
 from rmq_formats.tasks.publish import sync_file_system
 
-TRANSACTION: Final = "rmq.txn."  # before an application id, in snapshots and table properties
-LOG_MARK: Final = "rmq.log-mark"
 _DATA: Final = "data"
 _METRICS: Final = "write.metadata.metrics."
 _CODEC: Final = "zstd"  # Iceberg's default
@@ -59,7 +59,7 @@ class IcebergTableLog:
         """Return whether the table exists. Raises StoreError."""
         return self._place.load() is not None
 
-    def snapshot(self) -> "IcebergSnapshot":
+    def snapshot(self) -> IcebergSnapshot:
         """Return the newest version."""
         return IcebergSnapshot(self._place.load())
 
@@ -127,6 +127,52 @@ class IcebergTableLog:
 
         land_together(table.path, self, [choose], write)
 
+    def delete_older(self, stored: str, days: int) -> None:
+        """See ``TableLog``."""
+        before = cutoff(_now_s(), days)
+        self._rewrite(lambda table: older_rows(table, stored, before))
+
+    def compact(self, stored: str) -> None:
+        """See ``TableLog``."""
+        self._rewrite(lambda table: small_files(table, stored))
+
+    def _rewrite(self, planned: Callable[[Table], Plan]) -> None:
+        """Write files anew; where the table has changed meanwhile, commit them if it still has the old ones."""
+        name = self._place.table
+        for _ in range(ATTEMPTS):
+            table = self._table()
+            with self._place.told():
+                plan = planned(table)
+            if not plan.taken:
+                return
+            layout = table_layout(table, name, tuple(_partitions(table)), _CODEC)
+            written = rewrite(self._spark, table, layout, plan)
+            for _ in range(ATTEMPTS):
+                try:
+                    if self.begin_append().replace(written):
+                        return
+                    break
+                except CommitFailedException:
+                    continue
+        raise StoreError(f"{name}: lost {ATTEMPTS} races against other writers; its files are as they were")
+
+    def vacuum(self, hours: int) -> None:
+        """See ``TableLog``."""
+        before_ms = int((_now_s() - hours * 3600) * 1000)
+        for _ in range(ATTEMPTS):
+            table = self._table()
+            kept = [one.snapshot_id for one in IcebergSnapshot(table).since_last_export()]
+            gone = expired(table.metadata, before_ms, kept)
+            try:
+                with self._place.told():
+                    if gone:
+                        expire(table, gone)
+                    delete_unused(self._table(), before_ms)
+                return
+            except CommitFailedException:
+                continue
+        raise StoreError(f"{self._place.table}: lost {ATTEMPTS} commit conflicts to other writers; no version expired")
+
     def force(self) -> None:
         """Force what was written, to the disk."""
         force(self._table(), self._place.table)
@@ -136,58 +182,6 @@ class IcebergTableLog:
         if found is None:
             raise StoreError(f"{self._place.table}: the table is gone")
         return found
-
-
-class IcebergSnapshot:
-    """One version of a table, numbered by its sequence number, which grows through rollbacks too.
-
-    Args:
-        table: as it was loaded; None if there is none.
-    """
-
-    def __init__(self, table: Table | None) -> None:
-        self._table = table
-        self._line: dict[int, Snapshot] = {}
-        self._oldest = 0
-        current = None if table is None else table.current_snapshot()
-        self._version = -1 if table is None else 0 if current is None else current.sequence_number or 0
-        while table is not None and current is not None:
-            self._oldest = current.sequence_number or 0
-            self._line[self._oldest] = current
-            parent = current.parent_snapshot_id  # of one that has expired there is none, or one that is not found
-            current = None if parent is None else table.snapshot_by_id(parent)
-
-    @property
-    def version(self) -> int:
-        """Sequence number; 0 if nothing was committed yet, -1 if there is no table."""
-        return self._version
-
-    def transaction_version(self, app_id: str) -> int:
-        """Return the last version that was committed for ``app_id``, in this version or one rolled back; -1 if none."""
-        found = None if self._table is None else self._table.properties.get(TRANSACTION + app_id)
-        return -1 if found is None else _number(found)
-
-    def app_ids(self) -> list[str]:
-        """List all application ids that have a transaction version."""
-        properties = {} if self._table is None else self._table.properties
-        return [name.removeprefix(TRANSACTION) for name in properties if name.startswith(TRANSACTION)]
-
-    def drops_transactions(self) -> bool:
-        """Return False: properties stay."""
-        return False
-
-    def commit(self, version: int) -> Commit | None:
-        """Return what a snapshot says that led to this version; None if it has expired."""
-        found = self._line.get(version)
-        if found is None:  # of another branch, or one that was rolled back
-            return None if 0 < version < self._oldest else Commit("", None, {}, None)
-        summary = {} if found.summary is None else found.summary.additional_properties
-        versions = {
-            name.removeprefix(TRANSACTION): _number(value)
-            for name, value in summary.items()
-            if name.startswith(TRANSACTION)
-        }
-        return Commit("append", None, versions, summary.get(LOG_MARK))
 
 
 class IcebergAppend:
@@ -204,11 +198,11 @@ class IcebergAppend:
     def watch(self, app_id: str) -> None:
         """Do nothing: the commit fails if there was any other commit."""
 
-    def append(self, frame: DataFrame, versions: Mapping[str, int], note: str | None) -> Appended:
+    def append(self, frame: DataFrame, versions: Callable[[], Mapping[str, int]], note: str | None) -> Appended:
         """Let tasks write the rows, and commit them. Raises one of the log's ``conflicts``."""
         layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
         files = write_frame(frame, layout)
-        self.append_files([file.action for file in files], {}, versions, note)
+        self.append_files([file.action for file in files], {}, versions(), note)
         return Appended(sum(file.rows for file in files), len(files), committed=True)
 
     def append_files(
@@ -221,7 +215,7 @@ class IcebergAppend:
             StoreError: the catalog does not tell whether it has committed.
         """
         del told
-        self._commit(files, (), versions, note)
+        self._land(files, (), versions, note)
 
     def merge(
         self,
@@ -236,30 +230,53 @@ class IcebergAppend:
         layout = table_layout(self._table, self._place.table, tuple(_partitions(self._table)), _CODEC)
         with self._place.told():
             merged = merge(spark, self._table, layout, frame, key, order)
-        self._commit([file.action for file in merged.added], merged.removed, versions, note)
+        self._land([file.action for file in merged.added], merged.removed, versions, note)
         return Appended(sum(file.rows for file in merged.added), len(merged.added), committed=True)
 
-    def _commit(
+    def replace(self, written: Rewritten) -> bool:
+        """Put files in the place of others; returns False if the table does not have these as they were any more.
+
+        The snapshot says of the log what the last export's says, so that that one may expire. Table properties stay:
+        a table that was rolled back is one still. Raises as ``append_files``.
+        """
+        if not written.fits(self._table):
+            return False
+        since = self.snapshot.since_last_export()
+        summary = since[-1].summary if since else None
+        told = {} if summary is None else summary.additional_properties
+        own = {name: value for name, value in told.items() if name.startswith(TRANSACTION) or name == LOG_MARK}
+        self._commit([file.action for file in written.added], written.removed, own, {})
+        return True
+
+    def _land(
         self, files: Sequence[str], removed: Sequence[DataFile], versions: Mapping[str, int], note: str | None
+    ) -> None:
+        landed = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
+        self._commit(files, removed, landed | ({} if note is None else {LOG_MARK: note}), landed)
+
+    def _commit(
+        self,
+        files: Sequence[str],
+        removed: Sequence[DataFile],
+        summary: Mapping[str, str],
+        properties: Mapping[str, str],
     ) -> None:
         table = self._table
         # pyiceberg would append again, on top of what another export has landed meanwhile.
         alone = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": alone})
-        landed = {TRANSACTION + app_id: str(version) for app_id, version in versions.items()}
-        mark = {} if note is None else {LOG_MARK: note}
         added = [data_file(file, table.spec(), table.schema()) for file in files]
         force(table, self._place.table)  # a commit must not name files that a power cut takes
         with self._place.told():
             try:
                 transaction = table.transaction()
-                update = transaction.update_snapshot(snapshot_properties={**landed, **mark})
+                update = transaction.update_snapshot(snapshot_properties=dict(summary))
                 with update.overwrite() if removed else update.fast_append() as change:
                     for file in added:
                         change.append_data_file(file)
                     for gone in removed:
                         change.delete_data_file(gone)
-                transaction.set_properties(landed)
+                transaction.set_properties(dict(properties))
                 transaction.commit_transaction()
             except CommitStateUnknownException as error:
                 said = f"the catalog did not tell whether it has committed ({error})"
@@ -308,8 +325,5 @@ def _schema(schema: StructType, name: str) -> Schema:
     return assign_fresh_schema_ids(found)
 
 
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:  # another program's
-        return -1
+def _now_s() -> float:
+    return time.time()

@@ -131,7 +131,19 @@ def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Stor
     def kept(topic: str) -> dict[int, int]:
         return first_kept(storage, root, topic, begin)
 
+    if query.first_physical_offset > begin:
+        return tier_storage, tier, []  # what the CommitLog has no more came before
     return tier_storage, tier, [(log, kept(log.topic).get(log.queue_id, MAX_LONG)) for log in found]
+
+
+def queue_log_query(query: Query, logs: Logs) -> Query:
+    """Return what a query asks of the logs of single queues.
+
+    Where these are joined with the CommitLog, physical offsets are places there: their own are not compared with them.
+    """
+    if logs.kind is not LogKind.JOINED:
+        return query
+    return replace(query, first_physical_offset=0, end_physical_offset=MAX_LONG)
 
 
 def first_kept(storage: Storage, root: str, topic: str, log_begin: int) -> dict[int, int]:

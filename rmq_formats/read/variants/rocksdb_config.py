@@ -41,16 +41,16 @@ def stored_topics(storage: Storage, root: str) -> StoredTable[dict[str, StoredTo
     Of v2 they are not all: it has none of the topics that the broker made by itself at a send.
 
     Raises:
-        StoreLayoutError: databases of both versions.
+        StoreLayoutError: databases of two kinds.
         StoreLockedError: a running broker has the database open.
         StoreError: rocksdict is not installed.
         FormatError: a damaged database.
     """
     return _table(
         storage, root, codec.TOPICS_V1,
-        lambda database: {name: config_json.topic_config(name, text) for name, text in _named_v1(database)},
+        lambda rows: {name: config_json.topic_config(name, text) for name, text in rows},
         lambda database: {
-            name: config_json.topic_config(name, text) for name, text in _named_v2(database, Table.TOPICS)
+            name: config_json.topic_config(name, text) for name, text in named_v2(database, Table.TOPICS)
         },
     )  # fmt: skip
 
@@ -59,16 +59,16 @@ def stored_groups(storage: Storage, root: str) -> StoredTable[dict[str, StoredGr
     """Read the consumer groups, as ``stored_topics``."""
     return _table(
         storage, root, codec.GROUPS_V1,
-        lambda database: {name: config_json.group_config(name, text) for name, text in _named_v1(database)},
+        lambda rows: {name: config_json.group_config(name, text) for name, text in rows},
         lambda database: {
-            name: config_json.group_config(name, text) for name, text in _named_v2(database, Table.GROUPS)
+            name: config_json.group_config(name, text) for name, text in named_v2(database, Table.GROUPS)
         },
     )  # fmt: skip
 
 
 def stored_offsets(storage: Storage, root: str) -> StoredTable[Offsets] | None:
     """Read the consumer offsets, by topic and group, and queue id; as ``stored_topics``."""
-    return _table(storage, root, codec.OFFSETS_V1, _offsets_v1, _offsets_v2)
+    return _table(storage, root, codec.OFFSETS_V1, _offsets_v1, offsets_v2)
 
 
 def is_v2(storage: Storage, root: str) -> bool:
@@ -76,68 +76,90 @@ def is_v2(storage: Storage, root: str) -> bool:
     return holds_rocksdb(storage, _directory(root, codec.DATABASE_V2))
 
 
-def plain_tables(storage: Storage, path: str) -> dict[str, object]:
-    """Read a database of config by its path, as values of JSON: of v1 by name, of v2 by table and name."""
-    with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
-        try:
-            if path.rpartition("/")[2] != codec.DATABASE_V2:
-                return {name: config_json.loads(text) for name, text in _named_v1(database)}
-            return {
-                "topics": {name: config_json.loads(text) for name, text in _named_v2(database, Table.TOPICS)},
-                "subscriptionGroups": {
-                    name: config_json.loads(text) for name, text in _named_v2(database, Table.GROUPS)
-                },
-                "consumerOffsets": {"@".join(key): queues for key, queues in _offsets_v2(database).items()},
-            }
-        except DecodeError as error:
-            raise FormatError(str(error), path=path) from error
-
-
 def _directory(root: str, name: str) -> str:
     return f"{paths.config_dir(root)}/{name}"
 
 
+def config_database(storage: Storage, root: str, name: str) -> str | None:
+    """Return the RocksDB in which a store has a table of its config; None where that is in a file.
+
+    Args:
+        storage: where the store is.
+        root: of the store.
+        name: of the table's database in v1.
+
+    Raises:
+        StoreLayoutError: databases of two kinds, of which a broker's settings tell the one that it uses.
+    """
+    kinds = {
+        name: "v1",
+        codec.DATABASE_OF_ALL: "v1 with one database for all",
+        codec.DATABASE_V2: "v2",
+    }
+    found = [one for one in kinds if holds_rocksdb(storage, _directory(root, one))]
+    if len(found) > 1:
+        first, second, *_ = found
+        raise StoreLayoutError(
+            f"{_directory(root, first)}: config in RocksDB of {kinds[first]} beside {second} of {kinds[second]}; move "
+            "the one that the broker does not use out of the store"
+        )
+    return _directory(root, found[0]) if found else None
+
+
 def _table(
-    storage: Storage, root: str, name: str, read_v1: Callable[[RocksDb], _Rows], read_v2: Callable[[RocksDb], _Rows]
+    storage: Storage,
+    root: str,
+    name: str,
+    parse_v1: Callable[[list[tuple[str, str]]], _Rows],
+    read_v2: Callable[[RocksDb], _Rows],
 ) -> StoredTable[_Rows] | None:
-    path = _directory(root, name)
-    has_v1 = holds_rocksdb(storage, path)
-    if is_v2(storage, root):
-        if has_v1:
-            raise StoreLayoutError(
-                f"{path}: config in RocksDB of v1 beside {codec.DATABASE_V2} of v2; move the one that the broker does "
-                "not use out of the store"
-            )
-        path = _directory(root, codec.DATABASE_V2)
-    elif not has_v1:
+    path = config_database(storage, root, name)
+    if path is None:
         return None
     with opened_rocksdb(storage, path, root) as database:
         try:
-            if not has_v1:
+            if path == _directory(root, codec.DATABASE_V2):
                 return StoredTable(path, read_v2(database))
-            version = database.get(codec.VERSION_FAMILY_V1, codec.VERSION_KEY_V1)
-            counter = 0 if version is None else config_json.data_version_counter(version.decode("utf-8", "replace"))
-            return StoredTable(path, read_v1(database), counter)
+            version = version_v1(database, name)
+            counter = 0 if version is None else config_json.data_version_counter(version)
+            return StoredTable(path, parse_v1(named_v1(database, name)), counter)
         except DecodeError as error:
             raise FormatError(str(error), path=path) from error
 
 
-def _named_v1(database: RocksDb) -> list[tuple[str, str]]:
-    """The pairs of a database of v1: a name, and JSON."""
-    pairs = database.pairs(DEFAULT_FAMILY)
+def _families_v1(database: RocksDb, name: str) -> tuple[str, str]:
+    """Return the families of a table's rows and of its data version."""
+    is_of_all = database.path.rpartition("/")[2] == codec.DATABASE_OF_ALL
+    return codec.FAMILIES_OF_ALL[name] if is_of_all else (DEFAULT_FAMILY, codec.VERSION_FAMILY_V1)
+
+
+def version_v1(database: RocksDb, name: str) -> str | None:
+    """Read the data version of a table of v1, JSON; None without one. Raises FormatError."""
+    found = database.get(_families_v1(database, name)[1], codec.VERSION_KEY_V1)
+    return None if found is None else found.decode("utf-8", "replace")
+
+
+def named_v1(database: RocksDb, name: str) -> list[tuple[str, str]]:
+    """Read the pairs of a table of v1: a name, and JSON. Raises FormatError.
+
+    Args:
+        database: that has the table.
+        name: of the database that has it alone.
+    """
+    pairs = database.pairs(_families_v1(database, name)[0])
     return [(key.decode("utf-8", "replace"), value.decode("utf-8", "replace")) for key, value in pairs]
 
 
-def _named_v2(database: RocksDb, table: Table) -> list[tuple[str, str]]:
-    """The pairs of a table of v2 whose keys are names: a name, and JSON."""
+def named_v2(database: RocksDb, table: Table) -> list[tuple[str, str]]:
+    """Read the pairs of a table of v2 whose keys are names: a name, and JSON. Raises FormatError, DecodeError."""
     prefix = codec.table_prefix(table)
     pairs = database.pairs(DEFAULT_FAMILY, prefix, prefix + _END)
     return [(codec.decode_name_key(key), codec.decode_json_value(value)) for key, value in pairs]
 
 
-def _offsets_v1(database: RocksDb) -> Offsets:
+def _offsets_v1(rows: list[tuple[str, str]]) -> Offsets:
     found: Offsets = {}
-    for name, text in _named_v1(database):
+    for name, text in rows:
         offsets = config_json.group_offsets(name, text)
         key = config_json.topic_and_group(name)
         if key is not None:
@@ -145,7 +167,8 @@ def _offsets_v1(database: RocksDb) -> Offsets:
     return found
 
 
-def _offsets_v2(database: RocksDb) -> Offsets:
+def offsets_v2(database: RocksDb) -> Offsets:
+    """Read the consumer offsets of a database of v2. Raises FormatError, DecodeError."""
     prefix = codec.table_prefix(Table.CONSUMER_OFFSETS)
     found: Offsets = {}
     for key, value in database.pairs(DEFAULT_FAMILY, prefix, prefix + _END):

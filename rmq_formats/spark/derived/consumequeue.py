@@ -13,7 +13,7 @@ from rmq_formats.spark.options.read import SourceOptions, batch_only, consumeque
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_formats.read.derived import StoredRange, UnitRange
+    from rmq_formats.read.derived import AnyRange
     from rmq_formats.read.stores import BrokerStore
 
 
@@ -49,7 +49,7 @@ class ConsumeQueueSource(DataSource):
 class UnitPartition(InputPartition):
     """Input partition: some ranges of a store's units."""
 
-    def __init__(self, ranges: "tuple[UnitRange | StoredRange, ...]", store: "BrokerStore") -> None:
+    def __init__(self, ranges: "tuple[AnyRange, ...]", store: "BrokerStore") -> None:
         super().__init__(None)
         self.ranges = ranges
         self.store = store
@@ -72,7 +72,7 @@ class ConsumeQueueReader(DataSourceReader):
         stores = stores_of(options)
         min_tasks = -(-options.min_partitions // len(stores))
 
-        def plan(store: "BrokerStore") -> "list[tuple[UnitRange | StoredRange, ...]]":
+        def plan(store: "BrokerStore") -> "list[tuple[AnyRange, ...]]":
             storage, root = open_storage(store.path)
             return plan_units(storage, root, options.read_of(store.broker).query, options.split_bytes, min_tasks)
 

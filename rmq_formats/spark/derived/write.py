@@ -63,7 +63,8 @@ def consumequeue_writer(options: Mapping[str, str], schema: StructType, overwrit
     from rmq_formats.write.derived import begin_derived  # noqa: PLC0415
 
     root, sizes = consumequeue_write_options(options)
-    check_columns("rmq_consumequeue", schema, schemas.CONSUMEQUEUE, tuple(schemas.CONSUMEQUEUE.fieldNames()))
+    needed = [name for name in schemas.CONSUMEQUEUE.fieldNames() if name != "batch_size"]
+    check_columns("rmq_consumequeue", schema, schemas.CONSUMEQUEUE, tuple(needed))
     return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite))
 
 

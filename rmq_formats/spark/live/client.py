@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ class ClusterLink:
         self._runner = asyncio.Runner(loop_factory=loop_factory())
         self._reader = BulkReader(namesrv, group or READER_GROUP, **access_arguments(access))
 
-    def __enter__(self) -> "ClusterLink":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,15 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from rmq_formats.codecs.topics import RETRY_PREFIX, SYSTEM_TOPIC_PATTERN
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.live.options import GROUP, ByQueue, ClusterQueue, ClusterQueueName, ClusterReadOptions
 from rmq_formats.spark.options.values import EARLIEST, LATEST
-
-if TYPE_CHECKING:
-    from rmq_formats.spark.live.client import ClusterLink
 
 # Topics named after the cluster and its brokers need no exclusion: they have no messages.
 _NOT_BY_PATTERN: Final = re.compile(rf"{SYSTEM_TOPIC_PATTERN}|{RETRY_PREFIX}.*")
@@ -34,7 +31,31 @@ class Span:
     end: int
 
 
-def chosen_queues(link: "ClusterLink", options: ClusterReadOptions) -> list[ClusterQueue]:
+class QueueLink(Protocol):
+    """What is asked of queues: those of a running cluster (``client.ClusterLink``), or of others that have offsets."""
+
+    def topics(self) -> list[str]:
+        """List all topics, sorted."""
+        ...
+
+    def queues(self, topic: str) -> list[ClusterQueue]:
+        """List the readable queues of a topic; an error if there is no such topic."""
+        ...
+
+    def bounds(self, queues: Iterable[ClusterQueue]) -> Mapping[ClusterQueue, tuple[int, int]]:
+        """Find min and max offset of each queue; the max offset is that of its next message."""
+        ...
+
+    def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> Mapping[ClusterQueue, int]:
+        """Find the first offset of each queue whose message was stored at a time or later."""
+        ...
+
+    def committed(self, queues: Iterable[ClusterQueue], group: str) -> Mapping[ClusterQueue, int | None]:
+        """Find a consumer group's committed offsets; None where it has none."""
+        ...
+
+
+def chosen_queues(link: QueueLink, options: ClusterReadOptions) -> list[ClusterQueue]:
     """List the queues that the options choose, in order.
 
     Raises:
@@ -73,7 +94,7 @@ def find_queue(queues: Iterable[ClusterQueue], name: ClusterQueueName) -> Cluste
 
 
 def starting_offsets(
-    link: "ClusterLink",
+    link: QueueLink,
     options: ClusterReadOptions,
     queues: list[ClusterQueue],
     bounds: Mapping[ClusterQueue, tuple[int, int]],
@@ -95,7 +116,7 @@ def starting_offsets(
 
 
 def ending_offsets(
-    link: "ClusterLink",
+    link: QueueLink,
     options: ClusterReadOptions,
     queues: list[ClusterQueue],
     bounds: Mapping[ClusterQueue, tuple[int, int]],

@@ -66,6 +66,7 @@ CONSUMEQUEUE: Final = _schema(
         ("physical_offset", _LONG),
         ("size", _INT),
         ("tags_code", _LONG),
+        ("batch_size", _INT),
     ]
 )
 INDEX: Final = _schema(

@@ -11,6 +11,8 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.index import NO_TAGS, IndexHeader
 from rmq_formats.codecs.layout import (
+    BATCH_FILE_BYTES,
+    BATCH_UNIT_BYTES,
     COMMITLOG_FILE_BYTES,
     CONSUMEQUEUE_FILE_BYTES,
     DEFAULT_DELAY_LEVELS,
@@ -23,7 +25,6 @@ from rmq_formats.codecs.layout import (
     UNIT_BYTES,
     index_file_bytes,
 )
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_FILE_BYTES, BATCH_UNIT_BYTES
 from rmq_formats.errors import FormatError, OptionError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags

@@ -15,7 +15,7 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
-from rmq_formats.kernels.dispatch import LIGHT_UNIT
+from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.layout import SCHEDULE_TOPIC
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_DTYPE
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
@@ -16,7 +15,7 @@ from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import StoreVariants
 from rmq_formats.verify import finding_kinds
-from rmq_formats.verify.delay_levels import MAX_DELAY_MS, MAX_LEVELS, UNITS_LOOKED_AT
+from rmq_formats.verify.delay_levels import database_delays
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.queue import QueueName
@@ -67,8 +66,7 @@ def look_into_database(storage: Storage, root: str, variants: StoreVariants, fin
         with opened_queues(storage, path) as database:
             note = DatabaseNote(path, database.checkpoint())
             queues = frozenset(database.queues())
-            levels = sorted(own for topic, own in queues if topic == SCHEDULE_TOPIC and 0 <= own < MAX_LEVELS)
-            return DatabaseLook(note, queues, {level: _delays(database, level) for level in levels})
+            return DatabaseLook(note, queues, database_delays(database))
     except FormatError as error:
         findings.add(Finding(finding_kinds.QUEUE_DATABASE, error.reason, path))
     except StoreLockedError:
@@ -76,17 +74,6 @@ def look_into_database(storage: Storage, root: str, variants: StoreVariants, fin
     except StoreError as error:
         findings.add(Finding(finding_kinds.NOT_CHECKED, f"not checked, because {error}", path))
     return DatabaseLook()
-
-
-def _delays(database: QueueDatabase, level: int) -> list[int]:
-    """The delays of the last messages of a level: delivery time less store time, which a unit has both."""
-    last = database.last_offset(SCHEDULE_TOPIC, level)
-    begin = max(0, (last or 0) - UNITS_LOOKED_AT)
-    found: list[int] = []
-    for _, units in database.units(SCHEDULE_TOPIC, level, begin):
-        delays = units["tags_code"].astype(np.int64) - units["store_timestamp"].astype(np.int64)
-        found += delays[(delays > 0) & (delays <= MAX_DELAY_MS)].tolist()
-    return found
 
 
 @contextmanager

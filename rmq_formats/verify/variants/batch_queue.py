@@ -6,7 +6,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT_BYTES, BATCH_UNIT_DTYPE, used_count
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import split_file
 from rmq_formats.errors import StoreError
 from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.facts import LogFacts
@@ -71,25 +72,27 @@ class BatchQueueCheck:
 
     def _check_file(self, file: QueueFile, file_bytes: int, *, is_last: bool) -> None:
         try:
-            data = _whole_units(file.read())
+            units, behind = split_file(file.read())
         except StoreError as error:
             self._add(finding_kinds.QUEUE_UNREADABLE, str(error), file)
             return
-        units = data.view(BATCH_UNIT_DTYPE)
-        used = used_count(units)
-        behind = data[used * BATCH_UNIT_BYTES :]
+        end = len(units) * BATCH_UNIT_BYTES
         if behind.any():
-            detail = f"no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it"
+            detail = f"no unit at byte {end}, and bytes behind it"
             kind = finding_kinds.UNIT_BEHIND_END if is_last else finding_kinds.UNIT_ZERO
             self._add(kind, detail, file)
-        elif not is_last and used < file_bytes // BATCH_UNIT_BYTES:
-            self._add(finding_kinds.UNIT_ZERO, f"no unit at byte {used * BATCH_UNIT_BYTES}", file)
-        self.end_offset = max(self.end_offset, _end(units[:used]))
-        self._compare(units[:used], file)
+        elif not is_last and len(units) < file_bytes // BATCH_UNIT_BYTES:
+            self._add(finding_kinds.UNIT_ZERO, f"no unit at byte {end}", file)
+        self.end_offset = max(self.end_offset, _end(units))
+        self._compare(units, file)
 
     def _compare(self, units: NDArray[np.void], file: QueueFile) -> None:
         offsets = units["physical_offset"].astype(np.int64)
         places = np.searchsorted(self.expected["physical_offset"].astype(np.int64), offsets)
+        if self._are_next(units, places):
+            self._seen[places] = True
+            self._last_seen = int(places[-1]) if len(places) else self._last_seen
+            return
         for row, place in enumerate(places.tolist()):
             is_known = place < len(self.expected) and self.expected[place]["physical_offset"] == offsets[row]
             kind = self._judge(units[row], place if is_known else None)
@@ -102,6 +105,17 @@ class BatchQueueCheck:
                         expected=expected, actual=_told(units[row]),
                     )
                 )  # fmt: skip
+
+    def _are_next(self, units: NDArray[np.void], places: NDArray[np.intp]) -> bool:
+        """Whether units are the expected ones of their records, each behind the one before: then none is judged alone.
+
+        Args:
+            units: of a file, BATCH_UNIT_DTYPE[n].
+            places: int[n], of their records among the expected ones.
+        """
+        steps = np.diff(places, prepend=self._last_seen)
+        is_in_order = bool((steps > 0).all()) and (not len(places) or int(places[-1]) < len(self.expected))
+        return is_in_order and bool((units == self.expected[places]).all())
 
     def _judge(self, unit: np.void, place: int | None) -> Kind | None:
         """The fault of a unit; ``place`` is that of its record among the expected ones."""
@@ -125,8 +139,7 @@ class BatchQueueCheck:
             return finding_kinds.UNIT_BEYOND
         if physical_offset < self.facts.start:
             return None  # deleted from the log; the queue's file goes when all its messages have
-        stretch = int(np.searchsorted(self.facts.lost_begins, physical_offset, side="right")) - 1
-        if stretch >= 0 and physical_offset < self.facts.lost_ends[stretch]:
+        if self.facts.is_lost(np.array([physical_offset], dtype=np.int64))[0]:
             return finding_kinds.UNIT_LOST
         return finding_kinds.UNIT_DANGLING
 
@@ -140,11 +153,6 @@ class BatchQueueCheck:
                 expected=_told(first), count=len(run),
             )  # fmt: skip
             (self.excused if run[-1] == len(self.expected) - 1 else self.findings).add(finding)
-
-
-def _whole_units(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The bytes with the zeros that the last unit ends with, and that were not read."""
-    return np.concatenate([data, np.zeros(-len(data) % BATCH_UNIT_BYTES, dtype=np.uint8)])
 
 
 def _end(units: NDArray[np.void]) -> int:

@@ -14,14 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.consumequeue import UNIT_DTYPE
-from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, UNIT_BYTES
-from rmq_formats.codecs.variants.batch_consumequeue import (
-    BATCH_UNIT_BYTES,
-    BATCH_UNIT_DTYPE,
-    END_UNIT,
-    batch_units,
-    used_count,
-)
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, EXT_MAX_ADDRESS, UNIT_BYTES
+from rmq_formats.codecs.variants.batch_consumequeue import batch_units, is_end, split_file
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
@@ -30,6 +24,7 @@ from rmq_formats.scan.segment import scan_segment, without_record_sums
 from rmq_formats.storage.queue_logs import QueueLog
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.verify import variant_kinds
+from rmq_formats.verify.facts import in_stretches
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.queue import QueueName
 
@@ -58,11 +53,7 @@ class LogRecords:
 
     def is_lost(self, places: Longs) -> NDArray[np.bool_]:
         """Return which places are in a stretch that cannot be read."""
-        if not len(self.lost):
-            return np.zeros(len(places), dtype=bool)
-        at = np.searchsorted(self.lost[:, 0], places, side="right") - 1
-        found: NDArray[np.bool_] = (at >= 0) & (places < self.lost[np.maximum(at, 0), 1])
-        return found
+        return in_stretches(self.lost[:, 0], self.lost[:, 1], places)
 
 
 class QueueLogCheck:
@@ -266,19 +257,16 @@ class QueueLogCheck:
             self._add(variant_kinds.QUEUE_LOG_UNIT, "units, and no log file of that name", surplus.path)
 
     def _check_file(self, records: LogRecords, expected: NDArray[np.void], own: Longs, units_file: Segment) -> None:
-        data = self._read(units_file)
-        data = data.ljust(-(-len(data) // BATCH_UNIT_BYTES) * BATCH_UNIT_BYTES, b"\0")
-        units = np.frombuffer(data, dtype=BATCH_UNIT_DTYPE)
-        used = used_count(units)
-        if data[used * BATCH_UNIT_BYTES :].rstrip(b"\0") not in (b"", END_UNIT.rstrip(b"\0")):
-            detail = f"no unit at byte {used * BATCH_UNIT_BYTES}, and bytes behind it"
+        units, behind = split_file(self._read(units_file))
+        if not is_end(behind):
+            detail = f"no unit at byte {len(units) * BATCH_UNIT_BYTES}, and bytes behind it"
             self._add(variant_kinds.QUEUE_LOG_UNIT, detail, units_file.path)
-        places = units["physical_offset"][:used].astype(np.int64)
+        places = units["physical_offset"].astype(np.int64)
         at = np.searchsorted(records.places[own], places)
         known = at < len(own)
         known[known] = records.places[own[at[known]]] == places[known]
-        right = np.zeros(used, dtype=bool)
-        right[known] = units[:used][known] == expected[own[at[known]]]
+        right = np.zeros(len(units), dtype=bool)
+        right[known] = units[known] == expected[own[at[known]]]
         for row in np.flatnonzero(~right).tolist():
             is_there = bool(known[row])
             record = int(own[at[row]]) if is_there else 0

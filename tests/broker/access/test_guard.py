@@ -163,6 +163,29 @@ async def test_a_request_needs_all_its_rights(
     assert "no permission to access" not in (answer.remark or "")
 
 
+async def test_a_message_that_is_named_by_its_place_needs_its_own_topic(door: Door) -> None:
+    """Whatever the request says: a send-back would copy it to where anybody of the group reads it."""
+    half = send_fields("Secret") | {"i": "TRAN_MSG\x01true\x02PGROUP\x01pg\x02UNIQ_KEY\x01A", "f": 4}
+    sent = [await door.ask(ADMIN, 310, fields, b"secret") for fields in (send_fields("Secret"), half)]
+    ids = [one.ext_fields["msgId"] for one in sent]
+    place, half_place = (int(one[16:], 16) for one in ids)
+    for resource in ("Group:g", "Topic:T"):
+        await door.allow(ALICE, resource, "Sub", "Pub")
+    end = {"topic": "T", "producerGroup": "pg", "tranStateTableOffset": 0, "commitLogOffset": half_place,
+           "commitOrRollback": 12, "msgId": "A", "transactionId": "A"}  # fmt: skip
+    asked: list[tuple[int, dict[str, Any]]] = [
+        (36, TG | {"offset": place, "originTopic": "T"}), (309, TG | {"msgId": ids[0]}), (37, end),
+    ]  # fmt: skip
+    for code, fields in asked:
+        answer = await door.ask(ALICE, code, fields)
+        assert (answer.code, "Topic:Secret" in (answer.remark or "")) == (ResponseCode.NO_PERMISSION, True), fields
+    assert door.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 0
+    await door.allow(ALICE, "Topic:Secret", "Sub", "Pub")
+    for code, fields in (asked[0], asked[2]):
+        answer = await door.ask(ALICE, code, fields)
+        assert answer.code == 0, answer.remark
+
+
 async def test_every_code_that_is_handled_says_what_it_needs(door: Door) -> None:
     assert set(door.broker._server._handlers) <= set(RULES)
 
@@ -190,7 +213,7 @@ async def test_a_stranger_gets_nothing_by_any_code_and_learns_none(door: Door) -
 async def test_who_guesses_for_long_is_disconnected_and_others_are_not(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq_core.broker.access.guard._WAIT_S", 0)
+    monkeypatch.setattr("rmq_core.broker.access.failures.WAIT_S", 0)
     async with RemotingClient(credentials=Credentials("admin", "wrong")) as client:
         for _ in range(1000):
             assert (await client.invoke(door.broker.address, request(26), 60)).remark == "check signature failed."

@@ -9,6 +9,7 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables import registered_filters
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
 from rmq_core.broker.tables.subscription_filter import sql_filter
 from rmq_core.broker.tables.table_file import TableFiles
@@ -161,6 +162,31 @@ async def test_filters_are_kept_in_the_original_s_file(
     Path(store_config.root, "config/consumerFilter.json").write_text(json.dumps(table))
     assert ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), other, clock).topics == {}
     assert ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), config, clock).topics
+
+
+def test_names_that_clients_make_up_do_not_fill_the_table(
+    config: BrokerConfig, store_config: StoreConfig, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registered_filters, "_MOST", 10)
+    filters = ConsumerFilters(TableFiles(store_config.root, Disk(), Threads()), config, clock)
+
+    def count() -> int:
+        return sum(map(len, filters.topics.values()))
+
+    for number in range(30):  # each leaves the ones before it dead
+        filters.register("rude", [sql("a > 3", topic=f"T{number}.{one}") for one in range(3)])
+    assert count() <= 10
+    filters.register("g", [sql("a > 3", topic="T")])
+    assert filters.get("T", "g") is not None
+    for _ in range(2):  # alive, all of them
+        filters.register("rude", [sql("a > 3", topic=f"U{one}") for one in range(30)])
+    assert count() == 10
+    filters.register("late", [sql("a > 3", topic="T")])
+    assert filters.get("T", "late") is None
+    filters.unregister("rude")
+    filters.register("late", [sql("a > 3", topic="T")])
+    assert filters.get("T", "late") is not None
+    assert filters.get("T", "g") is not None
 
 
 def test_the_original_s_file_is_read(golden: Callable[[str], Path], config: BrokerConfig) -> None:

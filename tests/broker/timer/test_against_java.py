@@ -1,6 +1,8 @@
 """The original opens a store whose wheel we have turned, and we one that it has."""
 
 import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,7 @@ from rmq_formats.codecs.timer import (
 )
 from rmq_formats.codecs.topics import TIMER_TOPIC
 from rmq_formats.store import Store
-from tests.broker.conftest import Asker, Clock, eventually, messages
+from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 from tests.broker.timer.test_delivery import SECOND_MS, taken_in
 from tests.broker.timer.test_recall import recall, sent
 from tests.interop import peer
@@ -51,6 +53,12 @@ def config() -> BrokerConfig:
         listen_port=0, broker_name=NAME, broker_cluster_name="InteropCluster", recall_message_enable=True,
         timer_log_file_bytes=FILE_BYTES,
     )  # fmt: skip
+
+
+@pytest.fixture
+def store_config(tmp_path: Path) -> StoreConfig:
+    """A store as the original's release makes it: recalls are stored as it reads them."""
+    return replace(small_store(tmp_path / "store"), index_tags=peer.index_tags())
 
 
 class JavaAsker(Asker):
@@ -150,3 +158,40 @@ async def test_a_store_goes_to_the_original_and_back(
         assert [one.body for one in await came(again, "Theirs", 9)] == expected
         assert len(messages(await again.pull("Ours"))) == 17
     await asker.broker.start()  # the fixture closes it
+
+
+async def test_what_the_original_keeps_in_snapshots_comes_here(
+    clock: Clock, store_config: StoreConfig, config: BrokerConfig, tmp_path: Path
+) -> None:
+    """Since 5.4, with ``timerWheelSnapshotFlush``; its ``timerwheel`` stays empty."""
+    root, conf, port = Path(store_config.root), tmp_path / "broker.conf", free_port()
+    more = "timerWheelSnapshotFlush=true\ntimerWheelSnapshotIntervalMs=100\n"
+    conf.write_text(f"{SETTINGS}{more}listenPort={port}\nhaListenPort={free_port()}\n")
+    with (
+        peer.running(peer.version() if peer.is_from_5_4() else peer.NEWEST),
+        (tmp_path / "java.log").open("wb") as log,
+        java(log, "broker", store_config.root, str(conf)) as process,
+    ):
+        async with RemotingClient({}) as client:
+            original = JavaAsker(f"127.0.0.1:{port}", client)
+
+            async def is_there() -> bool:
+                with suppress(RemotingError):
+                    return (await original.send("There")).code == 0
+                return False
+
+            await eventually(is_there, START_S)
+            handles = [await sent(original, "Theirs", f"J{number}", 5000 + number) for number in range(12)]
+            assert (await recall(original, handles[4], "Theirs")).code == 0
+
+            async def has_snapshot() -> bool:
+                return any(int(path.suffix[1:]) >= FILE_BYTES for path in root.glob("timerwheel.*[0-9]"))
+
+            await eventually(has_snapshot, START_S)
+        process.kill()
+        await asyncio.to_thread(process.wait, START_S)
+    assert not any((root / "timerwheel").read_bytes())
+    clock.ahead_ms = 2 * HOUR_MS
+    async with Broker(config, store_config, clock) as broker, RemotingClient({}) as client:
+        expected = [f"J{number}".encode() for number in range(12) if number != 4]
+        assert [one.body for one in await came(Asker(broker, client, {}), "Theirs", 11)] == expected

@@ -9,6 +9,7 @@ import pytest
 
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.timer.service import Timers
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.timer import BLANK, TIMER_UNIT_BYTES, WHEEL_FILE_BYTES, TimerCheckpoint
@@ -90,6 +91,133 @@ async def test_each_message_comes_once(
     await asyncio.sleep(settled_s)  # the log is forced every half a second: with it or without, it is the same
     half_way = await again(asker, store_config, config, clock, tmp_path / "half-way")
     assert sorted(half_way) == list(range(COUNT))
+
+
+async def test_what_came_is_not_repeated_where_the_clock_was_set_back_since(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    """It is due once more when the clock catches up, after a kill."""
+    await send_some_for_soon(asker)
+    work = stopped(asker)
+    clock.ahead_ms += 60 * SECOND_MS
+    work.run()
+    assert len(await bodies(asker, COUNT // 2)) == COUNT // 2
+    clock.ahead_ms = -1800 * SECOND_MS
+    work.run()
+    await has_checkpoint(asker, work, COUNT + 1)
+    found = await again(asker, store_config, config, clock, tmp_path / "left")
+    assert sorted(found) == list(range(COUNT))
+
+
+async def test_what_came_is_not_repeated_where_the_clock_was_set_back_before_a_start(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    """A broker is killed before its checkpoint, and the next one with a clock that has not caught up yet."""
+    await send_some_for_soon(asker)
+    work, root = stopped(asker), tmp_path / "left"
+    await has_checkpoint(asker, work, COUNT + 1)
+    clock.ahead_ms += 60 * SECOND_MS
+    work.run()
+    assert len(await bodies(asker, COUNT // 2)) == COUNT // 2
+    await asyncio.to_thread(picture, Path(store_config.root), root)
+    clock.ahead_ms = -1800 * SECOND_MS
+    left = replace(store_config, root=str(root), commitlog_path=str(root / "commitlog"))
+    async with Broker(config, left, clock) as broker, RemotingClient({}) as client:
+        second = Asker(broker, client, {})
+        for count in (COUNT + 2, COUNT + 3):  # the second time when all that is due has been looked at
+            await has_checkpoint(second, stopped(second), count)
+        await asyncio.to_thread(picture, root, tmp_path / "left again")
+    assert sorted(await from_picture(store_config, config, clock, tmp_path / "left again", COUNT)) == list(range(COUNT))
+
+
+async def test_what_comes_behind_a_clock_that_was_set_back_is_there_after_a_kill(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    """It is due before the time up to which the last checkpoint has everything delivered."""
+    work = stopped(asker)
+    clock.ahead_ms += 1800 * SECOND_MS
+    work.run()
+    await has_checkpoint(asker, work, 1)
+    clock.ahead_ms = 0
+    for number, delay_s in enumerate((10, 600, 10)):
+        await asker.send("T", b"%d" % number, properties={"TIMER_DELAY_SEC": str(delay_s), "UNIQ_KEY": f"U{number}"})
+    asker.broker.store.dispatch()
+    work.run()
+    assert work.files.log.end > TIMER_UNIT_BYTES
+    await asyncio.to_thread(picture, Path(store_config.root), tmp_path / "left")
+    assert sorted(await from_picture(store_config, config, clock, tmp_path / "left", 3)) == [0, 1, 2]
+
+
+async def test_what_comes_as_the_clock_is_set_back_is_there_after_a_kill(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    """The checkpoint that has it does not say that all is delivered that was due before."""
+    work = stopped(asker)
+    clock.ahead_ms += 1800 * SECOND_MS
+    work.run()
+    await has_checkpoint(asker, work, 1)
+    clock.ahead_ms = 0
+    await asker.send("T", b"0", properties={"TIMER_DELAY_SEC": "10", "UNIQ_KEY": "U0"})
+    await has_checkpoint(asker, work, 3)
+    await asyncio.to_thread(picture, Path(store_config.root), tmp_path / "left")
+    assert await from_picture(store_config, config, clock, tmp_path / "left", 1) == [0]
+
+
+async def test_what_is_delivered_stays_in_its_slot_until_the_log_is_forced(
+    asker: Asker, store_config: StoreConfig, config: BrokerConfig, clock: Clock, tmp_path: Path
+) -> None:
+    """Another message for its slot, as the clock was set back, waits; the power takes what was not forced."""
+    work, root, other = stopped(asker), Path(store_config.root), tmp_path / "left"
+    due_ms = clock() + 30 * SECOND_MS
+    await asker.send("T", b"0", properties={"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": "U0"})
+    await has_checkpoint(asker, work, 2)
+    await asker.send("Other", properties={"TIMER_DELAY_SEC": "600"})
+    asker.broker.store.dispatch()
+    work.run()
+    asker.broker.store.flush()
+    flushed = asker.broker.store.flushed_offset
+    await asyncio.to_thread(picture, root, other)
+    clock.ahead_ms += 60 * SECOND_MS
+    work.run()
+    assert await bodies(asker, 1) == [0]
+    clock.ahead_ms -= 60 * SECOND_MS
+    await asker.send("T", b"1", properties={"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": "U1"})
+    asker.broker.store.dispatch()
+    work.run()
+    work.files.save(clock(), flushed, lambda write: write())
+    for name in ("config", "timerlog"):
+        shutil.rmtree(other / name)
+    (other / "timerwheel").unlink()
+    for name in ("config", "timerlog"):
+        shutil.copytree(root / name, other / name)
+    shutil.copy(root / "timerwheel", other / "timerwheel")
+    assert await from_picture(store_config, config, clock, other, 1) == [0]
+    asker.broker.store.flush()
+    clock.ahead_ms += 60 * SECOND_MS
+    work.run()
+    assert await bodies(asker, 2) == [0, 1]
+
+
+def stopped(asker: Asker) -> Timers:
+    """A broker's timers, which work when a test says so."""
+    asker.broker._stop_clocks()
+    assert asker.broker._timed is not None
+    return asker.broker._timed
+
+
+async def has_checkpoint(asker: Asker, work: Timers, count: int) -> None:
+    """Send one message more, and have a checkpoint be written that has so many."""
+    path = Path(asker.broker.store.config.root) / "config" / "timercheck"
+    await asker.send("Other", properties={"TIMER_DELAY_SEC": "600"})
+    asker.broker.store.dispatch()
+
+    async def is_written() -> bool:
+        work.run()
+        asker.broker.store.flush()
+        work.save()
+        return path.exists() and TimerCheckpoint.decode(path.read_bytes()).last_timer_queue_offset == count
+
+    await eventually(is_written, 60)
 
 
 async def test_what_was_due_when_it_came_is_not_repeated(

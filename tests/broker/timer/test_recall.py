@@ -1,13 +1,19 @@
 """Messages that wait are recalled by their handles."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
-from rmq_core.broker.processors.recall import RecallHandle
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_formats.codecs.topics import TIMER_TOPIC
-from tests.broker.conftest import Asker, Clock, messages
+from rmq_formats.pending_timers import pending_timers
+from tests.broker.conftest import Asker, Clock, messages, small_store
 from tests.broker.timer.test_delivery import DAY_MS, SECOND_MS, pulled, taken_in
 
 
@@ -127,3 +133,31 @@ class TestSwitchedOff:
     async def test_nothing_is_recalled_unless_the_settings_say_so(self, asker: Asker) -> None:
         answer = await recall(asker, await sent(asker, "T", "U1"))
         assert answer.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(("asked", "tags", "has_topic"), [
+    ("true", "yes", True), ("false", "no", False), ("auto", "yes", False), ("auto", "no", True),
+])  # fmt: skip
+async def test_both_ways_to_store_a_recall_are_read(
+    tmp_path: Path, clock: Clock, asked: str, tags: str, has_topic: bool
+) -> None:
+    """As 5.3.3 stores it, with its topic, and as brokers from 5.4 on do, in whose stores TAGS are indexed."""
+    config = BrokerConfig(listen_port=0, recall_message_enable=True, append_topic_for_timer_delete_key=asked)
+    store = replace(small_store(tmp_path / "store"), index_tags=tags)
+    async with Broker(config, store, clock) as broker, RemotingClient() as client:
+        asker = Asker(broker, client, {})
+        await sent(asker, "Other", "U1")
+        await recall(asker, await sent(asker, "T", "U1"))
+        await sent(asker, "T", "U2")
+        recalling = messages(await asker.pull(TIMER_TOPIC))[2]
+        assert recalling.properties["TIMER_DEL_UNIQKEY"] == ("T+U1" if has_topic else "U1")
+        await taken_in(asker, 4)
+    assert {(one["topic"], one["uniq_key"]): one["is_recalled"] for one in pending_timers(store.root).to_pylist()} == {
+        ("Other", "U1"): False, ("T", "U1"): True, ("T", "U2"): False
+    }  # fmt: skip
+    other = replace(config, append_topic_for_timer_delete_key="false" if has_topic else "true")
+    async with Broker(other, store, clock) as broker, RemotingClient() as client:
+        asker = Asker(broker, client, {})
+        clock.ahead_ms += 700 * SECOND_MS
+        assert [one.body for one in await pulled(asker, "T")] == [b"U2"]
+        assert [one.body for one in await pulled(asker, "Other")] == [b"U1"]

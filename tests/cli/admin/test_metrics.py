@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_core.broker.metrics.prometheus import Family
+from rmq_core.broker.metrics.family import Family
 from tests.broker_processes import configured, failure
 from tests.cli.admin.conftest import BROKER, SETTINGS, Cluster
 from tests.client.scenarios import fresh

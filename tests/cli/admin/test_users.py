@@ -30,9 +30,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Standalon
         standalone(directory / "b", *arguments, log=directory / "b.log") as second,
     ):
         yield [first, second]
-    logs = [(directory / name).read_text() for name in ("a.log", "b.log")]
-    assert all("user admin: request 3001 of alice" in log or "of carol" in log for log in logs)
-    assert not any("s3cret" in log for log in logs)
+    assert not any("s3cret" in (directory / name).read_text() for name in ("a.log", "b.log"))
 
 
 def run(at: Standalone, command: str, *arguments: str, lines: str = "", secret: str = "s3cret of admin") -> Result:
@@ -69,6 +67,7 @@ def test_policies_are_made_listed_changed_copied_and_deleted(guarded: list[Stand
     first, second = guarded
     for at in guarded:
         rows(at, "createUser", "-u", "carol", lines="s3cret of carol\n")
+        assert "user admin: request 3001 of carol" in at.errors.read_text()
     of_carol = "-s", "User:carol"
     rows(first, "createAcl", *of_carol, "-r", "Topic:Orders*,Group:g", "-a", "Pub,sub", "-d", "allow")
     rows(first, "updateAcl", *of_carol, "-r", "Group:g", "-a", "Sub", "-d", "Deny", "-i", "10.0.0.0/8")

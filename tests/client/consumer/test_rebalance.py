@@ -108,3 +108,17 @@ async def test_a_queue_begins_at_the_consumer_offset_or_where_the_options_say(
         await Rebalancer(cluster, "g", options, {topic: subscription(topic)}, offsets, None, Begun).rebalance()
     assert list(Begun.offsets.values()) == [begins] * 4
     assert set(searched) <= {"1234"}
+
+
+async def test_a_route_that_is_gone_does_not_hide_where_a_broker_is_now(fakes: FakeCluster) -> None:
+    """A retry topic that only a slave knew: its route stays as it was, and must not be what brokers are known by."""
+    async with Cluster(fakes.namesrv, ClientOptions()) as cluster:
+        await cluster.route("T")
+        fakes.slaves["a"] = "127.0.0.1:2"
+        before = fakes.addresses.pop("a")
+        fakes.addresses["a"] = "127.0.0.1:1"  # for a while, all that is known of it is this
+        await cluster.route("%RETRY%g")
+        fakes.addresses["a"] = before
+        fakes.topics = {"T"}
+        await cluster.refresh_routes()
+        assert cluster.address("a") == before

@@ -32,6 +32,11 @@ def test_a_request_has_all_that_a_broker_reads() -> None:
     }  # fmt: skip
 
 
+def test_the_clock_that_is_handed_in_tells_when_a_message_was_made() -> None:
+    packet = packer(clock_ms=lambda: 1_234_567_890_123).single(Message("T", b"body"))
+    assert fields_of(packet).born_timestamp == 1_234_567_890_123
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_bodies_of_a_size_are_compressed(codec: Compression) -> None:
     make = packer(compression=codec, compress_above_bytes=100)
@@ -95,3 +100,13 @@ def test_batches_are_cut_to_size() -> None:
     assert [len(batch) for batch in batches] == [2, 1, 3]
     assert [message for batch in batches for message in batch] == messages
     assert all(len(packer().batch(batch).body) <= 300 for batch in (batches[0], batches[2]))
+
+
+def test_light_queues_are_a_property_and_no_batch_s() -> None:
+    fields = fields_of(packer().single(Message("T", b"x", light_queues=["%LMQ%a", "%LMQ%b"])))
+    assert "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02" in (fields.properties or "")
+    for wrong in ("a", "%LMQ%a/b", "%LMQ%a,%LMQ%b", "%LMQ%\x02", "%LMQ%" + "n" * 251):
+        with pytest.raises(MessageError, match="light queue"):
+            packer().single(Message("T", b"x", light_queues=[wrong]))
+    with pytest.raises(MessageError, match="light queues"):
+        packer().batch([Message("T", b"x", light_queues=["%LMQ%a"])])

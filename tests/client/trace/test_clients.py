@@ -23,6 +23,7 @@ from rmq_core.client import (
     TransactionState,
 )
 from rmq_core.client.producer.tracer import Tracer
+from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.loop import run
 from rmq_formats.codecs.trace import TRACE_TOPIC, ContextCode, MessageType, TraceRecord, TraceType, decode_trace
 from rmq_formats.errors import RmqError
@@ -137,7 +138,7 @@ def test_traces_that_cannot_be_sent_are_dropped_and_never_wait() -> None:
             tries.append(message)
             raise RmqError("no such topic")
 
-        tracer = Tracer(TRACE_TOPIC, refuse)
+        tracer = Tracer(TRACE_TOPIC, refuse, now_ms)
         tracer.start()
         for number in range(3000):
             tracer.put(TraceRecord(trace_type=TraceType.PUB, msg_id=str(number)))

@@ -15,6 +15,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public class Commands {
     public static void main(String[] args) throws Exception {
         PrintStream answers = System.out;
+        hurry(Thread.currentThread());
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
         for (String line; (line = lines.readLine()) != null; ) {
             String command = new String(Base64.getDecoder().decode(line), StandardCharsets.UTF_8);
@@ -35,9 +36,29 @@ public class Commands {
         System.exit(0); // clients of commands leave threads behind
     }
 
+    /** A client that shuts down waits up to three seconds for a thread that waits for events: it is woken. */
+    static void hurry(Thread main) {
+        Thread watch = new Thread(() -> {
+            while (true) {
+                try {
+                    Thread.sleep(50);
+                } catch (InterruptedException error) {
+                    return;
+                }
+                if (Arrays.stream(main.getStackTrace()).anyMatch(at -> at.getClassName().endsWith("ServiceThread"))) {
+                    Thread.getAllStackTraces().keySet().stream()
+                        .filter(one -> one.getName().startsWith("NettyEventExecutor")).forEach(Thread::interrupt);
+                }
+            }
+        });
+        watch.setDaemon(true);
+        watch.start();
+    }
+
     static void run(String[] words) throws Exception {
         String[] rest = Arrays.copyOfRange(words, 1, words.length);
         switch (words[0]) {
+            case "" -> MQAdminStartup.main0(rest, null); // the list of commands
             case "dump" -> GoldenDump.run(rest);
             case "queues" -> ReadQueues.run(rest);
             default -> MQAdminStartup.main0(words, null);

@@ -26,6 +26,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   Load NAMESRV batch   TOPIC THREADS SECONDS        in batches of 32
  *   Load NAMESRV transaction TOPIC THREADS SECONDS    single sends in transactions that are committed at once
  *   Load NAMESRV consume TOPIC COUNT   SECONDS        a new group, from the first message, until COUNT have come
+ *   Load NAMESRV pop     TOPIC COUNT   SECONDS GROUP  the same with a group that the broker knows to pop
  *   Load NAMESRV filter  TOPIC COUNT   SECONDS        sends twice COUNT; a group that was there before, and whose SQL
  *                                                     filter half of them match, is given COUNT
  * Sends warm up for two seconds that do not count.
@@ -49,8 +50,8 @@ public class Load {
         String namesrv = args[0], mode = args[1], topic = args[2];
         int amount = Integer.parseInt(args[3]);
         double seconds = Double.parseDouble(args[4]);
-        if (mode.equals("consume")) {
-            consume(namesrv, topic, amount, seconds);
+        if (mode.equals("consume") || mode.equals("pop")) {
+            consume(namesrv, topic, amount, seconds, mode.equals("pop") ? args[5] : null);
         } else if (mode.equals("filter")) {
             filter(namesrv, topic, amount, seconds);
         } else {
@@ -131,8 +132,12 @@ public class Load {
         return messages;
     }
 
-    static void consume(String namesrv, String topic, int count, double seconds) throws Exception {
+    static void consume(String namesrv, String topic, int count, double seconds, String popGroup) throws Exception {
         DefaultMQPushConsumer consumer = consumer(namesrv);
+        if (popGroup != null) {
+            consumer.setConsumerGroup(popGroup);
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false); // 4.9 has none
+        }
         consumer.subscribe(topic, "*");
         Received received = new Received(consumer, count);
         consumer.start();

@@ -1,1 +1,1 @@
-"""The part ``clusters``: a master, its slave, a name server and a client in virtual time."""
+"""The part ``clusters``: a master, two slaves, a name server and clients in virtual time."""

@@ -29,13 +29,16 @@ class BrokerNode:
         broker: it; None while it is down.
         machine: of this life.
         disk: what it is on.
-        skew_ms: by how much its clock is wrong.
+        jumps: how often its clock was set.
+        is_well: it has left in order only, and its disk has had no faults.
     """
 
     def __init__(self, loop: VirtualLoop, base: Path, config: BrokerConfig, store: StoreConfig, seed: object) -> None:
         self.host, self.address = config.bind_address, f"{config.bind_address}:{PORT}"
         self.broker: Broker | None = None
-        self.skew_ms = 0
+        self.jumps = 0
+        self.is_well = True
+        self._skew_ms = self._latest_ms = 0
         self._loop, self._base = loop, base
         self._config, self._store_config = config, store
         self._dice = random.Random(f"{seed} {self.host}")
@@ -56,7 +59,18 @@ class BrokerNode:
 
     def clock_ms(self) -> int:
         """What its clock shows."""
-        return NOW_MS + int(self._loop.now_s * 1000) + self.skew_ms
+        return NOW_MS + int(self._loop.now_s * 1000) + self._skew_ms
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time that its clock has ever shown."""
+        self._latest_ms = max(self._latest_ms, self.clock_ms())
+        return self._latest_ms
+
+    def set_clock(self, skew_ms: int) -> None:
+        """Have its clock be wrong by so much."""
+        self._latest_ms, self._skew_ms = self.latest_ms, skew_ms
+        self.jumps += 1
 
     @property
     def store(self) -> MessageStore:
@@ -112,6 +126,7 @@ class BrokerNode:
         self._leave(lose=None, told=True)
 
     def _leave(self, *, lose: float | None, told: bool, remembers: bool = False) -> None:
+        self.is_well = False
         self._count += 1
         root = self._base / f"{self.host}.{self._count}"
         if lose is not None:

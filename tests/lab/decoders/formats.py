@@ -28,6 +28,8 @@ from rmq_formats.codecs.record_frame import FrameShape, crc_fault, frame_shape, 
 from rmq_formats.codecs.trace import decode_trace
 from rmq_formats.codecs.variants import controller, dledger
 from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
+from rmq_formats.codecs.variants.inner_batch import count_messages, inner_messages, is_inner_batch
+from rmq_formats.errors import FormatError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.storage import store_variants
 from tests.files_in_memory import InMemory
@@ -57,6 +59,7 @@ def _of_the_log() -> list[Target]:
     samples = [record for _, record in records("exotic", "exotic_crc", "mixed")]
     blocks = [decode_record(record).properties_bytes for record in samples]
     bodies = [compression.compress(b"a body, " * 30, codec) for codec in compression.Compression]
+    batches = [one.body for one in (decode_record(data) for _, data in records("bcq")) if is_inner_batch(one)]
     traces = [decode_record(data).body for data in samples[:4]] + [
         b"Pub\x01 1700000000000\x01DefaultRegion\x01pg\x01T\x017F00\x01TagA\x01k\x01127.0.0.1:10911\x0112\x013\x010\x01"
         b"7F00\x01true\x02SubBefore\x011700000000000\x01r\x01cg\x01id\x017F00\x010\x01k\x02".replace(b" ", b""),
@@ -67,6 +70,7 @@ def _of_the_log() -> list[Target]:
         Target("properties", blocks, _alone(_read_properties)),
         Target("compressed body", bodies, _inflate),
         Target("trace", traces, _alone(decode_trace)),
+        Target("inner batch", batches, _alone(_read_inner_batch)),
         Target("host", [b"\x7f\0\0\1\0\0*\x9f", bytes(range(20))], lambda data, dice: hosts.Host.from_bytes(
             data, 0, dice.random() < 0.5).text if len(data) >= 20 else None),
     ]  # fmt: skip
@@ -76,6 +80,17 @@ def _read_record(data: bytes, dice: random.Random) -> None:
     """What decodes must encode to the same bytes, sums aside: a decoder that is too tolerant shows here."""
     message = decode_record(data, verify_crc=dice.random() < 0.5) if dice.random() < 0.5 else decode_record(data)
     _look(message)
+
+
+def _read_inner_batch(data: bytes) -> None:
+    """A broker that counts a batch's messages and a client that takes it apart must agree."""
+    _, record = records("bcq")[0]
+    try:
+        found = len(inner_messages(replace(decode_record(record), body=data)))
+    except FormatError:
+        found = 0
+    if count_messages(data) != found:
+        raise ViolationError(f"{found} messages were counted as {count_messages(data)}")
 
 
 def _look(message: StoredMessage) -> None:

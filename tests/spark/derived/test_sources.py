@@ -17,7 +17,7 @@ from tests.spark.conftest import Load
 pytestmark = pytest.mark.spark
 
 
-def units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
+def units(store: Path) -> list[tuple[str, int, int, int, int, int, int]]:
     found = []
     for path in (store / "consumequeue").glob("*/*/*"):
         data, base = path.read_bytes(), int(path.name) // UNIT_BYTES
@@ -25,7 +25,7 @@ def units(store: Path) -> list[tuple[str, int, int, int, int, int]]:
             unit = Unit.decode(data, number * UNIT_BYTES)
             if unit.is_written and not unit.is_pre_blank:
                 place = (path.parent.parent.name, int(path.parent.name), base + number)
-                found.append((*place, unit.physical_offset, unit.size, unit.tags_code))
+                found.append((*place, unit.physical_offset, unit.size, unit.tags_code, 1))
     return sorted(found)
 
 

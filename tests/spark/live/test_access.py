@@ -11,7 +11,6 @@ from rmq_formats.spark.live.client import resolved
 from rmq_formats.spark.live.columns import COLUMNS
 from rmq_formats.spark.live.options import read_options, write_options
 from rmq_formats.spark.live.source import ClusterSource
-from rmq_formats.spark.live.stream import ClusterStreamReader
 from rmq_formats.spark.metadata.options import OFFSETS_OPTIONS, metadata_options
 from rmq_formats.spark.metadata.sources import OffsetsSource, TopicsSource
 
@@ -33,6 +32,8 @@ def test_options_show_no_secret() -> None:
 def test_the_driver_reads_files_and_variables_and_tasks_need_neither(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from rmq_formats.spark.live.stream import ClusterStreamReader  # a Spark without it skips this test alone
+
     file = tmp_path / "tools.yml"
     file.touch(0o600)
     file.write_text(f"accessKey: alice\nsecretKey: {SECRET}\n")

@@ -1,12 +1,9 @@
 """Queues of several brokers, and queues whose first messages are gone: at our brokers, without a Spark session."""
 
-import asyncio
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +12,17 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructType
 
-from rmq_core.client import Admin
-from rmq_core.remoting.loop import run
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.live.batch import SpanPartition
 from rmq_formats.spark.live.options import ClusterQueue
 from rmq_formats.spark.live.plan import Span
 from rmq_formats.spark.live.source import ClusterSource
 from rmq_formats.spark.live.stream import ClusterStreamReader
-from tests import warm_processes
-from tests.broker_processes import COMMAND, configured, standalone
+from tests.broker_processes import configured, standalone
 from tests.spark.live.scenarios import fresh, make_topic
+from tests.spark.live.two_brokers import SMALL_FILES, second_broker
 
 pytestmark = [pytest.mark.xdist_group("live_places")]
-_CONF = "mappedFileSizeCommitLog=1048576\nmappedFileSizeConsumeQueue=2000\ndiskMaxUsedSpaceRatio=99\n"
 Row = dict[str, Any]
 
 
@@ -39,31 +33,9 @@ def read(namesrv: str, **options: str) -> list[Row]:
     return [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
 
 
-@contextmanager
-def second_broker(directory: Path, namesrv: str) -> Iterator[None]:
-    """``rmq broker`` named broker-b."""
-    conf = directory / "b.conf"
-    conf.write_text(f"{_CONF}brokerName=broker-b\n")
-    command = [*COMMAND, "broker", "--store", str(directory / "b"), "-c", str(conf), "--namesrv", namesrv]
-    with (directory / "b.log").open("wb") as log:
-        process = warm_processes.Popen([*command, "--listen", "127.0.0.1:0"], stdout=subprocess.DEVNULL, stderr=log)
-    try:
-        run(until_two_brokers(namesrv))
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-async def until_two_brokers(namesrv: str) -> None:
-    async with asyncio.timeout(120), Admin(namesrv) as admin:
-        while len(await admin.masters()) < 2:
-            await asyncio.sleep(0.1)
-
-
 def test_queues_of_two_brokers_are_told_apart(tmp_path: Path) -> None:
     conf = tmp_path / "a.conf"
-    conf.write_text(_CONF)
+    conf.write_text(SMALL_FILES)
     with (
         standalone(tmp_path / "a", "-c", str(conf), log=tmp_path / "a.log") as running,
         second_broker(tmp_path, running.namesrv),
@@ -93,7 +65,7 @@ def cut(golden: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory)
     directory = tmp_path_factory.mktemp("cut")
     shutil.copytree(golden("mixed") / "store", directory / "store")
     (directory / "store" / "commitlog" / f"{0:020d}").unlink()
-    with configured(directory, _CONF) as running:
+    with configured(directory, SMALL_FILES) as running:
         yield running.namesrv
 
 

@@ -156,6 +156,16 @@ def test_the_minimum_follows_the_log(make: Maker, log_min: int, expected: int, f
     assert (again.min_offset, again.max_offset) == (expected, 12)
 
 
+@pytest.mark.parametrize(("log_min", "first"), [(1000, 0), (1100, 1), (1101, 6)])
+def test_a_file_that_ends_in_blanks_stays_while_a_message_of_it_is_there(make: Maker, log_min: int, first: int) -> None:
+    """A hole in the log takes the units of its records; the original takes a blank for a message at offset 0."""
+    queue = make()
+    put(queue, 0, 1, 6)
+    assert queue.remove_expired(log_min) == (first == 6)
+    queue.correct_min(log_min)
+    assert (queue.min_offset, queue.max_offset) == (first, 7)
+
+
 def test_the_last_file_stays_for_its_number(make: Maker) -> None:
     queue = make()
     put(queue, *range(10))

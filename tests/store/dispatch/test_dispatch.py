@@ -11,7 +11,6 @@ from rmq_core.store.config import FlushDiskType
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.results import Arrival, GetStatus, PutStatus
 from rmq_formats.codecs.hashing import tags_code
-from rmq_formats.errors import StoreLayoutError
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.tasks.runner import ProcessRunner
@@ -225,13 +224,6 @@ def test_what_cannot_be_dispatched_keeps_the_mark_of_a_crash(open_store: Opener)
     assert not store.shutdown()
     assert (Path(store.config.root) / "abort").exists()
     assert open_store().max_offset("T", 0) == 1
-
-
-def test_a_store_that_has_batch_queues_is_not_opened(open_store: Opener, tmp_path: Path) -> None:
-    (tmp_path / "store" / "batchconsumequeue" / "Inner" / "0").mkdir(parents=True)
-    with pytest.raises(StoreLayoutError, match=r"batch queues \(BatchConsumeQueue\), which rmq does not write"):
-        open_store()
-    assert [path.name for path in (tmp_path / "store").iterdir()] == ["batchconsumequeue"]
 
 
 def test_damage_that_a_master_sends_is_stepped_over(open_store: Opener) -> None:

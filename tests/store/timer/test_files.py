@@ -236,3 +236,18 @@ def test_a_unit_that_was_written_in_part_is_not_taken_for_one(tmp_path: Path, cu
     assert again.wheel.count(NOW_MS + 5000) == (1 if is_cut else 2)
     again.close()
     assert store.shutdown()
+
+
+def test_a_slot_that_names_the_place_of_another_s_unit_gives_nothing(tmp_path: Path) -> None:
+    """A wheel that was forced, and the log that it names was lost: others stand there now, after a kill still."""
+    store = opened(config_of(tmp_path))
+    message = put(store)
+    config = TimerConfig(root=str(tmp_path), file_bytes=FILE_BYTES)
+    timers = open_timers(config, store, NOW_MS)
+    timers.add(NOW_MS + 5000, message.physical_offset, message.size, 1, NOW_MS, recalls=False)
+    timers.wheel.add(NOW_MS + 2000, 0, 1)
+    assert list(timers.units(NOW_MS + 2000)) == []
+    (unit,) = timers.units(NOW_MS + 5000)
+    assert (unit.physical_offset, unit.due_ms) == (message.physical_offset, NOW_MS + 5000)
+    timers.close()
+    assert store.shutdown()

@@ -1,0 +1,39 @@
+"""Where a broker listens: its address for clients, and free ports that nobody else can take meanwhile."""
+
+import errno
+import socket
+
+from rmq_core.broker.config import FAST_PORT_DISTANCE
+from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.uniq_key import local_ip
+
+
+def local_address(bind_address: str) -> str:
+    """The address to advertise to clients: the one that is listened on or, if that is all, the machine's own."""
+    if bind_address not in ("0.0.0.0", "::", ""):
+        try:
+            return str(socket.getaddrinfo(bind_address, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+    return local_ip()
+
+
+def free_ports(bind_address: str) -> tuple[socket.socket, socket.socket]:
+    """Bind a free port and its fast port, two below it; they are the caller's, and to be listened on.
+
+    Raises:
+        ListenError: the address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
+    while True:
+        first, second = socket.socket(family), socket.socket(family)
+        try:
+            first.bind((bind_address, 0))
+            second.bind((bind_address, int(first.getsockname()[1]) - FAST_PORT_DISTANCE))
+        except OSError as error:
+            first.close()
+            second.close()
+            if error.errno != errno.EADDRINUSE:
+                raise ListenError(bind_address, f"cannot listen there: {error.strerror}") from error
+        else:
+            return first, second

@@ -1,0 +1,152 @@
+"""Whether groups pull or pop, and which queues their members read (codes 400, 401, 402).
+
+Source: ``QueryAssignmentProcessor``, ``MessageRequestModeManager``.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from rmq_core.broker.pop.checks import refuse_light_group, topic_of
+from rmq_core.broker.processors.acknowledge import after_write
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.table_file import TableFile
+from rmq_core.remoting.allocation import Allocation, averagely, by_circle
+from rmq_core.remoting.bodies import (
+    MessageQueue,
+    MessageRequestMode,
+    MessageRequestModes,
+    TopicRouteData,
+    decode_body,
+    encode_body,
+)
+from rmq_core.remoting.bodies.pop import Assignment, Assignments, QueryAssignment
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.pop import TopicKind, kind_of
+
+_FILE: Final = "messageRequestMode.json"
+PULL: Final = "PULL"
+POP: Final = "POP"
+_ALL_QUEUES: Final = -1
+_BROADCASTING: Final = "BROADCASTING"
+_STRATEGIES: Final[dict[str, Allocation]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+_MOST_ROUTES: Final = 1000
+_ROUTE_MS: Final = 20_000
+
+Route = Callable[[str], Awaitable[TopicRouteData | None]]
+
+
+class Assigner:
+    """Handles requests for assignments, and the table of modes."""
+
+    def __init__(self, state: BrokerState, route: Route) -> None:
+        """Load the table.
+
+        Args:
+            state: of the broker.
+            route: asks the name servers for a topic's route.
+        """
+        self._state = state
+        self._route = route
+        self._routes: dict[str, tuple[int, list[MessageQueue]]] = {}  # until when they count
+        self._modes = state.files.load(_FILE, MessageRequestModes).message_request_mode_map
+        self._file = TableFile(state.files, _FILE, self._body)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: after_write(self.set_mode, self._file),
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.modes,
+        }
+
+    def _body(self) -> MessageRequestModes:
+        return MessageRequestModes(message_request_mode_map=self._modes)
+
+    def modes(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_ALL_MESSAGE_REQUEST_MODE (402): the whole table."""
+        return request.response(body=encode_body(self._body()))
+
+    def set_mode(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """SET_MESSAGE_REQUEST_MODE (401)."""
+        asked = decode_body(request.body, MessageRequestMode, is_request=True)
+        if asked.topic.startswith(names.RETRY_PREFIX):
+            raise ResponseError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        topic_of(self._state, asked.topic)
+        refuse_light_group(self._state, asked.consumer_group)
+        if asked.mode not in (PULL, POP):
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, f"mode {asked.mode!r} is not {PULL} or {POP}")
+        auto = self._state.config.auto_create_subscription_group
+        if self._state.groups.find(asked.consumer_group, auto) is None:
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        self._modes.setdefault(asked.topic, {})[asked.consumer_group] = asked
+        self._file.changes += 1
+        return request.response()
+
+    async def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """QUERY_ASSIGNMENT (400): of POP all queues of each broker, of PULL the client's share."""
+        asked = decode_body(request.body, QueryAssignment, is_request=True)
+        queues = await self._queues(asked.topic)
+        found = None if queues is None else self._assigned(asked, queues)
+        return request.response(body=encode_body(Assignments(message_queue_assignments=found)))
+
+    def _assigned(self, asked: QueryAssignment, queues: list[MessageQueue]) -> list[Assignment] | None:
+        mode = self._modes.get(asked.topic, {}).get(asked.consumer_group) or MessageRequestMode(mode=PULL)
+        if asked.message_model == _BROADCASTING:
+            return [Assignment(message_queue=queue, mode=PULL) for queue in queues]
+        group = self._state.consumers.groups.get(asked.consumer_group)
+        if group is None:
+            return None
+        clients = sorted({client.client_id for client in group.clients.values()})
+        strategy = _STRATEGIES.get(asked.strategy_name, averagely)
+        if mode.mode == POP and kind_of(asked.topic) is TopicKind.NORMAL:
+            found = _shared(asked.client_id, queues, clients, strategy, mode.pop_share_queue_num)
+        else:
+            mode, found = MessageRequestMode(mode=PULL), strategy(asked.client_id, queues, clients)
+        return [Assignment(message_queue=queue, mode=mode.mode) for queue in dict.fromkeys(found)]
+
+    async def _queues(self, topic: str) -> list[MessageQueue] | None:
+        """The readable queues of a topic at all brokers, sorted; None if nobody has the topic."""
+        now_ms = self._state.clock_ms()
+        until, queues = self._routes.get(topic, (0, []))
+        if now_ms < until:
+            return queues
+        route = await self._route(topic)
+        if route is None:
+            config = self._state.topics.table.get(topic)
+            if config is None:
+                return None
+            name = self._state.config.broker_name
+            return [MessageQueue(broker_name=name, queue_id=one, topic=topic) for one in range(config.read_queue_nums)]
+        queues = sorted(
+            MessageQueue(broker_name=data.broker_name, queue_id=number, topic=topic)
+            for data in route.queue_datas
+            if data.perm & names.PERM_READ
+            for number in range(data.read_queue_nums)
+        )
+        if len(self._routes) >= _MOST_ROUTES:
+            self._routes.clear()
+        self._routes[topic] = now_ms + _ROUTE_MS, queues
+        return queues
+
+
+def _shared(
+    client_id: str, queues: Sequence[MessageQueue], clients: Sequence[str], strategy: Allocation, share: int
+) -> list[MessageQueue]:
+    """Queues that a client of POP reads: all, or its own and those of the next clients. Source: ``allocate4Pop``."""
+    if share <= 0 or share >= len(clients) - 1:
+        return [msgspec.structs.replace(queue, queue_id=_ALL_QUEUES) for queue in queues]
+    if client_id not in clients:
+        return []
+    index = clients.index(client_id)
+    if len(clients) > len(queues):
+        return [queues[index % len(queues)]] if queues else []
+    return [
+        queue for number in range(share + 1)
+        for queue in strategy(clients[(index + number) % len(clients)], queues, clients)
+    ]  # fmt: skip

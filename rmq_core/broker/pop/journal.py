@@ -1,0 +1,51 @@
+"""Writes check points and acknowledgements to the revive topic, as timer messages: they come when they count.
+
+Source: ``PopMessageProcessor#buildCkMsg``, ``AckMessageProcessor#appendAck``.
+"""
+
+from typing import Final
+
+from rmq_core.broker.pop.records import CHECKPOINT, Acknowledgement, CheckPoint, Record, encode_record
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables import names
+from rmq_core.broker.tables.timer_admission import DELIVER_MS
+from rmq_core.store.results import PutResult
+from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.properties import encode_properties
+
+_BEFORE_MS: Final = 1000  # a check point comes so much before its acknowledgements: ``PopAckConstants.ackTimeInterval``
+
+
+class PopJournal:
+    """The revive topic, for writing."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._host = state.store_host.to_bytes()
+        self.topic = f"{names.REVIVE_PREFIX}{state.config.broker_cluster_name}"
+
+    @property
+    def queue_count(self) -> int:
+        """Queues of the revive topic."""
+        found = self._state.topics.table.get(self.topic)
+        return self._state.config.revive_queue_num if found is None else found.write_queue_nums
+
+    def put_checkpoint(self, point: CheckPoint, queue_id: int) -> PutResult:
+        """Append a check point. Raises ResponseError if timer messages are switched off."""
+        return self._put(point, CHECKPOINT, queue_id, point.visible_ms - _BEFORE_MS)
+
+    def put_ack(self, ack: Acknowledgement, queue_id: int, visible_ms: int) -> PutResult:
+        """Append an acknowledgement of messages that come back at a time. Raises ResponseError likewise."""
+        return self._put(ack, ack.tag, queue_id, visible_ms)
+
+    def _put(self, record: Record, tag: str, queue_id: int, deliver_ms: int) -> PutResult:
+        state, now_ms = self._state, self._state.clock_ms()
+        properties = {
+            PROPERTY_TAGS: tag,
+            DELIVER_MS: str(deliver_ms),
+            PROPERTY_UNIQ_KEY: record.unique_key,
+        }
+        topic, to_queue = state.timers.redirect(self.topic, queue_id, properties)
+        return state.store.appender.put(
+            topic, to_queue, encode_record(record), encode_properties(properties), now_ms, self._host, now_ms
+        )

@@ -1,0 +1,217 @@
+"""Revival: messages that were popped and not acknowledged in time are stored again, in the group's retry topic.
+
+Each queue of the revive topic is read once, in order. Check points wait in memory until no acknowledgement of them can
+come any more; then what they still have is stored again. The group CID_RMQ_SYS_REVIVE_GROUP commits the last check
+point before which all are done, and a start reads from there.
+
+Source: ``PopReviveService``.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+import msgspec
+
+from rmq_core.broker.pop.early_acks import EarlyAcks
+from rmq_core.broker.pop.journal import PopJournal
+from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.consumer_offsets import NONE
+from rmq_core.broker.tables.timer_admission import DELIVER_MS
+from rmq_core.broker.timer.stored_messages import stored_messages
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.pop import FIRST_POP_TIME, TopicKind, kind_of, retry_topic
+from rmq_core.store.results import GetStatus, PutStatus
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.errors import DecodeError
+
+log = logging.getLogger("rmq.broker.pop")
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVE_S: Final = 1.0  # ``reviveInterval``
+_SLICE_S: Final = 0.005
+_AT_ONCE: Final = 32
+_LATE_MS: Final = 2000  # behind its time a check point is done, as seen by the revive topic's own times
+_IDLE_MS: Final = 3000  # without records for so long, the clock's time counts
+_RETRY_MS: Final = tuple(
+    seconds * 1000 for seconds in (10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)  # ``ckRewriteIntervalsInSeconds``
+
+
+class TimersBehind(Protocol):
+    """Tells whether timer messages that are due are still to come."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some are."""
+        ...
+
+
+class ReviveQueue:
+    """One queue of the revive topic.
+
+    Attributes:
+        points: check points that are not done, by key, in the queue's order.
+    """
+
+    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimersBehind, queue_id: int) -> None:
+        self.points: dict[Key, CheckPoint] = {}
+        self._state = state
+        self._journal = journal
+        self._timers = timers
+        self._queue_id = queue_id
+        self._host = state.store_host.to_bytes()
+        done = state.offsets.get(journal.topic, REVIVE_GROUP, queue_id)
+        self._next = state.store.min_offset(journal.topic, queue_id) if done == NONE else done + 1
+        self._early = EarlyAcks()
+        self._end_ms = 0  # the latest time that a record of the queue was due
+
+    def step(self) -> bool:
+        """Read some records, or else revive one check point; returns whether there is more to do at once."""
+        if self._read():
+            return True
+        now_ms = self._state.clock_ms()
+        if now_ms - self._end_ms > _IDLE_MS and not self._timers.is_behind:
+            self._end_ms = now_ms
+        point = next(iter(self.points.values()), None)
+        if point is None or self._end_ms - point.visible_ms <= _LATE_MS:
+            return False
+        if not self._revive(point):
+            return False
+        del self.points[point.key]
+        self._state.offsets.commit(self._journal.topic, REVIVE_GROUP, self._queue_id, point.ro)
+        return True
+
+    def _read(self) -> bool:
+        """Read the next records; False if there are none."""
+        store, topic = self._state.store, self._journal.topic
+        found = store.get(topic, self._queue_id, self._next, _AT_ONCE)
+        if found.status is not GetStatus.FOUND:
+            moved = found.next_offset != self._next and found.max_offset > 0
+            self._next = found.next_offset if moved else self._next
+            return moved
+        for message in stored_messages(found.slices):
+            self._note(message)
+        self._next = found.next_offset
+        return True
+
+    def _note(self, message: StoredMessage) -> None:
+        properties = message.properties
+        deliver = properties.get(DELIVER_MS, "")
+        if deliver.isdecimal() and len(deliver) < 19:
+            self._end_ms = max(self._end_ms, int(deliver))
+        try:
+            record = decode_pop_record(message.tags, message.body)
+        except DecodeError as error:
+            log.error(
+                "the record of the revive topic at %(physical_offset)d is skipped: %(why)s",
+                {"physical_offset": message.physical_offset, "why": str(error)},
+            )
+            return
+        if isinstance(record, Acknowledgement):
+            self._acknowledge(record)
+        else:
+            bits = record.bm | record.bits_of(self._early.take(record.key))
+            self.points[record.key] = msgspec.structs.replace(record, ro=message.queue_offset, bm=bits)
+
+    def _acknowledge(self, ack: Acknowledgement) -> None:
+        point = self.points.get(ack.key)
+        if point is not None:
+            self.points[ack.key] = msgspec.structs.replace(point, bm=point.bm | point.bits_of(ack.offsets))
+        else:
+            self._early.put(ack)
+
+    def _revive(self, point: CheckPoint) -> bool:
+        """Store again what a check point still has; False if the store takes none now."""
+        state = self._state
+        if point.t not in state.topics.table or point.c not in state.groups.table:
+            return True
+        for number in range(point.n):
+            if point.bm >> number & 1:
+                continue
+            again = self._put_again(point, point.so + point.d[number])
+            if again is None:
+                return False
+            if not again and not self._try_later(point, number):
+                return False
+            self.points[point.key] = point = msgspec.structs.replace(point, bm=point.bm | 1 << number)
+        return True
+
+    def _put_again(self, point: CheckPoint, queue_offset: int) -> bool | None:
+        """Store a message again; False if it cannot be read or stored now, None if the store takes none at all."""
+        store, topic = self._state.store, point.t
+        found = store.get(topic, point.q, queue_offset, 1)
+        message = next(stored_messages(found.slices), None) if found.status is GetStatus.FOUND else None
+        if message is None or message.queue_offset != queue_offset:
+            return queue_offset < store.min_offset(topic, point.q)  # deleted: nothing is left to give
+        target = topic if kind_of(topic) is not TopicKind.NORMAL else retry_topic(point.c, topic, TopicKind.RETRY_V1)
+        if target not in self._state.topics.table:
+            self._state.topics.make(target, 1)
+            if self._state.offsets.get(target, point.c, 0) == NONE:
+                self._state.offsets.commit(target, point.c, 0, 0)
+        properties = message.properties
+        properties.setdefault(FIRST_POP_TIME, str(point.pt))
+        result = store.appender.put(
+            target, 0, message.body, encode_properties(properties), message.born_timestamp_ms, self._host,
+            self._state.clock_ms(), flag=message.flag, sys_flag=message.sys_flag,
+            reconsume_times=message.reconsume_times + 1,
+        )  # fmt: skip
+        if result.status is PutStatus.PUT_OK:
+            return True
+        return False if result.status.is_hopeless else None
+
+    def _try_later(self, point: CheckPoint, number: int) -> bool:
+        """Write a check point of one message, to try again some time later; after the last time it is given up."""
+        if point.tries >= len(_RETRY_MS):
+            log.error(
+                "a popped message of %(topic)s cannot be read or stored again: queue %(queue)d, offset %(offset)d",
+                {"topic": point.t, "queue": point.q, "offset": point.so + point.d[number]},
+            )
+            return True
+        invisible_ms = point.it + _RETRY_MS[point.tries]
+        later = CheckPoint(
+            bn=point.bn, c=point.c, d=[0], it=invisible_ms, n=1, pt=point.pt, q=point.q,
+            revive_time=point.pt + invisible_ms, rp=str(point.tries + 1), so=point.so + point.d[number], t=point.t,
+        )  # fmt: skip
+        try:
+            return self._journal.put_checkpoint(later, self._queue_id).status is PutStatus.PUT_OK
+        except ResponseError:
+            return False
+
+
+class Revival:
+    """All queues of the revive topic, in slices of the event loop's time."""
+
+    def __init__(self, state: BrokerState, journal: PopJournal, timers: TimersBehind) -> None:
+        self._state = state
+        self._queues = [ReviveQueue(state, journal, timers, number) for number in range(journal.queue_count)]
+        self._more: asyncio.Handle | None = None
+        self._is_closed = False
+
+    def run(self) -> None:
+        """Work for one slice; to be called periodically. It schedules itself again while there is more to do."""
+        if self._more is not None:
+            self._more.cancel()
+            self._more = None
+        if self._is_closed:
+            return
+        loop = asyncio.get_running_loop()
+        end_s, store = loop.time() + _SLICE_S, self._state.store
+        before = store.max_physical_offset
+        busy = list(self._queues)
+        try:
+            while busy and loop.time() < end_s:
+                busy = [queue for queue in busy if queue.step()]
+        finally:
+            if store.max_physical_offset != before:
+                store.dispatch()
+        if busy:
+            self._more = loop.call_soon(self.run)
+
+    def close(self) -> None:
+        """Work no more."""
+        self._is_closed = True
+        if self._more is not None:
+            self._more.cancel()
+            self._more = None

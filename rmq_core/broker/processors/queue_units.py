@@ -1,0 +1,103 @@
+"""Units of a ConsumeQueue, for administrators (request code 321, mqadmin's ``queryCq``).
+
+Source: ``AdminBrokerProcessor#queryConsumeQueue``.
+"""
+
+import base64
+from typing import Final
+
+from msgspec import UNSET
+
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.subscription_filter import Filter, filter_of, is_tag_type
+from rmq_core.remoting.bodies import SubscriptionData, encode_body
+from rmq_core.remoting.bodies.queue_units import QueueExtData, QueueUnit, QueueUnits
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import QueryConsumeQueue
+from rmq_core.store.consumequeue.batch_queue import BatchQueue
+from rmq_core.store.consumequeue.table import Queue
+from rmq_formats.codecs.consumequeue import UNIT
+from rmq_formats.codecs.consumequeue_ext import ExtUnit, is_ext_address
+
+_MOST: Final = 4096  # units of an answer: some 400 KiB
+
+
+class QueueUnitsAdmin:
+    """Handles QUERY_CONSUME_QUEUE."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {RequestCode.QUERY_CONSUME_QUEUE: self.query}
+
+    def query(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """QUERY_CONSUME_QUEUE (321): units from a queue offset on, up to 4,096 at once, of one file."""
+        asked = read_fields(request, QueryConsumeQueue)
+        queue = self._state.store.queue(asked.topic, asked.queue_id)
+        if queue is None:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{asked.queue_id}@{asked.topic} is not exist!")
+        group, wanted, told, subscription = asked.consumer_group, None, None, None
+        if group:
+            subscription = self._subscription(asked.topic, group)
+            wanted, told = self._filter(asked.topic, group, subscription)
+        units = [_unit(queue, unit, wanted) for unit in _units(queue, asked.index, asked.count)]
+        body = QueueUnits(
+            filter_data=UNSET if told is None else told, max_queue_index=queue.max_offset,
+            min_queue_index=queue.min_offset, queue_data=units,
+            subscription_data=UNSET if subscription is None else subscription,
+        )  # fmt: skip
+        return request.response(body=encode_body(body))
+
+    def _subscription(self, topic: str, group: str) -> SubscriptionData | None:
+        members = self._state.consumers.groups.get(group)
+        return None if members is None else members.subscriptions.get(topic)
+
+    def _filter(self, topic: str, group: str, one: SubscriptionData | None) -> tuple[Filter | None, str]:
+        """A group's filter, None without one, and its text."""
+        if one is None:
+            return None, f"{group}@{topic} is not online!"
+        registered = self._state.filters.get(topic, group)
+        if registered is None:
+            return (filter_of(one) if is_tag_type(one.expression_type) else None), "null"
+        return registered.filter, encode_body(registered.data).decode()
+
+
+def _units(queue: Queue, index: int, count: int) -> list[tuple[int, int, int]]:
+    """Physical offset, size and tags code of units from a queue offset on; of a batch queue, from its batch on."""
+    begin = max(index, queue.min_offset)
+    count = max(0, min(count - (begin - index), _MOST))
+    if isinstance(queue, BatchQueue):
+        rows = queue.units(queue.find_row(begin), count) if begin < queue.max_offset else ()
+        return [(int(row["physical_offset"]), int(row["size"]), int(row["tags_code"])) for row in rows]
+    return list(UNIT.iter_unpack(queue.read(begin, count)))
+
+
+def _unit(queue: Queue, unit: tuple[int, int, int], wanted: Filter | None) -> QueueUnit:
+    """A unit as it is told; where its tags code is an address in ConsumeQueueExt, with what stands there."""
+    physical_offset, size, tags_code = unit
+    if queue.ext is None or not is_ext_address(tags_code):
+        return QueueUnit(physic_offset=physical_offset, physic_size=size, tags_code=tags_code)
+    ext = queue.ext.at(tags_code)
+    if ext is None:
+        text = f"Cq extend not exist!addr: {tags_code}"
+        return QueueUnit(msg=text, physic_offset=physical_offset, physic_size=size, tags_code=tags_code)
+    data = QueueExtData(
+        bit_map_size=len(ext.bit_map), filter_bit_map=base64.b64encode(ext.bit_map).decode(),
+        msg_store_time=ext.store_timestamp_ms, size=ext.size, tags_code=ext.tags_code,
+    )  # fmt: skip
+    return QueueUnit(
+        eval=wanted is not None and _may_pass(ext, wanted), extend_data_json=encode_body(data).decode(),
+        physic_offset=physical_offset, physic_size=size, tags_code=ext.tags_code,
+    )  # fmt: skip
+
+
+def _may_pass(ext: ExtUnit, wanted: Filter) -> bool:
+    if wanted.tags_codes is not None and ext.tags_code not in wanted.tags_codes:
+        return False
+    return wanted.may_match_unit is None or wanted.may_match_unit(ext.store_timestamp_ms, ext.bit_map)

@@ -1,0 +1,243 @@
+"""The consumer that pops: takes messages for a time, and acknowledges each.
+
+::
+
+    consumer = PopConsumer("127.0.0.1:9876", "billing")
+    consumer.subscribe("Orders", "Paid")
+    async with consumer:
+        while True:
+            for message in await consumer.receive(16):
+                print(message.body)
+                await consumer.ack(message)
+
+No queue is assigned to anybody: as many members as one likes take from all of them, and none waits for a slow one.
+
+Source: ``DefaultMQPushConsumerImpl#popMessage``.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from itertools import count
+from typing import Any, Final
+
+from rmq_core.client.errors import NoRouteError
+from rmq_core.client.listener import Listener
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import PopOptions
+from rmq_core.client.pop.listening import Listening
+from rmq_core.client.pop.requests import PopRequests
+from rmq_core.client.producer.group_client import GroupClient
+from rmq_core.client.pull.subscription import ALL, subscription
+from rmq_core.remoting.access.acl import Credentials
+from rmq_core.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from rmq_core.remoting.errors import RemotingError
+from rmq_core.remoting.pop import MOST_INVISIBLE_MS, MOST_MESSAGES
+from rmq_formats.errors import OptionError
+
+log = logging.getLogger("rmq.client")
+_DEFAULTS: Final = PopOptions()
+_AGAIN_S: Final = 1.0  # until topics without a route are asked for again
+_EARLY_S: Final = 0.1  # brokers that answer at once, with nothing, have no place for another held request
+
+Place = tuple[SubscriptionData, str]
+"""A topic as it is subscribed to, and the name of a broker that has queues of it."""
+
+
+class PopConsumer(GroupClient):
+    """Takes messages and acknowledges them; subscribe, then use it with ``async with``, or start and close it.
+
+    Attributes:
+        options: its settings.
+    """
+
+    def __init__(
+        self, namesrv: str, group: str, options: PopOptions = _DEFAULTS, *, credentials: Credentials | None = None
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: ``host:port`` of the name servers, separated by semicolons.
+            group: its group's name.
+            options: its settings.
+            credentials: to sign requests with.
+
+        Raises:
+            OptionError: no address of a name server.
+            MessageError: a bad group.
+        """
+        super().__init__("consumer", namesrv, group, options, credentials)
+        self.options = options
+        self._requests = PopRequests(self._cluster, group, options)
+        self._subscriptions: dict[str, SubscriptionData] = {}
+        self._turns = count(random.randrange(1 << 16))
+
+    def subscribe(self, topic: str, tags: str = ALL, *, sql: str | None = None) -> None:
+        """Subscribe to a topic.
+
+        Args:
+            topic: which.
+            tags: ``*``, or tags with ``||`` between them.
+            sql: an SQL92 expression over properties instead; the broker has to allow it.
+
+        Raises:
+            OptionError: bad tags.
+        """
+        self._subscriptions[topic] = subscription(topic, tags, sql=sql, version=self.options.clock_ms())
+        self._tell()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic."""
+        self._subscriptions.pop(topic, None)
+        self._tell()
+
+    async def start(self) -> None:
+        """Join the group; a topic that does not exist yet is consumed when it does.
+
+        Raises:
+            OptionError: a consumer of this process has the same group and client id.
+            TransportError: no name server answers.
+            BrokerError: a broker does not permit it to join (code 16).
+        """
+        await self._join(self._subscriptions)
+
+    async def close(self) -> None:
+        """Leave the group; what was received and not acknowledged comes back when its invisible time is over."""
+        self._started_ms = 0
+        await self._cluster.stop_tasks()
+        await self._leave()
+
+    async def receive(
+        self, max_messages: int = MOST_MESSAGES, *, timeout_s: float | None = None
+    ) -> list[ReceivedMessage]:
+        """Take messages of one of the topics, at one of its brokers; wait if there are none.
+
+        Args:
+            max_messages: at most so many, up to 32.
+            timeout_s: how long to wait; the options' ``suspend_timeout_s`` if it is not given.
+
+        Returns:
+            Messages that nobody else gets for ``invisible_time_s``; none if there were none in time.
+
+        Raises:
+            OptionError: no topic is subscribed to, or ``max_messages`` is not 1 to 32.
+            BrokerError: all brokers that were asked have failed, and this one refuses.
+            TransportError: likewise; no answer.
+        """
+        if not self._subscriptions:
+            raise OptionError("a consumer that pops has to subscribe before it receives")
+        if not 1 <= max_messages <= MOST_MESSAGES:
+            raise OptionError(f"max_messages must be 1 to {MOST_MESSAGES}, not {max_messages}")
+        now_s = asyncio.get_running_loop().time
+        end_s = now_s() + (self.options.suspend_timeout_s if timeout_s is None else timeout_s)
+        while True:
+            places = await self._places()
+            began_s = now_s()
+            left_s = max(0.0, min(end_s - began_s, self.options.suspend_timeout_s))
+            messages = await self._from_any(places, max_messages, left_s)
+            if messages or now_s() >= end_s:
+                return messages
+            if now_s() - began_s < _EARLY_S:
+                await asyncio.sleep(min(_EARLY_S if places else _AGAIN_S, left_s))
+
+    async def _places(self) -> list[Place]:
+        """Where messages may be, the next one in turn first."""
+        found: list[Place] = []
+        for topic, wanted in list(self._subscriptions.items()):
+            try:
+                route = await self._cluster.route(topic)
+            except NoRouteError as error:
+                log.warning("topic %s cannot be consumed yet: %s", topic, error)
+                continue
+            found += [(wanted, name) for name in sorted({queue.broker_name for queue in route.read_queues})]
+        at = next(self._turns) % max(1, len(found))
+        return found[at:] + found[:at]
+
+    async def _from_any(self, places: list[Place], max_messages: int, wait_s: float) -> list[ReceivedMessage]:
+        """Pop at the first place that has something; where none has, wait until one does.
+
+        To wait, several are asked to tell, and not to give: messages of all at once would be invisible for nothing.
+        """
+        alone = len(places) == 1
+        failures: list[RemotingError] = []
+        for wanted, name in places:
+            try:
+                messages = await self._requests.pop(name, wanted, max_messages, wait_s if alone else 0.0)
+            except RemotingError as error:
+                log.warning("a pop of %s at %s failed: %s", wanted.topic, name, error)
+                failures.append(error)
+                continue
+            if messages:
+                return messages
+        if failures and len(failures) == len(places):
+            raise failures[0]
+        if places and not alone and wait_s > 0:
+            await self._first([self._requests.wait(name, wanted, wait_s) for wanted, name in places])
+        return []
+
+    @staticmethod
+    async def _first(waits: list[Coroutine[Any, Any, bool]]) -> None:
+        """Wait until one is true, or all are over; one that fails is passed over, for the next pop tells why."""
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            for task in asyncio.as_completed(tasks):
+                try:
+                    if await task:
+                        return
+                except RemotingError as error:
+                    log.debug("nobody tells of messages: %s", error)
+        finally:
+            for one in tasks:
+                one.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def ack(self, *messages: ReceivedMessage) -> None:
+        """Acknowledge messages: they are consumed, and do not come back. Several go in one request for each broker.
+
+        Raises:
+            MessageError: one was not popped.
+            BrokerError: the broker refuses, as it does where a single message's receipt handle is of another queue.
+            TransportError: no answer.
+        """
+        await self._requests.ack(messages)
+
+    async def change_invisible_time(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """Have a message come back that long from now, and not before: sooner, or later, than it would have.
+
+        Raises:
+            MessageError: it was not popped.
+            OptionError: the time is not 0 s to 3 days.
+            BrokerError: the broker refuses.
+            TransportError: no answer.
+        """
+        if not 0 <= invisible_s * 1000 <= MOST_INVISIBLE_MS:
+            raise OptionError(f"an invisible time must be 0 to {MOST_INVISIBLE_MS // 1000} s, not {invisible_s:g}")
+        await self._requests.change(message, invisible_s)
+
+    async def consume(self, listener: Listener) -> None:
+        """Call a listener with messages until this is cancelled: what it consumes is acknowledged, the rest comes back.
+
+        A message that fails comes back after 10 s, 30 s, 1 min, … up to 2 h, and after ``max_reconsume_times``
+        failures it is a dead letter. In order, its queue waits for ``suspend_queue_s``.
+
+        Args:
+            listener: as that of a push consumer; it gets one message at a time.
+
+        Raises:
+            OptionError: no topic is subscribed to.
+        """
+        await Listening(self.receive, self._requests, self.options, listener).run()
+
+    def _tell(self) -> None:
+        if self._started_ms:
+            self._cluster.run(self._cluster.send_heartbeats())
+
+    def _heartbeat(self) -> HeartbeatData | None:
+        if not self._started_ms:
+            return None
+        data = ConsumerData(
+            group_name=self.group, consume_type="CONSUME_POP", consume_from_where=self.options.start.value,
+            subscription_data_set=list(self._subscriptions.values()),
+        )  # fmt: skip
+        return HeartbeatData(client_id=self._cluster.client_id, consumer_data_set=[data])

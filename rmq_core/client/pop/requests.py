@@ -1,0 +1,194 @@
+"""The requests of a consumer that pops: pop, look, acknowledge, change of the invisible time, dead letters.
+
+Source: ``MQClientAPIImpl#popMessageAsync``, ``#ackMessageAsync``, ``#batchAckMessageAsync``,
+``#changeInvisibleTimeAsync``.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.errors import MessageError
+from rmq_core.client.message import ReceivedMessage
+from rmq_core.client.options import PopOptions, StartPosition
+from rmq_core.client.pop.handles import Handles, ack_of, batches_of, changed, fits_into_a_batch
+from rmq_core.client.pull.record_decoder import decode_records
+from rmq_core.client.pull.subscription import wanted_messages
+from rmq_core.remoting.bodies import SubscriptionData, encode_body
+from rmq_core.remoting.bodies.pop import BatchAcks
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.pop import HANDLE, MOST_MESSAGES, PopHandle, retry_topic
+from rmq_core.remoting.pop_requests import (
+    ChangeInvisibleTime,
+    ChangeInvisibleTimeAnswer,
+    Notification,
+    NotificationAnswer,
+    PopAnswer,
+    PopMessage,
+)
+from rmq_core.remoting.requests import SendBackFields
+from rmq_core.remoting.uniq_key import UniqKeys
+from rmq_formats.errors import DecodeError
+
+_NOTHING: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND)
+_ANY_QUEUE: Final = -1
+_FROM_FIRST, _FROM_LAST = 0, 1  # ConsumeInitMode
+_TO_DEAD_LETTERS: Final = -1
+
+
+class PopRequests:
+    """Asks brokers on behalf of one consumer group."""
+
+    def __init__(self, cluster: Cluster, group: str, options: PopOptions) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._options = options
+        self._attempt_ids = UniqKeys()
+        self._attempts: dict[tuple[str, str], str] = {}  # in order: of pops whose answer was lost
+
+    async def pop(
+        self, broker_name: str, wanted: SubscriptionData, max_messages: int, wait_s: float
+    ) -> list[ReceivedMessage]:
+        """Pop at one broker; each message has its receipt handle as the property POP_CK.
+
+        Args:
+            broker_name: which.
+            wanted: topic and filter.
+            max_messages: 1 to 32.
+            wait_s: how long the broker may hold the request until there is a message.
+
+        Raises:
+            BrokerError: the broker refuses.
+            NoRouteError: the broker is not known.
+            TransportError: no answer: what was popped comes back when its invisible time is over; in order, the
+                next pop gets it.
+            FormatError: the answer is damaged.
+        """
+        options, topic = self._options, wanted.topic
+        attempt = self._attempt(topic, broker_name) if options.in_order else None
+        fields = PopMessage(
+            consumer_group=self._group, topic=topic, queue_id=_ANY_QUEUE, max_msg_nums=min(max_messages, MOST_MESSAGES),
+            invisible_time=int(options.invisible_time_s * 1000), poll_time=int(wait_s * 1000),
+            born_time=options.clock_ms(),
+            init_mode=_FROM_FIRST if options.start is StartPosition.FIRST else _FROM_LAST,
+            exp_type=str(wanted.expression_type), exp=wanted.sub_string, order=options.in_order, attempt_id=attempt,
+        )  # fmt: skip
+        address = self._cluster.address(broker_name)
+        timeout_s = wait_s + options.request_timeout_s
+        answer = await self._cluster.ask(address, RequestCode.POP_MESSAGE, fields, timeout_s=timeout_s, also=_NOTHING)
+        self._attempts.pop((topic, broker_name), None)
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        messages = decode_records(answer.body, broker_name=broker_name)
+        told = read_fields(answer, PopAnswer)
+        try:
+            handles = Handles(told, broker_name)
+            for message in messages:
+                handle = handles.of(message.properties, message.queue_id, message.queue_offset)
+                message.properties[HANDLE] = handle.encode()
+                message.reconsume_times = handles.deliveries(handle.queue_id, handle.offset, message.reconsume_times)
+                message.topic = topic
+        except ValueError as error:
+            raise DecodeError(f"the answer of {broker_name} to a pop: {error}") from error
+        return wanted_messages(messages, wanted)
+
+    def _attempt(self, topic: str, broker_name: str) -> str:
+        """The id of this attempt: after one whose answer was lost the same, for its messages are still with us."""
+        return self._attempts.setdefault((topic, broker_name), self._attempt_ids.next(self._options.clock_ms()))
+
+    async def wait(self, broker_name: str, wanted: SubscriptionData, wait_s: float) -> bool:
+        """Wait until there is something to pop at a broker, without taking it; False if there is not.
+
+        Raises:
+            BrokerError: the broker refuses.
+            NoRouteError: the broker is not known.
+            TransportError: no answer.
+        """
+        options = self._options
+        fields = Notification(
+            consumer_group=self._group, topic=wanted.topic, queue_id=_ANY_QUEUE, poll_time=int(wait_s * 1000),
+            born_time=options.clock_ms(), order=options.in_order, exp_type=str(wanted.expression_type),
+            exp=wanted.sub_string,
+        )  # fmt: skip
+        address = self._cluster.address(broker_name)
+        answer = await self._cluster.ask(
+            address, RequestCode.NOTIFICATION, fields, timeout_s=wait_s + options.request_timeout_s
+        )
+        return read_fields(answer, NotificationAnswer).has_msg
+
+    async def ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Acknowledge messages: one alone, several by one request for each topic and broker.
+
+        Raises:
+            MessageError: one was not popped.
+            BrokerError: a broker refuses.
+            TransportError: no answer.
+        """
+        alone: list[tuple[str, PopHandle]] = []
+        together: dict[tuple[str, str], list[PopHandle]] = {}
+        for message in messages:
+            handle = handle_of(message)
+            if len(messages) > 1 and fits_into_a_batch(handle):
+                together.setdefault((handle.broker_name, message.topic), []).append(handle)
+            else:
+                alone.append((message.topic, handle))
+        asked = [self._ack_one(topic, handle) for topic, handle in alone]
+        asked += [self._ack_several(*key, handles) for key, handles in together.items()]
+        for result in await asyncio.gather(*asked, return_exceptions=True):  # one that fails stops no other
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _ack_one(self, topic: str, handle: PopHandle) -> None:
+        fields = ack_of(self._group, topic, handle)
+        await self._cluster.ask(self._cluster.address(handle.broker_name), RequestCode.ACK_MESSAGE, fields)
+
+    async def _ack_several(self, broker_name: str, topic: str, handles: Sequence[PopHandle]) -> None:
+        body = encode_body(BatchAcks(broker_name=broker_name, acks=batches_of(self._group, topic, handles)))
+        await self._cluster.ask(self._cluster.address(broker_name), RequestCode.BATCH_ACK_MESSAGE, None, body)
+
+    async def change(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """Have a message come back that long from now; its receipt handle is a new one then.
+
+        Raises:
+            MessageError: it was not popped.
+            BrokerError: the broker refuses.
+            TransportError: no answer.
+        """
+        handle = handle_of(message)
+        fields = ChangeInvisibleTime(
+            consumer_group=self._group, topic=retry_topic(self._group, message.topic, handle.kind),
+            queue_id=handle.queue_id, extra_info=handle.encode(), offset=handle.offset,
+            invisible_time=int(invisible_s * 1000),
+        )  # fmt: skip
+        address = self._cluster.address(handle.broker_name)
+        told = await self._cluster.ask_for(
+            address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, ChangeInvisibleTimeAnswer
+        )
+        message.properties[HANDLE] = changed(handle, told).encode()
+
+    async def bury(self, message: ReceivedMessage) -> None:
+        """Make a message a dead letter of the group, and acknowledge it.
+
+        Raises:
+            MessageError: it was not popped.
+            BrokerError: the broker refuses.
+            TransportError: no answer.
+        """
+        handle = handle_of(message)
+        fields = SendBackFields(
+            offset=message.physical_offset, group=self._group, delay_level=_TO_DEAD_LETTERS,
+            origin_msg_id=message.msg_id, origin_topic=message.topic, max_reconsume_times=0,
+        )  # fmt: skip
+        address = self._cluster.address(handle.broker_name)
+        await self._cluster.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._ack_one(message.topic, handle)
+
+
+def handle_of(message: ReceivedMessage) -> PopHandle:
+    """The receipt handle of a popped message. Raises MessageError."""
+    try:
+        return PopHandle.decode(message.properties.get(HANDLE, ""))
+    except ValueError as error:
+        raise MessageError(f"{message.msg_id} of {message.topic} was not popped: it has no receipt handle") from error

@@ -1,0 +1,191 @@
+"""Who calls, and whether that user may: users and policies are the brokers', asked for with the proxy's own login.
+
+The name that is signed for is the name that counts: what a client says in ``x-mq-authorization-ak`` does not, as it
+does in the original. Only the date is signed, by the protocol; one that is a day away is refused, where the original
+takes any. (A day, for the official Python client writes its local time.)
+
+Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``, ``DefaultAuthenticationContextBuilder``.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import unquote
+
+from rmq_core.broker.access import failures
+from rmq_core.broker.access.accounts import ENABLED, SUPER
+from rmq_core.broker.access.failures import Failures
+from rmq_core.broker.access.policies import Entry, Need, decision, parse_entry
+from rmq_core.client.admin.users import UserRequests
+from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.errors import StatusError
+from rmq_core.proxy.wire import v2
+from rmq_core.remoting.bodies.access import AclInfo
+from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.errors import RemotingError, ResponseError
+from rmq_formats.errors import FormatError
+
+audit = logging.getLogger("rmq.proxy.audit")
+_KEPT_S: Final = 5.0
+_MOST_KEPT: Final = 10_000
+_DATE: Final = "%Y%m%dT%H%M%SZ"
+_MOST_AWAY_S: Final = 25 * 3600
+_MOST_CHARS: Final = 1024
+_TYPES: Final = ("Custom", "Default")
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """A user as a broker has it; ``password`` None: it is not there, or the broker does not tell."""
+
+    password: str | None
+    is_enabled: bool
+    is_super: bool
+    policies: tuple[tuple[Entry, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"<account, super: {self.is_super}>"
+
+
+class Access:
+    """Checks calls against the users and policies of the brokers."""
+
+    def __init__(self, brokers: Brokers, *, authorizes: bool) -> None:
+        """Prepare.
+
+        Args:
+            brokers: asked for users with the proxy's login, which has to be a super user's.
+            authorizes: whether policies are asked, or a login is enough.
+        """
+        self._brokers = brokers
+        self._authorizes = authorizes
+        self._failures = Failures(now_ms)
+        self._users = UserRequests(brokers.cluster)
+        self._accounts: dict[str, tuple[float, _Account]] = {}
+
+    async def user(self, metadata: Mapping[str, str], host: str) -> str:
+        """The name of the user who has signed a call. Raises StatusError."""
+        try:
+            name, signature = _credential(metadata.get("authorization", ""))
+            date = metadata.get("x-mq-date-time", "")
+            account = await self._account(name)
+            if not account.is_enabled:
+                raise _refused(f"User:{name} is disabled.")
+            if account.password is None or not _is_signed(account.password, date, signature):
+                raise _refused("check signature failed.")
+            _check_date(date)
+        except StatusError as error:
+            if error.code == v2.UNAUTHORIZED:
+                await self._tell(host, error)
+            raise
+        return name
+
+    async def check(self, name: str, needs: Iterable[Need] | None, host: str) -> None:
+        """Ask a user's policies for all that a call needs; None is for super users. Raises StatusError."""
+        account = await self._account(name)
+        if account.is_super or not self._authorizes:
+            return
+        if needs is None:
+            raise _refused(f"User:{name} has no permission for this call: it is for super users.")
+        for need in needs:
+            is_allowed = decision(account.policies, need, host)
+            if not is_allowed:
+                why = "no matched policies" if is_allowed is None else "the decision is deny"
+                error = _refused(f"User:{name} has no permission to access {need} from {host}, {why}.")
+                await self._tell(host, error)
+                raise error
+
+    async def _tell(self, host: str, error: StatusError) -> None:
+        """Note a refusal; after many of a host the answer waits."""
+        if self._failures.count(host) > failures.FREE:
+            await asyncio.sleep(failures.WAIT_S)
+        else:
+            audit.warning("refused a call of %(client)s: %(why)s", {"client": host, "why": error.text})
+
+    async def _account(self, name: str) -> _Account:
+        until, found = self._accounts.get(name, (0.0, None))
+        now = time.monotonic()
+        if found is not None and now < until:
+            return found
+        try:
+            account = await self._ask(name)
+        except RemotingError as error:
+            audit.error("no broker tells of users: %(why)s", {"why": str(error)})
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, "the brokers cannot be asked who that is") from error
+        if len(self._accounts) >= _MOST_KEPT:
+            self._accounts.clear()
+        self._accounts[name] = now + _KEPT_S, account
+        return account
+
+    async def _ask(self, name: str) -> _Account:
+        address = await self._brokers.a_master()
+        info = await self._users.get(address, name)
+        if info is None:
+            raise _refused(f"User:{name[:100]} is not found.")
+        password = info.password if isinstance(info.password, str) else None
+        if password is None:
+            audit.error(
+                "%(broker)s does not tell users to this proxy: its login is no super user's", {"broker": address}
+            )
+        acl = await self._users.get_acl(address, f"User:{name}")
+        return _Account(
+            password=password, is_enabled=info.user_status == ENABLED, is_super=info.user_type == SUPER,
+            policies=() if acl is None else _entries(acl),
+        )  # fmt: skip
+
+
+def _entries(acl: AclInfo) -> tuple[tuple[Entry, ...], ...]:
+    """A subject's entries: Custom ones, and behind them Default ones. Raises StatusError."""
+    try:
+        return tuple(
+            tuple(parse_entry(entry) for one in acl.policies for entry in one.entries if one.policy_type == kind)
+            for kind in _TYPES
+        )
+    except (FormatError, ResponseError) as error:  # what is not understood must not allow anything
+        raise _refused(f"a policy of {acl.subject} cannot be read: {error}") from error
+
+
+def _credential(text: str) -> tuple[str, str]:
+    """User and signature: ``MQv2-HMAC-SHA1 Credential=user, SignedHeaders=…, Signature=hex``. Raises StatusError."""
+    if len(text) > _MOST_CHARS:
+        raise _refused("the authorization header is too long.")
+    _, _, rest = text.partition(" ")
+    parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    name = parts.get("Credential", "").partition("/")[0]
+    if not name.strip():
+        raise _refused("username cannot be null.")
+    return name, parts.get("Signature", "")
+
+
+def _is_signed(password: str, date: str, signature: str) -> bool:
+    wanted = hmac.new(password.encode(), date.encode(), hashlib.sha1).hexdigest()
+    return hmac.compare_digest(wanted.encode(), signature.lower().encode())
+
+
+def _check_date(text: str) -> None:
+    try:
+        date = datetime.strptime(text, _DATE).replace(tzinfo=UTC)
+    except ValueError:
+        raise _refused("x-mq-date-time is no date.") from None
+    if abs(date.timestamp() - now_ms() / 1000) > _MOST_AWAY_S:
+        raise _refused("x-mq-date-time is more than a day away from this proxy's clock.")
+
+
+def _refused(text: str) -> StatusError:
+    return StatusError(v2.UNAUTHORIZED, text)
+
+
+def host_of(context: Any) -> str:
+    """The client's address, without the port: ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` is what gRPC says."""
+    return unquote(str(context.peer()).partition(":")[2]).rpartition(":")[0].strip("[]")
+
+
+def metadata_of(context: Any) -> dict[str, str]:
+    """The texts of a call's metadata."""
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}

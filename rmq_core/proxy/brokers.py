@@ -1,0 +1,180 @@
+"""What the proxy asks name servers and brokers for, on behalf of its clients.
+
+Source: ``TopicRouteService``, ``MessageService``, ``MetadataService``.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from rmq_core.client.cluster.cluster import Cluster
+from rmq_core.client.cluster.routes import Route
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.client.options import ClientOptions
+from rmq_core.proxy.wire import v2
+from rmq_core.remoting import clock
+from rmq_core.remoting.access.acl import Credentials
+from rmq_core.remoting.bodies import (
+    ClusterInfo,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    decode_body,
+)
+from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.fields import Fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import Group, Topic, UnregisterClient
+
+_KEPT_S: Final = 20.0  # settings of topics and groups
+_OFFLINE_S: Final = 30.0  # after the last transaction of a topic: ``transactionGroupOfflineTimeoutMillis``
+_MOST_KEPT: Final = 10_000
+_KINDS: Final = {
+    "UNSPECIFIED": (v2.NORMAL,), "NORMAL": (v2.NORMAL,), "FIFO": (v2.FIFO,), "DELAY": (v2.DELAY,),
+    "TRANSACTION": (v2.TRANSACTION,), "PRIORITY": (v2.PRIORITY,),
+    "MIXED": (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
+}  # fmt: skip
+_T = TypeVar("_T")
+
+
+class Brokers:
+    """Name servers and brokers, as the proxy sees them; use it with ``async with``.
+
+    Attributes:
+        cluster: routes and connections.
+        producers: topics of whose transactions it may be asked, and when it was last said so, by the monotonic clock:
+            producer groups of gRPC clients are topics.
+    """
+
+    def __init__(self, namesrv: str, options: ClientOptions, credentials: Credentials | None) -> None:
+        """Prepare. Raises OptionError."""
+        self.producers: dict[str, float] = {}
+        self.on_check: Callable[[RemotingCommand, Connection], None] = _nothing
+        handlers: dict[int, Handler] = {
+            RequestCode.CHECK_TRANSACTION_STATE: self._check,
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _nothing,
+        }
+        self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
+        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._ahead_ms: dict[str, int] = {}  # how far a broker's clock is ahead of this one
+
+    async def __aenter__(self) -> "Brokers":
+        await self.cluster.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cluster.close()
+
+    def _check(self, command: RemotingCommand, connection: Connection) -> None:
+        self.on_check(command, connection)
+
+    def _heartbeat(self) -> HeartbeatData | None:
+        if not self.producers:
+            return None
+        groups = [ProducerData(group_name=topic) for topic in sorted(self.producers)]
+        return HeartbeatData(client_id=self.cluster.client_id, producer_data_set=groups)
+
+    async def produce(self, topics: Iterable[str]) -> None:
+        """Be a producer of topics' transactions, so that brokers ask about them."""
+        topics = set(topics)
+        new = topics - self.producers.keys()
+        self.producers |= dict.fromkeys(topics, time.monotonic())
+        if new:
+            await self.cluster.meet_brokers(new)
+            await self.cluster.send_heartbeats()
+
+    async def retire(self, is_needed: Callable[[str], bool]) -> None:
+        """Be a producer no more of topics that no client sends to: brokers would ask here in vain, and nobody else.
+
+        Source: ``ClusterTransactionService#scanProducerHeartBeat``.
+        """
+        before_s = time.monotonic() - _OFFLINE_S
+        for topic, since_s in list(self.producers.items()):
+            if since_s < before_s and not is_needed(topic):
+                del self.producers[topic]
+                gone = UnregisterClient(client_id=self.cluster.client_id, producer_group=topic)
+                await self.cluster.to_masters(RequestCode.UNREGISTER_CLIENT, gone)
+
+    async def route(self, topic: str) -> Route:
+        """The route of a topic. Raises NoRouteError, TransportError."""
+        return await self.cluster.route(topic)
+
+    async def kinds(self, topic: str) -> tuple[int, ...]:
+        """Kinds of messages that a topic takes. Raises RemotingError."""
+        config = await self._keep(("topic", topic), lambda: self._topic(topic))
+        return _KINDS.get(config.attributes.get("message.type", "NORMAL").upper(), (v2.NORMAL,))
+
+    async def group(self, group: str, topic: str) -> SubscriptionGroupConfig:
+        """Settings of a consumer group, by a broker of a topic; the defaults if there is none. Raises RemotingError."""
+        return await self._keep(("group", group), lambda: self._group(group, topic))
+
+    async def _topic(self, topic: str) -> TopicConfig:
+        answer = await self.ask(await self.a_broker(topic), RequestCode.GET_TOPIC_CONFIG, Topic(topic=topic))
+        return decode_body(answer.body, TopicConfig)
+
+    async def _group(self, group: str, topic: str) -> SubscriptionGroupConfig:
+        address = await self.a_broker(topic)
+        try:
+            answer = await self.ask(address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Group(group=group))
+        except BrokerError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:  # else one in order would be read otherwise
+                raise
+            return SubscriptionGroupConfig(group_name=group)  # it is made when it is first used
+        return decode_body(answer.body, SubscriptionGroupConfig)
+
+    async def a_broker(self, topic: str) -> str:
+        """Address of a master of a topic. Raises NoRouteError."""
+        route = await self.route(topic)
+        queues = route.write_queues or route.read_queues
+        return self.cluster.address(queues[0].broker_name if queues else next(iter(route.brokers), ""))
+
+    async def a_master(self) -> str:
+        """Address of a master of the cluster. Raises NoRouteError, TransportError."""
+        return await self._keep(("cluster", ""), self._a_master)
+
+    async def _a_master(self) -> str:
+        answer = await self.cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+        for broker in decode_body(answer.body, ClusterInfo).broker_addr_table.values():
+            if MASTER_ID in broker.broker_addrs:
+                return broker.broker_addrs[MASTER_ID]
+        raise NoRouteError("brokers", "no name server knows a master")
+
+    async def _keep(self, key: tuple[str, str], find: Callable[[], Awaitable[_T]]) -> _T:
+        until, found = self._kept.get(key, (0.0, None))
+        now = time.monotonic()
+        if found is not None and now < until:
+            return found  # type: ignore[no-any-return]
+        value = await find()
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        self._kept[key] = now + _KEPT_S, value
+        return value
+
+    async def ask(
+        self, address: str, code: int, fields: Fields | None = None, body: bytes = b"", timeout_s: float | None = None,
+        also: Iterable[int] = (),
+    ) -> RemotingCommand:  # fmt: skip
+        """Send a request. Raises BrokerError, TransportError."""
+        return await self.cluster.ask(address, code, fields, body, timeout_s=timeout_s, also=also)
+
+    async def address(self, topic: str, broker: str) -> str:
+        """Address of a master by its name, looked for in a topic's route. Raises NoRouteError, TransportError."""
+        try:
+            return self.cluster.address(broker)
+        except NoRouteError:
+            await self.cluster.refresh_route(topic)
+            return self.cluster.address(broker)
+
+    def note_clock(self, broker: str, now_ms: int) -> None:
+        """Note a broker's time, which it has just told."""
+        self._ahead_ms[broker] = now_ms - clock.now_ms()
+
+    def now_ms(self, broker: str) -> int:
+        """The time by a broker's clock, ms since 1970; by this machine's while it has told none."""
+        return clock.now_ms() + self._ahead_ms.get(broker, 0)
+
+
+def _nothing(_: RemotingCommand, __: Connection) -> None:
+    return None

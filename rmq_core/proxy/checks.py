@@ -1,0 +1,193 @@
+"""Checks of what clients send, with the codes of the original.
+
+Source: ``GrpcValidator``, ``SendMessageActivity``, ``TopicValidator``.
+"""
+
+import re
+from typing import Any, Final
+
+from rmq_core.proxy.errors import StatusError
+from rmq_core.proxy.wire import v2
+from rmq_formats.codecs.layout import MAX_BODY_BYTES
+from rmq_formats.codecs.topics import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+
+MOST_PROPERTIES: Final = 128
+MOST_PROPERTY_BYTES: Final = 16 << 10
+_MOST_GROUP_CHARS: Final = 64  # of a message group, exclusive
+_MOST_ID_CHARS: Final = 255
+_MOST_DELAY_S: Final = 86_400
+_MOST_RECOVERY_S: Final = 3600
+_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
+_GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+RESERVED: Final = frozenset(
+    [
+        "TRACE_ON",
+        "MSG_REGION",
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "UNIQ_KEY",
+        "EXTEND_UNIQ_INFO",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "INNER_NUM",
+        "INNER_BASE",
+        "DUP_INFO",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "__transactionId__",
+        "TRANSACTION_CHECK_TIMES",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "__SHARDINGKEY",
+        "FORWARD_QUEUE_ID",
+        "REDIRECT",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "TRACE_CONTEXT",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELIVER_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_OUT_MS",
+        "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL",
+        "TIMER_DELAY_MS",
+        "__BORNHOST",
+        "BORN_TIMESTAMP",
+        "__CRC32#",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "_SYS_MSG_PRIORITY_",
+        "__LITE_TOPIC",
+    ]
+)
+
+
+def topic_name(resource: Any) -> str:
+    """Name of a topic. Raises StatusError."""
+    name = _full(resource)
+    if _NAME.fullmatch(name) is None:
+        raise StatusError(v2.ILLEGAL_TOPIC, f"the topic {name[:200]!r} is not a name of a topic")
+    if name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
+        raise StatusError(v2.ILLEGAL_TOPIC, f"cannot access system topic {name}")
+    return name
+
+
+def group_name(resource: Any) -> str:
+    """Name of a consumer group. Raises StatusError."""
+    name = _full(resource)
+    if _GROUP.fullmatch(name) is None:
+        raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"the group {name[:300]!r} is not a name of a consumer group")
+    if name.startswith("CID_RMQ_SYS_"):
+        raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group {name}")
+    return name
+
+
+def _full(resource: Any) -> str:
+    """Name with its namespace, as Java's clients write it: ``namespace%name``."""
+    space = str(resource.resource_namespace)
+    return f"{space}%{resource.name}" if space else str(resource.name)
+
+
+def check_message(message: Any, now_ms: int) -> None:
+    """Refuse a message that no broker should get. Raises StatusError."""
+    system = message.system_properties
+    if len(message.body) > MAX_BODY_BYTES:
+        raise StatusError(v2.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {MAX_BODY_BYTES}")
+    if not message.body:
+        raise StatusError(v2.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+    if not system.message_id.strip() or _has_control(system.message_id) or len(system.message_id) > _MOST_ID_CHARS:
+        raise StatusError(
+            v2.ILLEGAL_MESSAGE_ID,
+            f"message id cannot be blank, have a control character or more than {_MOST_ID_CHARS} characters",
+        )
+    if _has_control(system.born_host) or _has_control(system.trace_context):  # else they could forge properties
+        raise StatusError(v2.BAD_REQUEST, "born host and trace context cannot have a control character")
+    if system.HasField("tag") and (not system.tag.strip() or "|" in system.tag or _has_control(system.tag)):
+        raise StatusError(v2.ILLEGAL_MESSAGE_TAG, "tag cannot be blank, or have a | or a control character")
+    for key in system.keys:
+        if not key.strip() or _has_control(key):
+            raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "key cannot be blank, or have a control character")
+    if system.HasField("message_group"):
+        group = system.message_group
+        if not group.strip() or _has_control(group) or len(group) >= _MOST_GROUP_CHARS:
+            raise StatusError(
+                v2.ILLEGAL_MESSAGE_GROUP,
+                f"message group cannot be blank, have a control character or {_MOST_GROUP_CHARS} characters",
+            )
+    if system.HasField("priority") and system.priority < 0:
+        raise StatusError(v2.BAD_REQUEST, "priority must be greater than or equal to 0")
+    if system.HasField("lite_topic"):
+        raise StatusError(v2.UNSUPPORTED, "lite topics are not there")
+    _check_properties(message)
+    if system.HasField("delivery_timestamp"):
+        ahead_s = system.delivery_timestamp.seconds - now_ms // 1000
+        if ahead_s > _MOST_DELAY_S:
+            raise StatusError(v2.ILLEGAL_DELIVERY_TIME, f"the max delay time of message is {_MOST_DELAY_S} s")
+    recovery_s = system.orphaned_transaction_recovery_duration.seconds
+    if not 0 <= recovery_s <= _MOST_RECOVERY_S:
+        raise StatusError(v2.BAD_REQUEST, f"the max transaction recovery time is {_MOST_RECOVERY_S} s")
+
+
+def _check_properties(message: Any) -> None:
+    system, properties = message.system_properties, message.user_properties
+    size = sum(len(text.encode()) for text in (system.tag, *system.keys, system.trace_context, system.born_host))
+    for name, value in properties.items():
+        if name in RESERVED or name.startswith("__RMQ.TRANSIENT.") or _has_control(name) or not name:
+            raise StatusError(
+                v2.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"property is used by system or has a control character: {name[:100]!r}",
+            )
+        if _has_control(value):
+            raise StatusError(
+                v2.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the value of the property {name[:100]!r} has a control character"
+            )
+        size += len(name.encode()) + len(value.encode())
+    if len(properties) > MOST_PROPERTIES or size > MOST_PROPERTY_BYTES:
+        raise StatusError(
+            v2.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"message has {len(properties)} properties of {size} bytes, more than {MOST_PROPERTIES} or "
+            f"{MOST_PROPERTY_BYTES}",
+        )
+
+
+def _has_control(text: str) -> bool:
+    return _CONTROL.search(text) is not None
+
+
+def kind_of(message: Any) -> int:
+    """Kind of a message, by its properties: transaction, else delay, else FIFO, else priority, else normal."""
+    system = message.system_properties
+    if system.message_type == v2.TRANSACTION:
+        return int(v2.TRANSACTION)
+    if system.HasField("delivery_timestamp"):
+        return int(v2.DELAY)
+    if system.HasField("message_group"):
+        return int(v2.FIFO)
+    return int(v2.PRIORITY if system.HasField("priority") else v2.NORMAL)

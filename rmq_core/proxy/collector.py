@@ -1,0 +1,77 @@
+"""Where clients send their metrics: the proxy tells them in their settings, and takes none itself.
+
+Source: ``GrpcClientSettingsManager#mergeMetric``, ``MetricCollectorMode``.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Any, Final
+
+from rmq_core.proxy.wire import v2
+from rmq_formats.errors import OptionError
+
+
+class Mode(StrEnum):
+    """The original's ``metricCollectorMode``."""
+
+    OFF = "off"
+    ON = "on"
+    PROXY = "proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Who collects clients' metrics.
+
+    Attributes:
+        mode: nobody, a collector of OpenTelemetry at the address, or one that is reached where the proxy is.
+        host: of the collector.
+        port: of the collector.
+    """
+
+    mode: Mode = Mode.OFF
+    host: str = ""
+    port: int = 0
+
+    @classmethod
+    def of(cls, mode: str, address: str) -> "Collector":
+        """Parse settings.
+
+        Args:
+            mode: ``metricCollectorMode``, in upper or lower case.
+            address: ``metricCollectorAddress``, ``host:port``; for the mode ``on`` alone.
+
+        Raises:
+            OptionError: there is no such mode, or the address cannot be one.
+        """
+        if mode.lower() not in list(Mode):
+            raise OptionError(f"metricCollectorMode {mode!r} is none of {', '.join(Mode)}")
+        found = Mode(mode.lower())
+        if found is not Mode.ON:
+            return cls(found)
+        host, _, port = address.rpartition(":")
+        if not (host and port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
+            raise OptionError(f"metricCollectorMode=on needs metricCollectorAddress, a HOST:PORT, not {address!r}")
+        return cls(found, host.strip("[]"), int(port))
+
+    def metric(self, settings: Any) -> Any:
+        """The member ``metric`` of a client's settings: whether to measure, and where to send it."""
+        if self.mode is Mode.ON:
+            address = v2.Address(host=self.host, port=self.port)
+            return v2.Metric(on=True, endpoints=v2.Endpoints(scheme=_scheme(self.host), addresses=[address]))
+        if self.mode is Mode.PROXY:
+            return v2.Metric(on=True, endpoints=settings.access_point)
+        return v2.Metric(on=False)
+
+
+NO_COLLECTOR: Final = Collector()
+
+
+def _scheme(host: str) -> int:
+    """How clients are to understand an address; the original says IPv4 of all."""
+    try:
+        version = ip_address(host).version
+    except ValueError:
+        return int(v2.DOMAIN_NAME)
+    return int(v2.IPv4 if version == 4 else v2.IPv6)

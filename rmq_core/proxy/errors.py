@@ -1,0 +1,62 @@
+"""Errors that a call is answered with: codes of the gRPC service, in the answer's status.
+
+Source: ``ResponseBuilder``, ``GrpcValidator``.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rmq_core.client.errors import BrokerError, NoRouteError
+from rmq_core.proxy.wire import v2
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import TransportError
+from rmq_formats.errors import RmqError
+
+OK: Final = v2.OK
+_CODES: Final[dict[int, int]] = {
+    ResponseCode.SYSTEM_BUSY: v2.TOO_MANY_REQUESTS,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: v2.NOT_IMPLEMENTED,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: v2.CONSUMER_GROUP_NOT_FOUND,
+    ResponseCode.TOPIC_NOT_EXIST: v2.TOPIC_NOT_FOUND,
+    ResponseCode.NO_PERMISSION: v2.FORBIDDEN,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: v2.ILLEGAL_FILTER_EXPRESSION,
+    ResponseCode.POLLING_FULL: v2.TOO_MANY_REQUESTS,
+}
+
+
+class StatusError(RmqError):
+    """A call that is answered with an error.
+
+    Attributes:
+        code: of the gRPC service.
+        text: for people.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def status_of(error: RmqError) -> Any:
+    """Return the status that tells of an error."""
+    if isinstance(error, StatusError):
+        return v2.Status(code=error.code, message=error.text)
+    if isinstance(error, NoRouteError):
+        return v2.Status(code=v2.TOPIC_NOT_FOUND, message=str(error))
+    if isinstance(error, BrokerError):
+        return v2.Status(code=_CODES.get(error.code, v2.INTERNAL_SERVER_ERROR), message=error.remark)
+    code = v2.PROXY_TIMEOUT if isinstance(error, TransportError) else v2.INTERNAL_SERVER_ERROR
+    return v2.Status(code=code, message=str(error))
+
+
+def ok(text: str = "OK") -> Any:
+    """Return the status of what went well."""
+    return v2.Status(code=v2.OK, message=text)
+
+
+def together(statuses: Sequence[Any]) -> Any:
+    """Return the status of an answer with a status for each of its entries: theirs, if it is the same."""
+    if len({status.code for status in statuses}) == 1:
+        return statuses[0]
+    return v2.Status(code=v2.MULTIPLE_RESULTS, message="MULTIPLE_RESULTS")

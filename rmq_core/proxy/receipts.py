@@ -1,0 +1,195 @@
+"""What consumers do with messages that they have: acknowledgements, changes of invisible times, dead letters.
+
+Source: ``AckMessageActivity``, ``ChangeInvisibleDurationActivity``, ``ForwardMessageToDLQActivity``.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+from rmq_core.client.errors import BrokerError
+from rmq_core.client.pop.handles import ack_of, changed
+from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.checks import group_name, topic_name
+from rmq_core.proxy.errors import StatusError, ok, status_of, together
+from rmq_core.proxy.handles import Receipt
+from rmq_core.proxy.renewal import Renewal
+from rmq_core.proxy.wire import ms_of, rpc, v2
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.pop import retry_topic
+from rmq_core.remoting.pop_requests import ChangeInvisibleTime, ChangeInvisibleTimeAnswer
+from rmq_core.remoting.requests import SendBackFields, ViewMessage
+from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.errors import FormatError, RmqError
+
+log = logging.getLogger("rmq.proxy")
+MOST_INVISIBLE_MS: Final = 12 * 3_600_000
+_TO_DEAD_LETTERS: Final = -1
+_ACKS_AT_ONCE: Final = 32
+_T = TypeVar("_T")
+
+
+class Receipts:
+    """Handles what is done by receipt handles.
+
+    Attributes:
+        renewal: of messages of push consumers.
+    """
+
+    def __init__(self, brokers: Brokers, renewal: Renewal) -> None:
+        self.renewal = renewal
+        self._brokers = brokers
+        self._tasks: set[asyncio.Task[Any]] = set()  # what goes on when its call has ended
+        renewal.change = self.change
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def begin(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
+        """Begin what must not end halfway when its call does."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("%(error)s", {"error": error})  # its call has told it, unless it has ended
+
+    async def ack(self, asked: Any, client_id: str, _: str) -> Any:
+        """AckMessage."""
+        group, topic = group_name(asked.group), topic_name(asked.topic)
+        if not asked.entries:
+            raise StatusError(v2.BAD_REQUEST, "no entry to acknowledge")
+        found = await asyncio.shield(self.begin(self._ack_all(client_id, group, topic, asked.entries)))
+        return rpc.AckMessageResponse(status=together([entry.status for entry in found]), entries=found)
+
+    async def _ack_all(self, client_id: str, group: str, topic: str, entries: Sequence[Any]) -> list[Any]:
+        found: list[Any] = []
+        for at in range(0, len(entries), _ACKS_AT_ONCE):
+            some = entries[at : at + _ACKS_AT_ONCE]
+            found += await asyncio.gather(*(self._ack(client_id, group, topic, entry) for entry in some))
+        return found
+
+    async def _ack(self, client_id: str, group: str, topic: str, entry: Any) -> Any:
+        try:
+            async with self._receipt(client_id, group, entry.receipt_handle) as receipt:
+                self._check_time(receipt)
+                await self.tell_acked(group, topic, receipt)
+            status = ok()
+        except RmqError as error:
+            status = status_of(error)
+        return rpc.AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+        )
+
+    @asynccontextmanager
+    async def _receipt(self, client_id: str, group: str, text: str) -> AsyncIterator[Receipt]:
+        """The newest receipt of a message, which is renewed no more. Raises StatusError."""
+        async with self.renewal.taken(client_id, group, text) as renewed:
+            yield renewed or Receipt.decode(text)
+
+    def _check_time(self, receipt: Receipt) -> None:
+        receipt.check_time(self._brokers.now_ms(receipt.handle.broker_name))
+
+    async def tell_acked(self, group: str, topic: str, receipt: Receipt) -> None:
+        """Acknowledge a message at its broker. Raises StatusError, BrokerError, TransportError."""
+        handle = receipt.handle
+        address = await self._brokers.address(topic, handle.broker_name)
+        try:
+            await self._brokers.ask(address, RequestCode.ACK_MESSAGE, ack_of(group, topic, handle))
+        except BrokerError as error:
+            if error.code in (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL):
+                raise StatusError(v2.INVALID_RECEIPT_HANDLE, error.remark) from error
+            raise
+
+    async def change_invisibility(self, asked: Any, client_id: str, _: str) -> Any:
+        """ChangeInvisibleDuration."""
+        group, topic = group_name(asked.group), topic_name(asked.topic)
+        invisible_ms = ms_of(asked.invisible_duration)
+        if not 0 <= invisible_ms <= MOST_INVISIBLE_MS:
+            raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {MOST_INVISIBLE_MS} ms")
+
+        async def change() -> Receipt:
+            async with self._receipt(client_id, group, asked.receipt_handle) as receipt:
+                self._check_time(receipt)
+                return await self.change(group, topic, receipt, invisible_ms)
+
+        receipt = await asyncio.shield(self.begin(change()))
+        return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
+
+    async def change(self, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
+        """Change for how long a message is invisible, from now; its new receipt. Raises BrokerError, TransportError."""
+        handle = receipt.handle
+        fields = ChangeInvisibleTime(
+            consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
+            extra_info=handle.encode(), offset=handle.offset, invisible_time=invisible_ms,
+        )  # fmt: skip
+        address = await self._brokers.address(topic, handle.broker_name)
+        answer = await self._brokers.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        told = read_fields(answer, ChangeInvisibleTimeAnswer)
+        # The new check point begins with the message itself: Java's proxy forgets that, and such a message comes back.
+        return Receipt(changed(handle, told), receipt.physical_offset)
+
+    async def forward(self, asked: Any, client_id: str, _: str) -> Any:
+        """ForwardMessageToDeadLetterQueue."""
+        group, topic = group_name(asked.group), topic_name(asked.topic)
+
+        async def forward() -> None:
+            async with self._receipt(client_id, group, asked.receipt_handle) as receipt:
+                await self._check_place(group, topic, receipt)
+                await self.bury(group, topic, receipt, asked.message_id)
+
+        await asyncio.shield(self.begin(forward()))
+        return rpc.ForwardMessageToDeadLetterQueueResponse(status=ok())
+
+    async def _check_place(self, group: str, topic: str, receipt: Receipt) -> None:
+        """Refuse a handle with the place of another record: its text is the client's, and the record may be a secret.
+
+        The original copies any record that the handle says. Raises StatusError.
+        """
+        handle = receipt.handle
+        address = await self._brokers.address(topic, handle.broker_name)
+        stored_in = retry_topic(group, topic, handle.kind)
+        fields = ViewMessage(topic=stored_in, offset=receipt.physical_offset)
+        answer = await self._brokers.ask(
+            address,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            fields,
+            also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
+        )
+        records = records_of(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        wanted = stored_in, handle.queue_id, handle.offset
+        if [(one.topic, one.queue_id, one.queue_offset) for one in records] != [wanted]:
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
+
+    async def bury(self, group: str, topic: str, receipt: Receipt, message_id: str) -> None:
+        """Make a message a dead letter, and acknowledge it."""
+        handle = receipt.handle
+        fields = SendBackFields(
+            offset=receipt.physical_offset, group=group, delay_level=_TO_DEAD_LETTERS, origin_msg_id=message_id,
+            origin_topic=topic, max_reconsume_times=0,
+        )  # fmt: skip
+        address = await self._brokers.address(topic, handle.broker_name)
+        await self._brokers.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._brokers.ask(address, RequestCode.ACK_MESSAGE, ack_of(group, topic, handle))
+
+
+def records_of(body: bytes) -> list[StoredMessage]:
+    """The records of a broker's answer. Raises StatusError."""
+    found, at = [], 0
+    while at < len(body):
+        try:
+            record = decode_record(body, at, verify_crc=False)
+        except FormatError as error:
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is damaged: {error}") from error
+        found.append(record)
+        at += record.size
+    return found

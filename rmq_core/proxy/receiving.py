@@ -1,0 +1,218 @@
+"""Receives: what a broker's pop gives, to one client, or else to others.
+
+Source: ``ReceiveMessageActivity``, ``ReceiveMessageResponseStreamWriter``.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from msgspec import structs
+
+from rmq_core.client.pop.handles import Handles
+from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.checks import group_name, topic_name
+from rmq_core.proxy.errors import StatusError, ok
+from rmq_core.proxy.handles import Receipt
+from rmq_core.proxy.messages import tags_of, to_wire
+from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, Receipts, records_of
+from rmq_core.proxy.renewal import GONE_MS
+from rmq_core.proxy.sessions import POLL_S, RECEIVE_BATCH, Sessions
+from rmq_core.proxy.wire import ms_of, rpc, v2
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.pop_requests import (
+    PopAnswer,
+    PopMessage,
+)
+from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.errors import RmqError
+
+log = logging.getLogger("rmq.proxy")
+_RENEWED_MS: Final = 60_000  # what push consumers' messages are popped for, and renewed
+_LEAST_INVISIBLE_MS: Final = 10_000
+_LEAST_POLL_S: Final = 5.0
+_SPARE_S: Final = 0.5  # of a call's deadline, for the way back
+_MOST_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One receive: for whom, and of what.
+
+    Attributes:
+        tags: that are wanted; None for all.
+    """
+
+    client_id: str
+    group: str
+    topic: str
+    broker: str
+    most_attempts: int
+    tags: frozenset[str] | None
+    renews: bool
+
+
+class _Popped(NamedTuple):
+    """A message that was popped for a client."""
+
+    receipt: Receipt
+    message: Any
+
+
+class Receiving:
+    """Handles receives."""
+
+    def __init__(self, brokers: Brokers, sessions: Sessions, receipts: Receipts) -> None:
+        self._brokers = brokers
+        self._sessions = sessions
+        self._receipts = receipts
+
+    async def receive(self, asked: Any, client_id: str, left_s: float | None) -> AsyncGenerator[Any]:
+        """ReceiveMessage: a status, messages, and when they were delivered.
+
+        What the client does not get, since the call ends before, others get a second later.
+        """
+        group, topic = group_name(asked.group), topic_name(asked.message_queue.topic)
+        self._sessions.of(client_id)
+        fields = self._fields(asked, group, topic, left_s)
+        config = await self._brokers.group(group, topic)
+        if config.consume_message_orderly:
+            fields = structs.replace(fields, queue_id=max(-1, asked.message_queue.id), order=True)
+        read = _Read(
+            client_id, group, topic, await self._broker(asked, topic), config.retry_max_times + 1,
+            tags_of(asked.filter_expression), renews=bool(asked.auto_renew),
+        )  # fmt: skip
+        popping = self._receipts.begin(self._pop(read, fields))
+        left: deque[_Popped] | None = None
+        try:
+            status, found = await asyncio.shield(popping)
+            left = deque(found)
+            yield rpc.ReceiveMessageResponse(status=status)
+            while left:
+                one = left.popleft()  # what is being written counts as written: the client may have it already
+                if read.renews:
+                    self._receipts.renewal.keep(client_id, group, topic, one.receipt)
+                yield rpc.ReceiveMessageResponse(message=one.message)
+        except asyncio.CancelledError:
+            if left is None:
+                popping.add_done_callback(lambda done: self._give_back_late(read, done))
+            raise
+        finally:
+            if left:
+                self._receipts.begin(self._give_back(read, list(left)))
+        last = rpc.ReceiveMessageResponse()
+        last.delivery_timestamp.GetCurrentTime()
+        yield last
+
+    def _fields(self, asked: Any, group: str, topic: str, left_s: float | None) -> PopMessage:
+        expression, kind = asked.filter_expression.expression or "*", asked.filter_expression.type
+        if len(asked.attempt_id) > _MOST_ATTEMPT_CHARS:
+            raise StatusError(v2.BAD_REQUEST, f"the attempt id has more than {_MOST_ATTEMPT_CHARS} characters")
+        return PopMessage(
+            consumer_group=group, topic=topic, queue_id=-1, max_msg_nums=min(max(1, asked.batch_size), RECEIVE_BATCH),
+            invisible_time=self._invisible_ms(asked), poll_time=self._poll_ms(asked, left_s),
+            born_time=time.time_ns() // 1_000_000, init_mode=1, exp_type="SQL92" if kind == v2.SQL else "TAG",
+            exp=expression, order=False, attempt_id=asked.attempt_id or None,
+        )  # fmt: skip
+
+    async def _pop(self, read: _Read, fields: PopMessage) -> tuple[Any, list[_Popped]]:
+        """Pop messages; the status, and what there is for the client."""
+        address = await self._brokers.address(read.topic, read.broker)
+        answer = await self._brokers.ask(
+            address, RequestCode.POP_MESSAGE, fields, timeout_s=fields.poll_time / 1000 + 10,
+            also=(ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND),
+        )  # fmt: skip
+        found = await self._popped(read, answer) if answer.code == ResponseCode.SUCCESS else []
+        if answer.code == ResponseCode.POLLING_FULL:
+            return v2.Status(code=v2.TOO_MANY_REQUESTS, message="too many polls"), []
+        return ok() if found else v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), found
+
+    def _give_back_late(self, read: _Read, popping: "asyncio.Task[tuple[Any, list[_Popped]]]") -> None:
+        if not popping.cancelled() and popping.exception() is None:
+            _, found = popping.result()
+            if found:
+                self._receipts.begin(self._give_back(read, found))
+
+    async def _give_back(self, read: _Read, found: list[_Popped]) -> None:
+        """Have others get messages that the client did not get."""
+        for receipt, _ in found:
+            async with self._receipts.renewal.taken(read.client_id, read.group, receipt.encode()):
+                pass
+            try:
+                await self._receipts.change(read.group, read.topic, receipt, GONE_MS)
+            except RmqError as error:
+                log.info("a message that its client did not get comes back later: %(error)s", {"error": error})
+
+    async def _broker(self, asked: Any, topic: str) -> str:
+        if asked.message_queue.broker.name:
+            return str(asked.message_queue.broker.name)
+        queues = (await self._brokers.route(topic)).read_queues
+        if not queues:
+            raise StatusError(v2.FORBIDDEN, f"no readable queue of topic {topic}")
+        return queues[0].broker_name
+
+    @staticmethod
+    def _invisible_ms(asked: Any) -> int:
+        if asked.auto_renew:
+            return _RENEWED_MS
+        invisible_ms = ms_of(asked.invisible_duration)
+        if not _LEAST_INVISIBLE_MS <= invisible_ms <= MOST_INVISIBLE_MS:
+            bounds = f"{_LEAST_INVISIBLE_MS} to {MOST_INVISIBLE_MS} ms"
+            raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime of {invisible_ms} ms is not of {bounds}")
+        return invisible_ms
+
+    @staticmethod
+    def _poll_ms(asked: Any, left_s: float | None) -> int:
+        """How long to wait for messages: as asked, but the answer has to be back in time."""
+        poll_s = float(POLL_S)
+        if asked.HasField("long_polling_timeout"):
+            poll_s = ms_of(asked.long_polling_timeout) / 1000
+        poll_s = min(max(poll_s, _LEAST_POLL_S), POLL_S)
+        if left_s is not None and poll_s > left_s - _SPARE_S:
+            if left_s < _LEAST_POLL_S:
+                raise StatusError(v2.ILLEGAL_POLLING_TIME, "the deadline time remaining is not enough for polling")
+            poll_s = left_s - _SPARE_S
+        return int(poll_s * 1000)
+
+    async def _popped(self, read: _Read, answer: RemotingCommand) -> list[_Popped]:
+        """The messages of an answer; those that were delivered too often become dead letters."""
+        try:
+            told = read_fields(answer, PopAnswer)
+            handles = Handles(told, read.broker)
+        except ValueError as error:
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
+        self._brokers.note_clock(read.broker, told.pop_time)
+        found = []
+        for record in records_of(bytes(answer.body)):
+            properties = record.properties
+            try:
+                handle = handles.of(properties, record.queue_id, record.queue_offset)
+            except ValueError:  # it cannot be acknowledged, and comes back until it is a dead letter
+                continue
+            receipt = Receipt(handle, record.recorded_physical_offset)
+            attempt = handles.deliveries(record.queue_id, record.queue_offset, record.reconsume_times) + 1
+            if attempt > read.most_attempts:
+                await self._settle(
+                    self._receipts.bury(read.group, read.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, ""))
+                )
+            elif (
+                read.tags is not None and properties.get(PROPERTY_TAGS) not in read.tags
+            ):  # the broker compares their hashes
+                await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
+            else:
+                found.append(_Popped(receipt, to_wire(record, read.topic, receipt.encode(), attempt)))
+        return found
+
+    @staticmethod
+    async def _settle(work: Awaitable[None]) -> None:
+        """Do what must not keep the other messages from their client: where it fails, the message comes back."""
+        try:
+            await work
+        except RmqError as error:
+            log.warning("a message that is for no client comes back: %(error)s", {"error": error})

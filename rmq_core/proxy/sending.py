@@ -1,0 +1,204 @@
+"""Sends, ends of transactions, checks of transactions, recalls.
+
+Source: ``SendMessageActivity``, ``EndTransactionActivity``, ``RecallMessageActivity``.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.checks import check_message, kind_of, topic_name
+from rmq_core.proxy.errors import StatusError, ok, status_of, together
+from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
+from rmq_core.proxy.sessions import Sessions
+from rmq_core.proxy.wire import rpc, v2
+from rmq_core.remoting.bodies import MessageQueue
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.recall_handle import RecallHandle
+from rmq_core.remoting.requests import CheckTransaction, EndTransaction, RecallMessage, SendAnswer, SendMessageV2
+from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
+from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.properties import encode_properties
+from rmq_formats.codecs.record import decode_record
+from rmq_formats.errors import RmqError
+
+_TEMPLATE: Final = "TBW102"
+_STORED: Final = {
+    ResponseCode.FLUSH_DISK_TIMEOUT: v2.MASTER_PERSISTENCE_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: v2.SLAVE_PERSISTENCE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: v2.HA_NOT_AVAILABLE,
+}
+_NAMES: Final = {
+    v2.NORMAL: "NORMAL", v2.FIFO: "FIFO", v2.DELAY: "DELAY", v2.TRANSACTION: "TRANSACTION",
+    v2.PRIORITY: "PRIORITY",
+}  # fmt: skip
+
+
+class TransactionId(NamedTuple):
+    """Identifier of a transaction, with the place of its half message: any proxy can end it.
+
+    The original keeps the place in memory, for some seconds.
+
+    Attributes:
+        message_id: of the half message.
+        physical_offset: of its record.
+        queue_offset: in the topic of half messages.
+        broker: that has it.
+    """
+
+    message_id: str
+    physical_offset: int
+    queue_offset: int
+    broker: str
+
+    def encode(self) -> str:
+        """The text."""
+        return f"{self.message_id}:{self.physical_offset}:{self.queue_offset}:{self.broker}"
+
+    @classmethod
+    def decode(cls, text: str) -> "TransactionId":
+        """Parse. Raises StatusError."""
+        parts = text.rsplit(":", 3)
+        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() and len(part) < 19 for part in parts[1:3]):
+            raise StatusError(v2.INVALID_TRANSACTION_ID, "the transaction id is none of this service")
+        return cls(parts[0], int(parts[1]), int(parts[2]), parts[3])
+
+
+class Sending:
+    """Handles what producers ask for."""
+
+    def __init__(self, brokers: Brokers, sessions: Sessions) -> None:
+        self._brokers = brokers
+        self._sessions = sessions
+        self._turns = itertools.count()
+        brokers.on_check = self._check
+
+    async def send(self, asked: Any, _: str, peer: str) -> Any:
+        """SendMessage. Each message of a request is sent by itself: the original makes one of them."""
+        if not asked.messages:
+            raise StatusError(v2.MESSAGE_CORRUPTED, "no message to send")
+        topics = {topic_name(message.topic) for message in asked.messages}
+        if len(topics) > 1:
+            raise StatusError(v2.MESSAGE_CORRUPTED, "not all messages are of one topic")
+        (topic,) = topics
+        now_ms = time.time_ns() // 1_000_000
+        taken = await self._brokers.kinds(topic)
+        for message in asked.messages:
+            check_message(message, now_ms)
+            if kind_of(message) not in taken:
+                expected = "MIXED" if len(taken) > 1 else _NAMES[taken[0]]
+                raise StatusError(
+                    v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                    f"TopicMessageType validate failed, the expected type is {expected}, but actual type is "
+                    f"{_NAMES[kind_of(message)]}",
+                )
+        entries = [await self._attempt(topic, message, peer) for message in asked.messages]
+        status = together([entry.status for entry in entries])
+        return rpc.SendMessageResponse(status=status, entries=entries)
+
+    async def _attempt(self, topic: str, message: Any, peer: str) -> Any:
+        try:
+            return await self._send(topic, message, peer)
+        except RmqError as error:
+            message_id = message.system_properties.message_id
+            return rpc.SendResultEntry(status=status_of(error), message_id=message_id)
+
+    async def _send(self, topic: str, message: Any, peer: str) -> Any:
+        kind = kind_of(message)
+        queue = self._queue((await self._brokers.route(topic)).write_queues, topic, message)
+        address = await self._brokers.address(topic, queue.broker_name)
+        system = message.system_properties
+        if kind == v2.TRANSACTION:
+            await self._brokers.produce([topic])
+        fields = SendMessageV2(
+            producer_group=topic, topic=topic, default_topic=_TEMPLATE, default_topic_queue_nums=4,
+            queue_id=queue.queue_id, sys_flag=sys_flag_of(message, kind),
+            born_timestamp=born_ms(message), flag=0,
+            properties=encode_properties(properties_of(message, topic, kind, peer)).decode(), reconsume_times=0,
+        )  # fmt: skip
+        answer = await self._brokers.ask(address, RequestCode.SEND_MESSAGE_V2, fields, message.body, also=_STORED)
+        stored = read_fields(answer, SendAnswer)
+        transaction_id = system.message_id
+        if kind == v2.TRANSACTION:
+            place = decode_message_id(stored.msg_id.partition(",")[0])[1]
+            transaction_id = TransactionId(system.message_id, place, stored.queue_offset, queue.broker_name).encode()
+        return rpc.SendResultEntry(
+            status=v2.Status(code=_STORED[ResponseCode(answer.code)], message=answer.remark) if answer.code else ok(),
+            message_id=system.message_id, transaction_id=transaction_id, offset=stored.queue_offset,
+            recall_handle=stored.recall_handle or "",
+        )  # fmt: skip
+
+    def _queue(self, queues: Sequence[MessageQueue], topic: str, message: Any) -> MessageQueue:
+        if not queues:
+            raise StatusError(v2.FORBIDDEN, f"no writable queue of topic {topic}")
+        system = message.system_properties
+        if system.HasField("message_group"):
+            return queues[consistent_hash(java_string_hash(system.message_group), len(queues))]
+        return queues[next(self._turns) % len(queues)]
+
+    async def end(self, asked: Any, _: str, __: str) -> Any:
+        """EndTransaction."""
+        topic = topic_name(asked.topic)
+        if not asked.transaction_id.strip():
+            raise StatusError(v2.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
+        known = TransactionId.decode(asked.transaction_id)
+        flags = {v2.COMMIT: FLAG_TRANSACTION_COMMIT, v2.ROLLBACK: FLAG_TRANSACTION_ROLLBACK}
+        fields = EndTransaction(
+            topic=topic, producer_group=topic, tran_state_table_offset=known.queue_offset,
+            commit_log_offset=known.physical_offset, commit_or_rollback=flags.get(asked.resolution, 0),
+            from_transaction_check=asked.source == v2.SOURCE_SERVER_CHECK, msg_id=asked.message_id,
+            transaction_id=known.message_id,
+        )  # fmt: skip
+        address = await self._brokers.address(topic, known.broker)
+        await self._brokers.ask(address, RequestCode.END_TRANSACTION, fields)
+        return rpc.EndTransactionResponse(status=ok())
+
+    def _check(self, command: RemotingCommand, _: Connection) -> None:
+        """CHECK_TRANSACTION_STATE (39): has a producer's client say what became of a transaction."""
+        asked = read_fields(command, CheckTransaction)
+        message = decode_record(bytes(command.body), verify_crc=False)
+        properties = message.properties
+        topic = properties.get("REAL_TOPIC", message.topic)
+        session = self._sessions.a_producer_of(topic)
+        if session is None:
+            return  # the broker asks again
+        broker = command.ext_fields.get("bname", "")
+        known = TransactionId(message.uniq_key or "", asked.commit_log_offset, asked.tran_state_table_offset, broker)
+        told = rpc.RecoverOrphanedTransactionCommand(
+            message=to_wire(message, topic, None), transaction_id=known.encode()
+        )
+        session.tell(rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=told))
+
+    async def recall(self, asked: Any, _: str, __: str) -> Any:
+        """RecallMessage."""
+        topic = topic_name(asked.topic)
+        if v2.DELAY not in await self._brokers.kinds(topic):
+            raise StatusError(v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"topic {topic} takes no delayed messages")
+        if not asked.recall_handle:
+            raise StatusError(v2.BAD_REQUEST, "recall handle cannot be blank")
+        try:
+            handle = RecallHandle.decode(asked.recall_handle)
+        except ResponseError as error:
+            raise StatusError(v2.BAD_REQUEST, error.remark) from error
+        address = await self._brokers.address(topic, handle.broker_name)
+        fields = RecallMessage(topic=topic, recall_handle=asked.recall_handle, producer_group=topic)
+        answer = await self._brokers.ask(address, RequestCode.RECALL_MESSAGE, fields)
+        return rpc.RecallMessageResponse(status=ok(), message_id=answer.ext_fields.get("msgId", ""))
+
+
+def consistent_hash(seed: int, buckets: int) -> int:
+    """Choose a bucket, so that few move when there are more. Source: Guava's ``Hashing#consistentHash``."""
+    state, candidate = seed & ((1 << 64) - 1), 0
+    while True:
+        state = (2862933555777941757 * state + 1) & ((1 << 64) - 1)
+        following = int((candidate + 1) / (((state >> 33) + 1) / (1 << 31)))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following

@@ -1,0 +1,255 @@
+"""The proxy's gRPC server: calls of the service, each answered in its time, errors as statuses.
+
+Source: ``GrpcMessagingApplication``, ``ContextInitPipeline``.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from rmq_core.client.options import ClientOptions
+from rmq_core.proxy.access import Access, host_of, metadata_of
+from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.certificates import certificates
+from rmq_core.proxy.collector import NO_COLLECTOR, Collector
+from rmq_core.proxy.errors import StatusError, status_of
+from rmq_core.proxy.needs import RULES, of_settings
+from rmq_core.proxy.receipts import Receipts
+from rmq_core.proxy.receiving import Receiving
+from rmq_core.proxy.renewal import Renewal
+from rmq_core.proxy.routing import Routing
+from rmq_core.proxy.sending import Sending
+from rmq_core.proxy.sessions import Sessions, checked_id
+from rmq_core.proxy.wire import rpc, v2
+from rmq_core.remoting.access.acl import Credentials
+from rmq_core.remoting.access.server_tls import TlsFile
+from rmq_core.remoting.errors import ListenError
+from rmq_formats.errors import RmqError
+
+log = logging.getLogger("rmq.proxy")
+_SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+_CLIENT_ID: Final = "x-mq-client-id"
+_MOST_FRAME_BYTES: Final = 8 << 20  # clients send one message, of 4 MiB at most; decoded it may take 24 times as much
+_MOST_CALLS: Final = 100_000
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", _MOST_FRAME_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+    # A connection whose other end is gone is found out by a ping; else its calls would wait for ever.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The official clients ping as well, and gRPC would end their connections for it.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+]
+_SILENT_EVERY_S: Final = 30.0
+_GRACE_S: Final = 1.0
+
+Unary = Callable[[Any, str, str], Awaitable[Any]]
+Stream = Callable[[Any, str, float | None], AsyncGenerator[Any]]
+
+
+class Proxy:
+    """The proxy on the running event loop; use it with ``async with``.
+
+    Attributes:
+        address: ``host:port`` where it listens; empty before it does.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        listen: str,
+        credentials: Credentials | None = None,
+        options: ClientOptions | None = None,
+        *,
+        authorizes: bool = True,
+        tls: TlsFile | None = None,
+        collector: Collector = NO_COLLECTOR,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: name servers of the cluster.
+            listen: ``host:port``; port 0 takes a free one.
+            credentials: a super user's, that it signs its requests with; its clients have to sign their calls then.
+            options: of its connections to the cluster.
+            authorizes: whether users' policies are asked, too.
+            tls: what it speaks TLS with; None is plain.
+            collector: of its clients' metrics.
+
+        Raises:
+            OptionError: no address of a name server, or a certificate that cannot be used.
+        """
+        self.address = ""
+        self._listen = listen
+        self._tls = None if tls is None else certificates(tls)
+        self._brokers = Brokers(namesrv, options or ClientOptions(), credentials)
+        self._access = None if credentials is None else Access(self._brokers, authorizes=authorizes)
+        self._sessions = Sessions()
+        self._collector = collector
+
+    async def __aenter__(self) -> "Proxy":
+        """Listen. Raises ListenError."""
+        async with AsyncExitStack() as ending:
+            await ending.enter_async_context(self._brokers)
+            renewal = Renewal(self._sessions)
+            server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
+            try:
+                port = (
+                    server.add_insecure_port(self._listen)
+                    if self._tls is None
+                    else server.add_secure_port(self._listen, self._tls)
+                )
+            except RuntimeError as error:
+                raise ListenError(self._listen, f"cannot listen there: {error}") from error
+            self.address = f"{self._listen.rpartition(':')[0]}:{port}"
+            receipts = Receipts(self._brokers, renewal)
+            ending.push_async_callback(receipts.close)
+            server.add_generic_rpc_handlers((self._handlers(receipts),))
+            await server.start()
+            ending.push_async_callback(server.stop, _GRACE_S)
+            for work in (renewal.run(), self._keep_house()):
+                task = asyncio.create_task(work)
+                ending.push_async_callback(_ended, task)
+            self._ending = ending.pop_all()
+        log.info("the proxy listens on %(address)s", {"address": self.address})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ending.aclose()
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(_SILENT_EVERY_S)
+            self._sessions.drop_silent()
+            await self._brokers.retire(lambda topic: self._sessions.a_producer_of(topic) is not None)
+
+    def _handlers(self, receipts: Receipts) -> grpc.GenericRpcHandler:
+        receiving = Receiving(self._brokers, self._sessions, receipts)
+        sending = Sending(self._brokers, self._sessions)
+        routing = Routing(self._brokers, self._sessions, self.address, self._collector)
+        unary: dict[str, Unary] = {
+            "QueryRoute": routing.route,
+            "Heartbeat": routing.heartbeat,
+            "SendMessage": sending.send,
+            "QueryAssignment": routing.assignment,
+            "AckMessage": receipts.ack,
+            "ForwardMessageToDeadLetterQueue": receipts.forward,
+            "UpdateOffset": routing.update_offset,
+            "GetOffset": routing.get_offset,
+            "QueryOffset": routing.query_offset,
+            "EndTransaction": sending.end,
+            "NotifyClientTermination": routing.end,
+            "ChangeInvisibleDuration": receipts.change_invisibility,
+            "RecallMessage": sending.recall,
+        }
+        streams: dict[str, Stream] = {
+            "ReceiveMessage": receiving.receive,
+            "PullMessage": lambda asked, _, left_s: routing.pull(asked, left_s),
+        }
+        methods = {name: self._unary(name, call) for name, call in unary.items()}
+        methods |= {name: self._stream(name, call) for name, call in streams.items()}
+        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+            self._telemetry(routing), None, rpc.TelemetryCommand.SerializeToString
+        )
+        return grpc.method_handlers_generic_handler(_SERVICE, methods)
+
+    async def _known(self, context: Any) -> tuple[str, str]:
+        """The client's id, and the user who calls, in whose name the id is. Raises StatusError."""
+        client_id = _client_id(context)
+        if self._access is None:
+            return client_id, ""
+        user = await self._access.user(metadata_of(context), host_of(context))
+        return f"{user}\n{client_id}", user
+
+    async def _admitted(self, context: Any, name: str, asked: Any) -> str:
+        """The client's id, if its user may make a call. Raises StatusError."""
+        client_id, user = await self._known(context)
+        if self._access is not None:
+            rule = RULES.get(name)
+            await self._access.check(user, None if rule is None else rule(asked), host_of(context))
+        self._sessions.of(client_id)
+        return client_id
+
+    def _unary(self, name: str, call: Unary) -> grpc.RpcMethodHandler:
+        request, answer = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
+
+        async def handle(data: bytes, context: Any) -> Any:
+            try:
+                asked = _decoded(request, data)
+                client_id = await self._admitted(context, name, asked)
+                return await call(asked, client_id, host_of(context))
+            except RmqError as error:
+                return answer(status=status_of(error))
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("%(call)s failed", {"call": name})
+                return answer(status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log"))
+
+        return grpc.unary_unary_rpc_method_handler(handle, None, answer.SerializeToString)
+
+    def _stream(self, name: str, call: Stream) -> grpc.RpcMethodHandler:
+        request, answer = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
+
+        async def handle(data: bytes, context: Any) -> AsyncIterator[Any]:
+            try:
+                asked = _decoded(request, data)
+                client_id = await self._admitted(context, name, asked)
+                async with aclosing(call(asked, client_id, context.time_remaining())) as answers:
+                    async for one in answers:
+                        yield one
+            except RmqError as error:
+                yield answer(status=status_of(error))
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                log.exception("%(call)s failed", {"call": name})
+                yield answer(status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log"))
+
+        return grpc.unary_stream_rpc_method_handler(handle, None, answer.SerializeToString)
+
+    def _telemetry(self, routing: Routing) -> Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]:
+        async def handle(commands: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+            try:
+                client_id, user = await self._known(context)
+
+                async def permit(settings: Any) -> None:
+                    if self._access is not None:
+                        await self._access.check(user, of_settings(settings), host_of(context))
+
+                decoded = (_decoded(rpc.TelemetryCommand, data) async for data in commands)
+                async for command in routing.telemetry(decoded, client_id, permit):
+                    yield command
+            except StatusError as error:
+                if error.code == v2.UNAUTHORIZED:
+                    yield rpc.TelemetryCommand(status=status_of(error))
+                    return
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, error.text)
+
+        return handle
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _decoded(kind: Any, data: bytes) -> Any:
+    """Decode a request: gRPC itself would log a traceback of one that is none. Raises StatusError."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise StatusError(v2.BAD_REQUEST, "the bytes are no message of the service") from error
+
+
+def _client_id(context: Any) -> str:
+    """The client's id, of the call's metadata. Raises StatusError."""
+    return checked_id(metadata_of(context).get(_CLIENT_ID, ""))

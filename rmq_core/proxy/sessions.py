@@ -1,0 +1,180 @@
+"""The clients of the proxy: what their settings say, and the streams by which they are told of things.
+
+Source: ``GrpcClientSettingsManager``, ``ClientActivity``, ``GrpcClientChannel``.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rmq_core.client.pop.listening import RETRY_S
+from rmq_core.proxy.checks import group_name, topic_name
+from rmq_core.proxy.collector import Collector
+from rmq_core.proxy.errors import StatusError, ok
+from rmq_core.proxy.wire import rpc, v2
+from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_formats.codecs.layout import MAX_BODY_BYTES
+
+SILENT_S: Final = 120.0  # a client without a call for so long is gone
+_MOST_SESSIONS: Final = 100_000
+_MOST_WAITING: Final = 1000  # commands of a stream that is not read
+_MOST_ID_CHARS: Final = 512
+_MOST_SETTINGS_BYTES: Final = 256 << 10  # two thousand topics
+PRODUCER_ATTEMPTS: Final = 3
+RECEIVE_BATCH: Final = 32
+POLL_S: Final = 20
+
+
+@dataclass(slots=True)
+class Session:
+    """One client.
+
+    Attributes:
+        client_id: the id that it has given itself.
+        topics: that it sends transactions to, or may.
+        commands: to it; None while it has no stream.
+        heard_s: when its last call came, by the monotonic clock.
+    """
+
+    client_id: str
+    topics: frozenset[str] = frozenset()
+    commands: asyncio.Queue[Any] | None = None
+    heard_s: float = field(default_factory=time.monotonic)
+
+    def tell(self, command: Any) -> bool:
+        """Send a command to the client; False if it has no stream, or does not read it."""
+        if self.commands is None or self.commands.full():
+            return False
+        self.commands.put_nowait(command)
+        return True
+
+    def open_stream(self) -> asyncio.Queue[Any]:
+        """Begin a stream of commands; None ends it."""
+        self.commands = asyncio.Queue(_MOST_WAITING)
+        return self.commands
+
+    def end_stream(self) -> None:
+        """End the stream of commands; the client may begin another."""
+        commands, self.commands = self.commands, None
+        if commands is not None:
+            end(commands)
+
+
+class Sessions:
+    """All clients, by id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+
+    def of(self, client_id: str) -> Session:
+        """The session of a client, which is heard of now; made if there is none. Raises StatusError."""
+        session = self._sessions.get(client_id)
+        if session is None:
+            if len(self._sessions) >= _MOST_SESSIONS:
+                raise StatusError(v2.TOO_MANY_REQUESTS, "the proxy has too many clients")
+            session = self._sessions[client_id] = Session(client_id)
+        session.heard_s = time.monotonic()
+        return session
+
+    def has(self, client_id: str) -> bool:
+        """Whether a client is there."""
+        return client_id in self._sessions
+
+    def end(self, client_id: str) -> None:
+        """Forget a client."""
+        session = self._sessions.pop(client_id, None)
+        if session is not None:
+            session.end_stream()
+
+    def drop_silent(self) -> None:
+        """Forget clients that have not been heard of for long; to be called periodically.
+
+        An open stream does not count: its other end may be gone. Clients send heartbeats, each 10 s.
+        """
+        since = time.monotonic() - SILENT_S
+        for client_id, session in list(self._sessions.items()):
+            if session.heard_s < since:
+                self.end(client_id)
+
+    def a_producer_of(self, topic: str) -> Session | None:
+        """A connected client that may know of a topic's transactions."""
+        found = [one for one in self._sessions.values() if topic in one.topics and one.commands is not None]
+        return random.choice(found) if found else None
+
+
+def answered(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
+    """The settings that a client is to use: its own, with what the server decides.
+
+    Args:
+        settings: as it has sent them.
+        group: settings of its consumer group; None of a producer.
+        collector: of its metrics.
+
+    Raises:
+        StatusError: they are neither of a producer nor of a consumer.
+    """
+    found = v2.Settings()
+    found.CopyFrom(settings)
+    found.metric.CopyFrom(collector.metric(settings))
+    if settings.HasField("publishing"):
+        found.backoff_policy.max_attempts = PRODUCER_ATTEMPTS
+        found.backoff_policy.exponential_backoff.initial.FromMilliseconds(10)
+        found.backoff_policy.exponential_backoff.max.FromSeconds(1)
+        found.backoff_policy.exponential_backoff.multiplier = 2
+        found.publishing.max_body_size = MAX_BODY_BYTES
+        found.publishing.validate_message_type = True
+        return found
+    group = group or SubscriptionGroupConfig()
+    found.backoff_policy.max_attempts = group.retry_max_times + 1
+    for seconds in RETRY_S:
+        found.backoff_policy.customized_backoff.next.add().FromSeconds(seconds)
+    found.subscription.fifo = group.consume_message_orderly
+    found.subscription.receive_batch_size = RECEIVE_BATCH
+    found.subscription.long_polling_timeout.FromSeconds(POLL_S)
+    return found
+
+
+def checked_id(client_id: str) -> str:
+    """A client's id, as it says it. Raises StatusError."""
+    if not client_id.strip() or len(client_id) > _MOST_ID_CHARS:
+        raise StatusError(
+            v2.CLIENT_ID_REQUIRED, f"client id cannot be empty, nor have more than {_MOST_ID_CHARS} characters"
+        )
+    return client_id
+
+
+def names_in(settings: Any) -> tuple[frozenset[str], str | None]:
+    """Topics of a producer's settings, or of a consumer's with its group. Raises StatusError."""
+    if settings.ByteSize() > _MOST_SETTINGS_BYTES:
+        raise StatusError(v2.BAD_REQUEST, f"settings have more than {_MOST_SETTINGS_BYTES} bytes")
+    if settings.HasField("publishing"):
+        return frozenset(topic_name(topic) for topic in settings.publishing.topics), None
+    if settings.HasField("subscription"):
+        group = group_name(settings.subscription.group)
+        return frozenset(topic_name(one.topic) for one in settings.subscription.subscriptions), group
+    raise StatusError(v2.BAD_REQUEST, "there is no publishing or subscription data in settings")
+
+
+def end(commands: asyncio.Queue[Any]) -> None:
+    """End a stream of commands behind what waits in it."""
+    if commands.full():  # nobody reads it
+        commands.get_nowait()
+    commands.put_nowait(None)
+
+
+async def commands_of(session: Session, commands: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+    """The commands to a client, until its stream ends."""
+    try:
+        while (command := await commands.get()) is not None:
+            yield command
+    finally:
+        if session.commands is commands:
+            session.commands = None
+
+
+def settings_command(settings: Any) -> Any:
+    """The answer to a client's settings."""
+    return rpc.TelemetryCommand(status=ok(), settings=settings)

@@ -1,0 +1,135 @@
+"""Texts of POP on the wire: receipt handles, the places of an answer's messages, names of retry topics.
+
+Source: ``ExtraInfoUtil``, ``KeyBuilder``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from rmq_formats.codecs.topics import RETRY_PREFIX
+
+HANDLE: Final = "POP_CK"  # the property of a popped message that has its receipt handle
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+IN_ORDER: Final = 999  # in place of a revive queue: popped in order
+MOST_MESSAGES: Final = 32  # of a pop: a check point has a bit for each
+MOST_INVISIBLE_MS: Final = 3 * 86_400_000  # a check point is a timer message, and that is what one may wait
+_V2_SEPARATOR: Final = "+"
+_FIELDS: Final = 8
+_MOST_CHARS: Final = 1024
+_MAX_LONG: Final = (1 << 63) - 1
+
+
+class TopicKind(IntEnum):
+    """Whether messages were popped from the topic itself, or from a retry topic of it and the group."""
+
+    NORMAL = 0
+    RETRY_V1 = 1
+    RETRY_V2 = 2
+
+
+def retry_topic(group: str, topic: str, kind: TopicKind) -> str:
+    """Name of the topic that messages of a kind are popped from."""
+    if kind is TopicKind.NORMAL:
+        return topic
+    return f"{RETRY_PREFIX}{group}{'_' if kind is TopicKind.RETRY_V1 else _V2_SEPARATOR}{topic}"
+
+
+def kind_of(topic: str) -> TopicKind:
+    """Kind of a topic that messages are popped from."""
+    if not topic.startswith(RETRY_PREFIX):
+        return TopicKind.NORMAL
+    return TopicKind.RETRY_V2 if _V2_SEPARATOR in topic else TopicKind.RETRY_V1
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """Name of the topic that a retry topic of a group is of; other topics are their own."""
+    for kind in (TopicKind.RETRY_V1, TopicKind.RETRY_V2):
+        prefix = retry_topic(group, "", kind)
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return topic
+
+
+class PopHandle(NamedTuple):
+    """Receipt handle of a popped message: what its consumer acknowledges it by.
+
+    Attributes:
+        start_offset: queue offset that its check point begins at.
+        pop_time_ms: when it was popped.
+        invisible_ms: for how long nobody else gets it.
+        revive_queue_id: queue of check points and acknowledgements; IN_ORDER if it was popped in order.
+        kind: of its topic.
+        broker_name: of the broker that it was popped from.
+        queue_id: its queue.
+        offset: its queue offset.
+    """
+
+    start_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    revive_queue_id: int
+    kind: TopicKind
+    broker_name: str
+    queue_id: int
+    offset: int
+
+    @property
+    def visible_ms(self) -> int:
+        """When others may get the message, unless it is acknowledged before."""
+        return self.pop_time_ms + self.invisible_ms
+
+    def encode(self) -> str:
+        """The text, as ``ExtraInfoUtil#buildExtraInfo`` writes it."""
+        start, pop_time_ms, invisible_ms, revive, kind, broker, queue_id, offset = self
+        return f"{start} {pop_time_ms} {invisible_ms} {revive} {kind:d} {broker} {queue_id} {offset}"
+
+    @classmethod
+    def decode(cls, text: str) -> "PopHandle":
+        """Parse a handle; what proxies put behind it is passed over.
+
+        Raises:
+            ValueError: it is none.
+        """
+        parts = text.split(" ") if len(text) <= _MOST_CHARS else []
+        if len(parts) < _FIELDS:
+            raise ValueError(f"Parse failed, dataList size {len(parts)}")
+        *numbers, kind = (_number(parts[at]) for at in (0, 1, 2, 3, 6, 7, 4))
+        start, pop_time, invisible, revive, queue_id, offset = numbers
+        return cls(start, pop_time, invisible, revive, TopicKind(kind), parts[5], queue_id, offset)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _MAX_LONG):
+        raise ValueError(f"Parse failed, {text[:20]!r} is not a number")
+    return int(text)
+
+
+Places = Mapping[tuple[TopicKind, int], Sequence[int]]
+"""Queue offsets by kind of topic and queue id."""
+
+
+def encode_starts(starts: Iterable[tuple[TopicKind, int, int]]) -> str:
+    """The text ``startOffsetInfo``: kind, queue id and start offset of each queue that messages came from."""
+    return ";".join(f"{int(kind)} {queue_id} {offset}" for kind, queue_id, offset in starts)
+
+
+def encode_offsets(places: Places) -> str:
+    """The text ``msgOffsetInfo``: the queue offsets of messages, by kind and queue."""
+    return ";".join(
+        f"{int(kind)} {queue_id} {','.join(map(str, offsets))}" for (kind, queue_id), offsets in places.items()
+    )
+
+
+def decode_starts(text: str) -> dict[tuple[TopicKind, int], int]:
+    """Parse ``startOffsetInfo``. Raises ValueError."""
+    return {key: offsets[0] for key, offsets in decode_offsets(text).items()}
+
+
+def decode_offsets(text: str) -> dict[tuple[TopicKind, int], list[int]]:
+    """Parse ``msgOffsetInfo``. Raises ValueError."""
+    found: dict[tuple[TopicKind, int], list[int]] = {}
+    for part in filter(None, text.split(";")):
+        kind, queue_id, offsets = part.split(" ")
+        found[TopicKind(int(kind)), int(queue_id)] = [int(offset) for offset in offsets.split(",")]
+    return found

@@ -1,0 +1,109 @@
+"""The extension fields of POP's requests and answers; see ``requests``.
+
+Source: ``PopMessageRequestHeader``, ``AckMessageRequestHeader``, ``ChangeInvisibleTimeRequestHeader``,
+``NotificationRequestHeader``, ``PollingInfoRequestHeader``.
+"""
+
+from rmq_core.remoting.fields import Fields, Int32, Int64
+
+
+class PopMessage(Fields, frozen=True, kw_only=True):
+    """Fields of POP_MESSAGE (200050). ``queue_id`` -1: any; ``init_mode`` 0: a new group begins with the first."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64 = 0
+    init_mode: Int32 = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool = False
+    attempt_id: str | None = None
+
+
+class PopAnswer(Fields, frozen=True, kw_only=True):
+    """The answer to a pop."""
+
+    pop_time: Int64 = 0
+    invisible_time: Int64 = 0
+    revive_qid: Int32 = 0
+    rest_num: Int64 = 0
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
+
+
+class PeekMessage(Fields, frozen=True, kw_only=True):
+    """Fields of PEEK_MESSAGE (200052)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    max_msg_nums: Int32
+
+
+class AckMessage(Fields, frozen=True, kw_only=True):
+    """Fields of ACK_MESSAGE (200051)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+
+
+class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
+    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    extra_info: str
+    offset: Int64
+    invisible_time: Int64
+
+
+class ChangeInvisibleTimeAnswer(Fields, frozen=True, kw_only=True):
+    """Its answer."""
+
+    pop_time: Int64
+    invisible_time: Int64
+    revive_qid: Int32
+
+
+class Notification(Fields, frozen=True, kw_only=True):
+    """Fields of NOTIFICATION (200054)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    poll_time: Int64
+    born_time: Int64 = 0
+    order: bool = False
+    attempt_id: str | None = None
+    exp_type: str | None = None
+    exp: str | None = None
+
+
+class NotificationAnswer(Fields, frozen=True, kw_only=True):
+    """Its answer."""
+
+    has_msg: bool
+    polling_full: bool = False
+
+
+class PollingInfo(Fields, frozen=True, kw_only=True):
+    """Fields of POLLING_INFO (200055)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class PollingInfoAnswer(Fields, frozen=True, kw_only=True):
+    """Its answer."""
+
+    polling_num: Int32

@@ -1,0 +1,52 @@
+"""Recall handles: what a producer recalls a timer message by.
+
+Source: ``RecallMessageHandle``.
+"""
+
+import base64
+import binascii
+from typing import Final, NamedTuple
+
+from rmq_core.remoting.codes import ResponseCode
+from rmq_core.remoting.errors import ResponseError
+
+_VERSION: Final = "v1"
+
+
+class RecallHandle(NamedTuple):
+    """A recall handle: names a timer message that can still be recalled.
+
+    Attributes:
+        topic: its real topic.
+        broker_name: of the broker where it waits.
+        due_ms: a time within the interval in which it is due.
+        uniq_key: the producer's id of it.
+    """
+
+    topic: str
+    broker_name: str
+    due_ms: int
+    uniq_key: str
+
+    def encode(self) -> str:
+        """Encode the handle as clients get it."""
+        text = " ".join((_VERSION, self.topic, self.broker_name, str(self.due_ms), self.uniq_key))
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> "RecallHandle":
+        """Decode a client's handle; a due time that is no number becomes -1.
+
+        Raises:
+            ResponseError: the text is no handle.
+        """
+        try:
+            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            version, topic, broker_name, due, uniq_key, *_ = data.decode("utf-8", "replace").split(" ")
+        except (ValueError, binascii.Error):
+            version = topic = broker_name = due = uniq_key = ""
+        if version != _VERSION:
+            raise ResponseError(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        return cls(
+            topic, broker_name, int(due) if due.isascii() and due.isdecimal() and len(due) < 19 else -1, uniq_key
+        )

@@ -1,0 +1,95 @@
+"""Gives messages their places in the light queues (LMQ) that they name.
+
+Source: ``LmqDispatch``, ``CommitLog.DefaultAppendMessageCallback#handlePropertiesForLmqMsg``.
+"""
+
+import re
+from collections.abc import Callable, Collection
+from typing import Final
+
+from rmq_core.store.commitlog.record_encoder import QueueParts
+from rmq_core.store.consumequeue.table import ConsumeQueueTable
+from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS, SCHEDULE_TOPIC
+from rmq_formats.codecs.paths import is_safe_topic
+from rmq_formats.codecs.properties import decode_properties, encode_properties
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX
+
+LIGHT_NAMES: Final = f"{PROPERTY_LIGHT_NAMES}\x01".encode()  # in encoded properties
+LIGHT_OFFSETS: Final = f"{PROPERTY_LIGHT_OFFSETS}\x01".encode()
+_SEPARATOR: Final = ","
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_QUEUE_ID: Final = 0
+_NONE: Final[Collection[QueueParts]] = ()
+
+
+def light_names(text: str) -> list[str]:
+    """Split a list of light queues, as Java does: empty parts at its end do not count. Source: ``String#split``."""
+    return text.rstrip(_SEPARATOR).split(_SEPARATOR) if text.strip(_SEPARATOR).strip() else []
+
+
+def is_light_queue(name: str) -> bool:
+    """Whether a name can be a light queue's: one without control characters, which is a directory's as well."""
+    return name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name) and _CONTROL.search(name) is None
+
+
+class LightPlaces:
+    """Gives messages their places in light queues, of which each has the queue id 0."""
+
+    def __init__(self, queue_of: Callable[[str, int], QueueParts | None], queues: ConsumeQueueTable, most: int) -> None:
+        """Prepare.
+
+        Args:
+            queue_of: gives the next offset of a queue; ``Appender.queue``.
+            queues: those that are stored.
+            most: light queues above which no message may go to a new one.
+        """
+        self._queue_of = queue_of
+        self._queues = queues
+        self._most = most
+        self._names: set[str] | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all light queues that messages went to; who makes or removes one, tells it here."""
+        if self._names is None:
+            self._names = {name for name in self._queues.topics() if name.startswith(LIGHT_QUEUE_PREFIX)}
+        return self._names
+
+    def takes(self, names: Collection[str]) -> bool:
+        """Whether a message may go to all of these: there is room for the new ones, which count from now on.
+
+        It may make them much later, as it is delayed: many such would each find room for a queue of its own.
+        """
+        new = set(names) - self.names
+        if new and len(self.names) + len(new) > self._most:
+            return False
+        self.names.update(new)
+        return True
+
+    def place(self, topic: str, properties: bytes) -> tuple[bytes, Collection[QueueParts]]:
+        """Put a message's places into its properties, in the order of the names.
+
+        Messages to topics of retries, of the system and of delays get none; their copies that are delivered do. Nor do
+        those of topics with batch queues, whose dispatch heeds no places in the original. Nor does one with a name that
+        is no light queue's: the original writes lists then that end its own dispatch.
+
+        Args:
+            topic: that it is stored in.
+            properties: its own, encoded; places that it brings count for nothing.
+
+        Returns:
+            Its properties, and the light queues whose next offset goes up by one, once it is stored.
+        """
+        if topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX)) or topic == SCHEDULE_TOPIC:
+            return properties, _NONE
+        found = decode_properties(properties)
+        has_none = topic in self._queues.batch_topics
+        names = [] if has_none else light_names(found.get(PROPERTY_LIGHT_NAMES, ""))
+        queues = [self._queue_of(name, _QUEUE_ID) if is_light_queue(name) else None for name in names]
+        known = [queue for queue in queues if queue is not None]
+        if not names or len(known) < len(names):
+            if found.pop(PROPERTY_LIGHT_OFFSETS, None) is None:
+                return properties, _NONE
+            return encode_properties(found), _NONE
+        found[PROPERTY_LIGHT_OFFSETS] = _SEPARATOR.join(str(queue.next_offset) for queue in known)
+        return encode_properties(found), dict.fromkeys(known)

@@ -1,0 +1,274 @@
+"""One BatchConsumeQueue: a unit for each record, which may be an inner batch of several messages.
+
+Units stand one behind the other, in the order of the log: a unit's *row* is its number in the queue's files, from 0 on,
+and its base the queue offset of its first message. Methods that ``ConsumeQueue`` has with places of units, which are
+queue offsets there, have them with rows here, so that recovery and cleaning treat both alike.
+
+Source: ``BatchConsumeQueue``.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_core.store.consumequeue.files import FileSequence, OpenFiles
+from rmq_formats.codecs.consumequeue import MAX_QUEUE_OFFSET
+from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, MAX_BATCH_COUNT
+from rmq_formats.codecs.variants.batch_consumequeue import BATCH_UNIT, BATCH_UNIT_DTYPE, NOT_COMPACTED, used_count
+
+NewUnit = tuple[int, int, int, int, int, int]  # of a BatchUnit, from physical_offset to message_count
+_FILES_SCANNED: Final = 3  # from the end on; BatchConsumeQueue#recover
+
+
+class BatchUnit(NamedTuple):
+    """A unit: its row, and what is stored of a record, in the order of its bytes."""
+
+    row: int
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp_ms: int
+    base_offset: int
+    message_count: int
+    compacted_offset: int
+    reserved: int
+
+    @property
+    def end_offset(self) -> int:
+        """Queue offset behind its last message."""
+        return self.base_offset + self.message_count
+
+
+class BatchQueue:
+    """One BatchConsumeQueue, with the interface that recovery and cleaning use of ``ConsumeQueue``.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        min_offset: first queue offset whose message is still in the log; -1 where there never was one, as in Java.
+        max_offset: queue offset of the next message.
+        least_next: least queue offset of the next message; see ``ConsumeQueue``.
+        is_whole: False if a file of it was missing.
+        files: its files.
+        ext: None, always.
+    """
+
+    ext: Final = None
+
+    def __init__(self, topic: str, queue_id: int, directory: str, file_bytes: int, open_files: OpenFiles) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = -1
+        self.max_offset = 0
+        self.least_next = 0
+        self.is_whole = True
+        self.files = FileSequence(directory, file_bytes, open_files)
+        self._end = 0  # row of the next unit
+        self._last_physical = -1  # physical offset of the last unit's record
+
+    def bind(self, cells: memoryview | None, cell: int = 0) -> None:
+        """Nothing: no kernel counts ``max_offset`` up."""
+
+    # --- units --------------------------------------------------------------------------
+    def append(self, units: Iterable[NewUnit]) -> int:
+        """Append the units of records, in log order; those of records that have one already are left out.
+
+        Returns:
+            Units left out because their base or their number of messages is none.
+        """
+        known_until = self._last_physical
+        data, displaced, min_offset, max_offset = bytearray(), 0, self.min_offset, self.max_offset
+        for physical_offset, size, tags_code, store_timestamp_ms, base, count in units:
+            if physical_offset <= known_until:
+                continue
+            if not (0 <= base < MAX_QUEUE_OFFSET and 0 < count <= MAX_BATCH_COUNT):
+                displaced += 1
+                continue
+            data += BATCH_UNIT.pack(physical_offset, size, tags_code, store_timestamp_ms, base, count, NOT_COMPACTED, 0)
+            min_offset, max_offset = base if min_offset < 0 else min_offset, base + count
+            known_until = physical_offset
+        if data:
+            self._write(bytes(data), self._end)
+            self.min_offset, self.max_offset, self._last_physical = min_offset, max_offset, known_until
+        return displaced
+
+    def _write(self, units: bytes, row: int) -> None:
+        self.files.write(units, row * BATCH_UNIT_BYTES)
+        self._end = row + len(units) // BATCH_UNIT_BYTES
+
+    def unit(self, row: int) -> BatchUnit | None:
+        """The unit of a row; None if there is none."""
+        if not self.first_stored <= row < self._end:
+            return None
+        return BatchUnit(row, *BATCH_UNIT.unpack(self.files.read(row * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES)))
+
+    def units(self, row: int, count: int) -> NDArray[np.void]:
+        """Up to ``count`` units from a row on, within one file: BATCH_UNIT_DTYPE[n]."""
+        return np.frombuffer(self.read(row, count), dtype=BATCH_UNIT_DTYPE)
+
+    def read(self, row: int, count: int) -> bytes | memoryview:
+        """The bytes of up to ``count`` units from a row on, within one file."""
+        count = min(count, self._end - row) if row >= self.first_stored else 0
+        return self.files.read(row * BATCH_UNIT_BYTES, count * BATCH_UNIT_BYTES) if count > 0 else b""
+
+    def find_row(self, queue_offset: int) -> int:
+        """Row of the unit that a queue offset is in, or of the next one behind a gap."""
+        return self.find(lambda unit: unit.end_offset > queue_offset)
+
+    def unit_of(self, queue_offset: int) -> BatchUnit | None:
+        """The unit that has the message of a queue offset; None if there is none."""
+        unit = self.unit(self.find_row(queue_offset))
+        return unit if unit is not None and unit.base_offset <= queue_offset < unit.end_offset else None
+
+    def find(self, is_from_here: Callable[[BatchUnit], bool], begin: int | None = None) -> int:
+        """Binary search: the first row, from ``begin`` on, whose unit meets a condition that all later ones meet too.
+
+        Returns:
+            One past the last row where none does.
+        """
+
+        def holds(row: int) -> bool:
+            unit = self.unit(row)
+            return unit is None or is_from_here(unit)
+
+        begin = self.first_stored if begin is None else begin
+        return begin + bisect_left(range(begin, self._end), True, key=holds)
+
+    def find_physical(self, physical_offset: int, begin: int | None = None) -> int:
+        """The first row whose record is at or behind a physical offset."""
+        return self.find(lambda unit: unit.physical_offset >= physical_offset, begin)
+
+    def next_unit(self, row: int) -> BatchUnit | None:
+        """The unit of a row; None behind the last one."""
+        return self.unit(row)
+
+    def offset_by_time(self, time_ms: int, *, upper: bool) -> int:
+        """Base of the first unit stored at a time or later, of the last one if none is; ``upper`` is as in the store.
+
+        Source: ``BatchConsumeQueue#getOffsetInQueueByTime``, which gives no end of the queue.
+        """
+        bound_ms = time_ms + 1 if upper else time_ms
+        row = self.find(lambda unit: unit.store_timestamp_ms >= bound_ms)
+        unit = self.unit(min(row - 1 if upper and row > self.first_stored else row, self._end - 1))
+        found = 0 if unit is None else unit.base_offset
+        return min(max(found, self.min_offset), self.max_offset)
+
+    # --- ends ---------------------------------------------------------------------------
+    def load(self, known_until: int | None) -> None:
+        """Open the files and find the last unit; see ``find_end.load_queue``.
+
+        Raises:
+            StoreSizeError: a file of another size than this store's.
+        """
+        self.is_whole = self.files.load()
+        if not self.files.files:
+            return
+        in_file = self.files.file_bytes // BATCH_UNIT_BYTES
+        self._end = self.first_stored + in_file * len(self.files.files)
+        if known_until is None:
+            self._scan(max(self.first_stored, self._end - _FILES_SCANNED * in_file))
+        else:
+            self.trim(self.find(lambda unit: unit.size <= 0 or unit.physical_offset >= known_until))
+
+    def scan_all(self) -> None:
+        """Find the end of the sound units from the first file on."""
+        if self.files.files:
+            self._scan(self.first_stored)
+
+    def _scan(self, row: int) -> None:
+        while row < self._end:
+            units = self.units(row, self._end - row)
+            used = used_count(units)
+            # The original cuts a queue without overwriting it: units of a lost log may stand behind newer ones.
+            falls = np.flatnonzero(np.diff(units["physical_offset"][:used]) <= 0)
+            used = int(falls[0]) + 1 if len(falls) else used
+            row += used
+            if used < len(units):
+                break
+        self.trim(row)
+
+    @property
+    def first_stored(self) -> int:
+        """The first row that a file has room for."""
+        return self.files.start // BATCH_UNIT_BYTES
+
+    def trim(self, row: int) -> None:
+        """Remove all units from a row on."""
+        if row < self._end or self.files.has_data(row * BATCH_UNIT_BYTES):
+            self.files.trim(row * BATCH_UNIT_BYTES)
+        self._end = row if self.files.files else 0
+        self._know_ends()
+
+    def _know_ends(self) -> None:
+        last, first = self.unit(self._end - 1), self.unit(self.first_stored)
+        self.max_offset = 0 if last is None else last.end_offset
+        self._last_physical = -1 if last is None else last.physical_offset
+        if first is None:
+            self.min_offset = -1
+        elif self.min_offset < 0:
+            self.min_offset = first.base_offset
+        self.min_offset = min(self.min_offset, self.max_offset)
+
+    def trim_empty_files(self) -> None:
+        """Remove files at the end that were made for units which are not there."""
+        files = self.files.files
+        if files and files[-1].start >= self._end * BATCH_UNIT_BYTES:
+            self.trim(self._end)
+
+    def restart(self, physical_offset: int) -> None:
+        """Remove the units of records from a physical offset on, to be written anew from there."""
+        row = self.find_physical(physical_offset)
+        if row < self._end:
+            self.least_next = max(self.least_next, self.max_offset)
+            self.trim(row)
+
+    def blank(self, begin: int, end: int) -> None:
+        """Remove the units of rows whose records are damaged; later ones move up, as a rebuild has them."""
+        if begin < end:
+            self.least_next = max(self.least_next, self.max_offset)
+            self._keep(begin, end)
+
+    def remove_before(self, physical_offset: int) -> None:
+        """Remove the units of records before a physical offset, as a rebuild without them does."""
+        self._keep(self.first_stored, self.find_physical(physical_offset))
+
+    def _keep(self, begin: int, end: int) -> None:
+        """Remove the units of rows ``begin`` to ``end``; where they are the first ones, the others begin at row 0."""
+        kept, row = [], end
+        while row < self._end:
+            kept.append(self.units(row, self._end - row).tobytes())
+            row += len(kept[-1]) // BATCH_UNIT_BYTES
+        is_first = begin == self.first_stored
+        self.trim(begin)
+        if kept:
+            self._write(b"".join(kept), 0 if is_first else begin)
+            self._know_ends()
+
+    def first_physical(self) -> int:
+        """Physical offset of the first unit's record; -1 without one."""
+        unit = self.unit(self.first_stored)
+        return -1 if unit is None else unit.physical_offset
+
+    def last_end(self) -> int:
+        """Physical offset behind the record of the last unit; -1 without one."""
+        unit = self.unit(self._end - 1)
+        return -1 if unit is None else unit.physical_offset + unit.size
+
+    def correct_min(self, log_min: int) -> None:
+        """Move ``min_offset`` to the first message that the log still has. Source: ``correctMinOffset``."""
+        unit = self.unit(self.find_physical(log_min))
+        if unit is not None:
+            self.min_offset = unit.base_offset
+        elif self.min_offset >= 0:
+            self.min_offset = self.max_offset
+
+    def remove_expired(self, log_min: int) -> int:
+        """Remove the files whose messages are all gone from the log, but never the last; returns how many."""
+        removed, kept = 0, self.find_physical(log_min)
+        while len(self.files.files) > 1 and (self.files.start + self.files.file_bytes) // BATCH_UNIT_BYTES <= kept:
+            self.files.remove(self.files.files[0])
+            removed += 1
+        return removed

@@ -1,0 +1,34 @@
+"""Copies files of a store into a new one: holes stay holes."""
+
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from rmq_formats.storage.segments import OpenRange, Storage, opened
+
+_COPIED_BYTES: Final = 4 << 20
+
+
+def copy_file(storage: Storage, path: str, target: Path, size_bytes: int) -> None:
+    """Copy a file up to its last byte that is not zero; the rest becomes a hole."""
+    with opened(storage, path) as source, target.open("xb") as file:
+        _copy_bytes(source, file)
+        file.truncate(size_bytes)
+
+
+def copy_tree(storage: Storage, path: str, target: Path) -> None:
+    """Copy a directory with all that is in it."""
+    target.mkdir()
+    for entry in storage.entries(path):
+        if entry.is_directory:
+            copy_tree(storage, f"{path}/{entry.name}", target / entry.name)
+        else:
+            copy_file(storage, f"{path}/{entry.name}", target / entry.name, entry.size_bytes)
+
+
+def _copy_bytes(source: OpenRange, target: BinaryIO) -> None:
+    end, buffer = source.data_end(), np.empty(_COPIED_BYTES, dtype=np.uint8)
+    for begin in range(0, end, _COPIED_BYTES):
+        got = source.read_into(begin, buffer[: min(_COPIED_BYTES, end - begin)].data)
+        target.write(buffer[:got].data)

@@ -1,0 +1,175 @@
+"""The ways of conversion: a classic store, whose queues and config are files, and one that has them in RocksDB.
+
+Either is made of any store. Queues and Index are made anew from the new store's log.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.convert.config import copy_config, write_databases, write_json
+from rmq_formats.convert.files import copy_file, copy_tree
+from rmq_formats.convert.log import write_log
+from rmq_formats.convert.report import Converted, Source
+from rmq_formats.errors import StoreLayoutError
+from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics
+from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
+from rmq_formats.rebuild.job import rebuild_store
+from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.report import RebuildReport
+from rmq_formats.repair.checkpoint import write_checkpoint
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.queue_files import queue_directories
+from rmq_formats.storage.segments import LocalStorage, Storage, open_storage
+from rmq_formats.storage.store_variants import Variant
+from rmq_formats.tasks.runner import Runner
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding
+from rmq_formats.write.topics import add_topics, queue_counts
+
+_MADE_ANEW: Final = frozenset({
+    "commitlog", "config", "consumequeue", "consumequeue_ext", "consumequeue_rocksdb", "batchconsumequeue", "index",
+    "checkpoint", "abort", "lock",
+})  # fmt: skip
+_WITH_THE_LOG: Final = ("timerlog", "timerwheel", "compaction", "epochFileCheckpoint", "brokerIdentity", "rocksdbstore")
+
+_FROM_DLEDGER: Final = (
+    "each message of the DLedger CommitLog has another physical offset, and so another offset message id: ids that "
+    "clients, logs and traces have kept, and the marks of exports and streams, lead to no message or to another one; "
+    "unique keys and KEYS lead to the new places",
+    "terms and indexes of entries are gone: the new store is that of a single broker, and must not come back into the "
+    "DLedger group; start it with enableDLegerCommitLog=false",
+    "entries that no leader had committed yet are messages like the others",
+    "the commit or rollback of a transaction that a client holds names the half message by its old offset, and fails; "
+    "the broker then asks the client again",
+    "timerlog, timerwheel and config/timercheck are left out: a broker makes them anew from the timer topic; RocketMQ "
+    "may then deliver timed messages a second time that were due before",
+)
+_TO_FILES: Final = (
+    "queues are files that are made of the log: start the broker with storeType=default; a queue all of whose "
+    "messages have expired is gone, and begins at 0 again"
+)
+_TO_ROCKSDB: Final = (
+    "queues are in RocksDB, made of the log: start the broker with storeType=defaultRocksDB; a queue all of whose "
+    "messages have expired is gone, and begins at 0 again"
+)
+_CONFIG_TO_FILES: Final = "topics, consumer groups and offsets are JSON files, as of the last flush of the old RocksDB"
+_CONFIG_TO_ROCKSDB: Final = (
+    "topics, consumer groups and offsets are in RocksDB of v1: start the broker without configManagerVersion=v2 and "
+    "useSingleRocksDBForAllConfigs=true; their JSON files are left out"
+)
+_ADDED_TOPICS: Final = (
+    "RocksDB of v2 had no topic that the broker made by itself: those with queues in the log are added, with "
+    "permission to read and write, and as many queues as the log has"
+)
+
+
+def convert_to_classic(source: Source, new: Path, runner: Runner) -> Converted:
+    """Make a classic store of one with a DLedger CommitLog, or with queues or config in RocksDB; see ``convert_store``.
+
+    Raises:
+        StoreLayoutError: a classic store.
+    """
+    storage, root = open_storage(source.store)
+    found = store_variants.recognise(storage, root)
+    if not {Variant.DLEDGER, Variant.ROCKSDB_QUEUES, Variant.ROCKSDB_CONFIG} & set(found.places):
+        raise StoreLayoutError(f"{root}: has no DLedger CommitLog and no RocksDB: it is a classic store already")
+    in_rocksdb = Variant.ROCKSDB_CONFIG in found
+
+    def prepare() -> None:
+        copy_config(storage, root, new, with_tables=not in_rocksdb, with_timers=Variant.DLEDGER not in found)
+        if in_rocksdb:
+            write_json(storage, root, new, TOPICS)
+            write_json(storage, root, new, GROUPS)
+
+    findings, report, changes = _make(source, new, RebuildOptions(True, True, source.sizes), runner, prepare)
+    if in_rocksdb:
+        write_json(storage, root, new, OFFSETS)
+        changes += (_CONFIG_TO_FILES,)
+        if not knows_all_topics(storage, root):
+            _add_topics(new)
+            changes += (_ADDED_TOPICS,)
+    if Variant.ROCKSDB_QUEUES in found:
+        changes += (_TO_FILES,)
+    return _done(new, report, changes, findings)
+
+
+def convert_to_rocksdb(source: Source, new: Path, runner: Runner) -> Converted:
+    """Make a store whose queues and config are in RocksDB; see ``convert_store``.
+
+    Raises:
+        StoreLayoutError: a store that has them there already, or one with batch queues, which RocksDB has none of.
+    """
+    storage, root = open_storage(source.store)
+    found = store_variants.recognise(storage, root)
+    if store_variants.rebuilt_as_database(root, found) and Variant.DLEDGER not in found:
+        raise StoreLayoutError(f"{root}: has its ConsumeQueue in RocksDB already")
+    _refuse_batch_queues(root, sorted(stored_batch_topics(storage, root)))
+
+    def prepare() -> None:
+        copy_config(storage, root, new, with_tables=False, with_timers=Variant.DLEDGER not in found)
+        write_databases(storage, root, new)
+
+    sizes: StoreSizes = replace(source.sizes, consumequeue_ext_file_bytes=0)
+    options = RebuildOptions(True, True, sizes, queue_database=True)
+    findings, report, changes = _make(source, new, options, runner, prepare)
+    batch = Path(paths.batch_consumequeue_dir(str(new)))
+    _refuse_batch_queues(root, sorted(path.name for path in batch.iterdir()) if batch.exists() else [])
+    return _done(new, report, (*changes, _TO_ROCKSDB, _CONFIG_TO_ROCKSDB), findings)
+
+
+def _refuse_batch_queues(root: str, topics: list[str]) -> None:
+    if topics:
+        what = f"topic {topics[0]} has batch queues (BatchConsumeQueue), which no RocksDB has"
+        raise StoreLayoutError(f"{root}: {what}; RocketMQ would lose its queues")
+
+
+def _make(
+    source: Source, new: Path, options: RebuildOptions, runner: Runner, prepare: Callable[[], None]
+) -> tuple[tuple[Finding, ...], RebuildReport, tuple[str, ...]]:
+    """Make the log, config and all that belongs to the log, then queues and Index of these."""
+    storage, root = open_storage(source.store)
+    found = store_variants.recognise(storage, root)
+    segments = commitlog_segments(storage, root)
+    prepare()  # config is small, and what is wrong with it is told before the log is copied
+    damages = write_log(storage, segments, new, source.sizes.commitlog_file_bytes)
+    changes = _FROM_DLEDGER if Variant.DLEDGER in found else _copy_rest(storage, root, new)
+    report = rebuild_store(str(new), None, options, runner)
+    return tuple(finding_kinds.damage_finding(damage) for damage in damages), report, changes
+
+
+def _copy_rest(storage: Storage, root: str, new: Path) -> tuple[str, ...]:
+    """Copy what speaks of the log's offsets, which stay; what else is in the store is left where it is, and told."""
+    left: list[str] = []
+    for entry in storage.entries(root):
+        path, target = f"{root}/{entry.name}", new / entry.name
+        if not entry.name.startswith(_WITH_THE_LOG):
+            left += [entry.name] * (entry.name not in _MADE_ANEW and not entry.name.startswith("."))
+        elif entry.is_directory:
+            copy_tree(storage, path, target)
+        else:
+            copy_file(storage, path, target, entry.size_bytes)
+    return (f"left out, as no part of a broker's log, queues or config: {', '.join(sorted(left))}",) if left else ()
+
+
+def _add_topics(new: Path) -> None:
+    """Add the topics that have queues to ``topics.json``."""
+    storage, directory = LocalStorage(), paths.consumequeue_dir(str(new))
+    queues = [(topic, int(queue)) for topic, queue in queue_directories(storage.entries, directory)]
+    own = [queue for queue in queues if not queue[0].startswith(LIGHT_QUEUE_PREFIX)]
+    add_topics(str(new), queue_counts(own), _now_ms())
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _done(new: Path, report: RebuildReport, changes: tuple[str, ...], findings: tuple[Finding, ...]) -> Converted:
+    write_checkpoint(new)
+    return Converted(report.messages, report.bytes, changes, findings + report.findings)

@@ -1,0 +1,127 @@
+"""What an export by queue offsets reads: the queues of a running cluster, or those of a store and its tier."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq_formats.lakehouse.cluster.places import first_at, physical_offset_of
+from rmq_formats.lakehouse.cluster.rows import PulledSpans
+from rmq_formats.lakehouse.raw_files import TaskRows
+from rmq_formats.spark.live.client import ClusterLink, resolved
+from rmq_formats.spark.live.options import ClusterQueue, ClusterReadOptions, read_options
+from rmq_formats.spark.live.plan import Offsets, QueueLink, Span
+
+Bounds = Mapping[ClusterQueue, tuple[int, int]]
+Gap = tuple[ClusterQueue, int, int]
+
+
+class ExportLink(QueueLink, Protocol):
+    """Connection to queues that are exported."""
+
+    def clusters(self) -> Mapping[str, str]:
+        """Find the cluster of each broker, by name."""
+        ...
+
+    def gaps(self, begins: Offsets, ends: Offsets) -> Sequence[Gap]:
+        """List messages within ranges of queues that are known to be gone: queue, from, up to where."""
+        ...
+
+    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
+        """Find the first message of each queue that begins at a physical offset or behind it."""
+        ...
+
+    def place_behind(self, queue: ClusterQueue, end: int) -> int:
+        """Return a physical offset that the messages below a queue offset lie before; 0 if places tell nothing."""
+        ...
+
+
+class SpanReader(Protocol):
+    """Reads offset ranges of queues."""
+
+    @property
+    def has_places(self) -> bool:
+        """Whether rows are told apart by their physical offsets."""
+        ...
+
+    def tasks(self, spans: Sequence[Span]) -> tuple[Sequence[TaskRows], int]:
+        """Plan the read as tasks, and the bytes that these read."""
+        ...
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
+        """Read the rows as a DataFrame."""
+        ...
+
+
+class QueueSource(Protocol):
+    """Queues that are exported, by offsets."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in errors."""
+        ...
+
+    def link(self) -> AbstractContextManager[ExportLink]:
+        """Connect to it."""
+        ...
+
+    def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
+        """Parse options of the source ``rmq`` that choose queues and offsets. Raises OptionError."""
+        ...
+
+    def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> SpanReader:
+        """Make the reader of ranges, by parsed options and by the same as they were given."""
+        ...
+
+
+class ClusterQueues(ClusterLink):
+    """Connection to the queues of a running cluster."""
+
+    def gaps(self, begins: Offsets, ends: Offsets) -> Sequence[Gap]:  # noqa: ARG002 # what it has, it has whole
+        """See ``ExportLink``."""
+        return ()
+
+    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:
+        """See ``ExportLink``. Raises ClusterError."""
+        return first_at(self, bounds, physical_offset)
+
+    def place_behind(self, queue: ClusterQueue, end: int) -> int:
+        """See ``ExportLink``. Raises ClusterError."""
+        return physical_offset_of(self, queue, end - 1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSource:
+    """The queues of a running cluster.
+
+    Attributes:
+        namesrv: its name servers.
+        access: credentials and TLS, by the options' names; those that files have are read once.
+    """
+
+    namesrv: str
+    access: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, namesrv: str, read: Mapping[str, str]) -> "ClusterSource":
+        """Return the cluster that options of the source ``rmq`` name. Raises OptionError."""
+        return cls(namesrv, resolved(read_options({**read, "subscribe": "-"})).access)
+
+    @property
+    def name(self) -> str:
+        """See ``QueueSource``."""
+        return f"cluster of the name server {self.namesrv}"
+
+    def link(self) -> AbstractContextManager[ExportLink]:
+        """See ``QueueSource``."""
+        return ClusterQueues(self.namesrv, None, self.access)
+
+    def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
+        """See ``QueueSource``."""
+        return read_options({**read, "subscribe": ",".join(topics)})
+
+    def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> PulledSpans:
+        """See ``QueueSource``."""
+        return PulledSpans(options, self.access, read)

@@ -1,0 +1,92 @@
+"""Has something hold while Delta commits by itself: new tables and columns, merges, deletions, compactions, vacuums.
+
+Delta has no such hook but the observer of its transactions, which its own tests instrument them by.
+
+Source: ``OptimisticTransactionImpl#commitImpl``, ``TransactionExecutionObserver`` of Delta 4.4.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import SparkSession
+
+from rmq_formats.errors import StoreError
+
+Committing = Callable[[], AbstractContextManager[None]]
+"""Gives what is entered when a transaction has written its files, and left when it has committed them, or failed."""
+
+
+@contextmanager
+def own_commits(spark: SparkSession, committing: Committing) -> Iterator[None]:
+    """Have ``committing`` hold during each commit that Delta makes in this thread.
+
+    Args:
+        spark: the session.
+        committing: where it raises a StoreError, there is no commit, and the error is raised here.
+    """
+    jvm: Any = spark._jvm
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
+    observers = getattr(getattr(jvm.org.apache.spark.sql.delta, "TransactionExecutionObserver$"), "MODULE$")
+    observer, before = _Observer(jvm, committing), observers.getObserver()
+    observers.setObserver(observer)
+    try:
+        yield
+    except (PySparkException, Py4JJavaError):
+        if observer.error is not None:
+            raise observer.error from None
+        raise
+    finally:
+        observers.setObserver(before)
+        observer.leave()
+
+
+class _Observer:
+    """Observer of transactions, as a Java object."""
+
+    def __init__(self, jvm: Any, committing: Committing) -> None:
+        self.error: StoreError | None = None
+        self._jvm, self._committing = jvm, committing
+        self._entered = ExitStack()
+
+    def leave(self) -> None:
+        """Leave what was entered; nothing happens if that was done."""
+        self._entered.close()
+
+    def startingTransaction(self, begin: Any) -> Any:  # noqa: N802 # Delta's names
+        return begin.apply()
+
+    def preparingCommit(self, prepare: Any) -> Any:  # noqa: N802
+        return prepare.apply()
+
+    def beginDoCommit(self) -> None:  # noqa: N802
+        self.leave()
+        try:
+            self._entered.enter_context(self._committing())
+        except StoreError as error:
+            self.error = error
+            raise
+
+    def beginBackfill(self) -> None:  # noqa: N802
+        pass
+
+    def beginPostCommit(self) -> None:  # noqa: N802
+        self.leave()
+
+    def transactionCommitted(self) -> None:  # noqa: N802
+        self.leave()
+
+    def transactionAborted(self) -> None:  # noqa: N802
+        self.leave()
+
+    def createChild(self) -> "_Observer":  # noqa: N802
+        return self
+
+    def nextObserver(self) -> Any:  # noqa: N802
+        return self._jvm.scala.Option.empty()
+
+    class Java:
+        implements = ("org.apache.spark.sql.delta.TransactionExecutionObserver",)

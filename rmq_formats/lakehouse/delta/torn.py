@@ -1,0 +1,150 @@
+"""Sets aside commits of a Delta table's log that a loss of power has torn.
+
+Delta renames a commit's file into place without forcing it. So the newest ones may have come back empty, as zeros, or
+cut off: then the table cannot be read, or has rows without the transaction version that says that they have landed.
+None of these commits was acknowledged, for an export ends when its commit is forced, and the next one lands its rows.
+
+Source: ``HDFSLogStore``, ``AbstractFileSystem#renameInternal`` and ``ChecksumFileSystem`` of Hadoop.
+"""
+
+import json
+import logging
+import shutil
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.selection import APP_PREFIX
+from rmq_formats.tasks.publish import sync_directory
+from rmq_formats.tasks.store_lock import directory_lock
+
+_SUFFIX: Final = ".rmq-torn"  # beside the table: whatever is within one is a part of it to someone
+_MAGIC: Final = b"crc\0"
+_HEAD_BYTES: Final = 8  # magic, and the bytes that each checksum covers
+_WRITTEN_S: Final = 1  # a program that writes a commit in its place, and not beside it, takes milliseconds
+_LOOK_S: Final = 0.05
+
+_log = logging.getLogger("rmq_formats.lakehouse")
+
+
+def set_aside_torn(table: Path) -> None:
+    """Move the newest commits of a table away, back to the last one that is whole; with a warning for each.
+
+    It is done under a lock, so that no other export moves what a third one has written in its place.
+
+    Args:
+        table: its directory; nothing happens if it has no log.
+
+    Raises:
+        StoreLockedError: another export is doing so.
+        StoreError: the log cannot be read or changed.
+    """
+    log, aside = table / "_delta_log", table.with_name(f"{table.name}{_SUFFIX}")
+    try:
+        if _stays_torn(log):
+            with directory_lock(str(aside)):
+                while torn := _torn(log):
+                    _set_aside(torn, aside)
+    except OSError as error:
+        raise StoreError(f"{error.filename or log}: {error.strerror or error}") from error
+
+
+def _stays_torn(log: Path) -> bool:
+    """Return whether the newest commit is torn, and not one that another program is writing at the moment."""
+    end = time.monotonic() + _WRITTEN_S
+    while time.monotonic() < end:
+        with suppress(FileNotFoundError):  # another export has just set it aside
+            if not _torn(log):
+                return False
+        time.sleep(_LOOK_S)
+    return True
+
+
+def _torn(log: Path) -> list[Path]:
+    """List the files to move, where the newest commit is torn, or its checkpoint; the commit is the last of them."""
+    try:
+        names = [path.name for path in log.iterdir()]
+    except FileNotFoundError:
+        return []
+    newest = max((name for name in names if name.endswith(".json") and name[:-5].isdigit()), default=None)
+    if newest is None:
+        return []
+    commit = log / newest
+    if not is_whole(commit):
+        # A compacted delta that ends with it would tell its actions in the place of those that are committed next.
+        ends = f".{commit.stem}.compacted.json"
+        told = [log / name for name in names if name.lstrip(".").startswith(f"{commit.stem}.") or name.endswith(ends)]
+        return sorted(told, key=lambda path: path == commit)
+    checkpoints = [log / name for name in names if name.startswith(f"{commit.stem}.checkpoint")]
+    return [path for path in checkpoints if path.suffix == ".parquet" and not _is_readable(path)]
+
+
+def _is_readable(checkpoint: Path) -> bool:
+    try:
+        for _ in pq.ParquetFile(checkpoint).iter_batches():
+            pass
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def _set_aside(torn: Sequence[Path], aside: Path) -> None:
+    """Move what is torn, with what depends on it."""
+    log = torn[-1].parent
+    _log.warning("%s: was torn by a loss of power, and is set aside in %s", torn[-1], aside)
+    hint = log / "_last_checkpoint"  # without it Delta looks for the last one
+    for path in (hint, *torn):
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    hint.unlink(missing_ok=True)
+    for path in filter(Path.exists, torn):
+        path.replace(aside / path.name)
+    if torn[-1].stem.isdigit() and int(torn[-1].stem) == 0:  # Delta makes no table where there is something else
+        shutil.rmtree(log)
+        log = log.parent
+    sync_directory(log)
+
+
+def is_whole(commit: Path) -> bool:
+    """Return whether a commit is as it was written, as far as that can be told.
+
+    Each line has to be JSON. Hadoop's checksums decide, where they are there; else a commit of an export has to have
+    as many files as it says.
+    """
+    data = commit.read_bytes()
+    try:
+        actions = [json.loads(line) for line in data.splitlines()]
+    except ValueError:
+        return False
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        return False
+    sums = commit.with_name(f".{commit.name}.crc")
+    return _matches(data, sums.read_bytes()) if sums.exists() else _has_its_files(actions)
+
+
+def _matches(data: bytes, sums: bytes) -> bool:
+    chunk_bytes = int.from_bytes(sums[len(_MAGIC) : _HEAD_BYTES], "big")
+    if not sums.startswith(_MAGIC) or chunk_bytes == 0:
+        return False
+    crcs = [zlib.crc32(data[at : at + chunk_bytes]) for at in range(0, len(data), chunk_bytes)]
+    return sums[_HEAD_BYTES:] == b"".join(crc.to_bytes(4, "big") for crc in crcs)
+
+
+def _has_its_files(actions: list[dict[str, Any]]) -> bool:
+    """Return whether a commit of an export has the files that it tells of; that of another program counts as whole.
+
+    What an export sets stands in front of its files: a part of a commit has it, or changes nothing.
+    """
+    if not any(action["txn"]["appId"].startswith(APP_PREFIX) for action in actions if "txn" in action):
+        return True
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    metrics = info.get("operationMetrics", {})
+    added = max(int(metrics.get(name, 0)) for name in ("numFiles", "numTargetFilesAdded"))
+    removed = int(metrics.get("numTargetFilesRemoved", 0))
+    return added <= sum("add" in each for each in actions) and removed <= sum("remove" in each for each in actions)

@@ -1,0 +1,52 @@
+"""Maintenance of exported tables: deletes old messages, compacts small files, deletes the files of old versions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.table_log import OpenTable
+
+_SAFE_VACUUM_HOURS: Final = 168  # Delta's own bound: an export or reader that runs longer would lose its files
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What is asked for, of each table of a run.
+
+    Attributes:
+        optimize: compact files to the target size of ``files``, and cluster a table that has clustering columns.
+        retention_days: delete the rows of messages that were stored longer ago; None keeps all.
+        vacuum_hours: delete files that have been in no version for so long; None keeps them.
+
+    Raises:
+        OptionError: what is in use would be deleted; naming the option.
+    """
+
+    optimize: bool
+    retention_days: int | None
+    vacuum_hours: int | None
+
+    def __post_init__(self) -> None:
+        if self.retention_days is not None and self.retention_days < 1:
+            raise OptionError(f"--retention {self.retention_days}: expected a number of days, 1 or more")
+        if self.vacuum_hours is not None and self.vacuum_hours < _SAFE_VACUUM_HOURS:
+            raise OptionError(
+                f"--vacuum {self.vacuum_hours}: at least {_SAFE_VACUUM_HOURS} hours; younger files may be in use by "
+                "a reader"
+            )
+
+    def do(self, opened: OpenTable, tables: Mapping[str, str]) -> None:
+        """Maintain the tables of an export, each of which is given with its column of store times.
+
+        Raises:
+            StoreError: a table could not be maintained; what has landed in it stays.
+        """
+        for table, stored in tables.items():
+            log = opened(table)
+            if self.retention_days is not None:
+                log.delete_older(stored, self.retention_days)
+            if self.optimize:
+                log.compact(stored)
+            if self.vacuum_hours is not None:
+                log.vacuum(self.vacuum_hours)

@@ -1,0 +1,57 @@
+"""Whose messages a table has: of one store, of the brokers of clusters, or of a store with its tier."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.selection import ExportSelection
+
+STORE_PROPERTY: Final = "rmq.store"
+CLUSTER_PROPERTY: Final = "rmq.cluster"
+TIER_PROPERTY: Final = "rmq.tier"
+_OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
+
+
+def owner_of(selection: ExportSelection) -> tuple[str, str]:
+    """Return the table property that tells whose messages the table has, and its value."""
+    broker = selection.broker
+    if broker is None:
+        return STORE_PROPERTY, selection.store_id
+    return TIER_PROPERTY if selection.with_tier else CLUSTER_PROPERTY, broker.table_id
+
+
+def check_owner(path: str, found: Mapping[str, str], selection: ExportSelection) -> None:
+    """Refuse a table of others.
+
+    Args:
+        path: of the table.
+        found: its properties.
+        selection: what is to be exported.
+
+    Raises:
+        StoreError: naming whose table it is.
+    """
+    owners = {name: found[name] for name in _OWNERS if name in found}
+    name, wanted = owner_of(selection)
+    if not owners:
+        raise StoreError(f"{path}: a table that no export wrote; give another --table")
+    if name not in owners:
+        (owner,) = owners.values()
+        kinds = {
+            STORE_PROPERTY: f"one store, {owner}",
+            CLUSTER_PROPERTY: f"the brokers of {owner}",
+            TIER_PROPERTY: f"a store of {owner} with its tier",
+        }
+        others = {
+            STORE_PROPERTY: f"of one store, {wanted}",
+            CLUSTER_PROPERTY: "of several brokers",
+            TIER_PROPERTY: "of a store with its tier",
+        }
+        other = others[name]
+        kind = kinds[next(iter(owners))]
+        raise StoreError(f"{path}: is the table of {kind}, not {other}; give another --table")
+    if owners[name] != wanted:
+        raise StoreError(
+            f"{path}: holds the messages of {owners[name]}, not of {wanted}; give another --table, "
+            f"or --store-id if {'the store has moved' if name == STORE_PROPERTY else 'the name has changed'}"
+        )

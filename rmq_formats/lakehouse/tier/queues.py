@@ -1,0 +1,200 @@
+"""The queues of a store and its tier: which messages each has, in which of both."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Self
+
+from rmq_formats.arrow.schema import Mode
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import OptionError, StoreNotFoundError
+from rmq_formats.lakehouse.cluster.sources import Bounds, Gap
+from rmq_formats.read.plan import plan_read
+from rmq_formats.read.query import LogKind, Logs, Query, QueueBounds, ReadOptions
+from rmq_formats.read.queues import last_unit
+from rmq_formats.read.stores import told_names
+from rmq_formats.read.task import read_task
+from rmq_formats.read.variants.queue_logs import first_kept
+from rmq_formats.scan.splits import frozen_end
+from rmq_formats.spark.live.options import ClusterQueue
+from rmq_formats.spark.live.plan import Offsets
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.queue_files import queue_topics, topic_queues
+from rmq_formats.storage.queue_logs import broker_directory, tiered_brokers, tiered_queue_log, tiered_queues
+from rmq_formats.storage.segments import Segment, Storage, open_storage
+
+_NO_TIMES: Final = "--tier takes no times: queue offsets choose messages that move from the log to the tier"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The messages of one queue, by queue offsets; ends are exclusive.
+
+    Attributes:
+        tier_begin: of the first that the tier has.
+        tier_end: of those that the tier has.
+        log_begin: of the first that the CommitLog still has.
+        log_end: of those that the ConsumeQueue has.
+    """
+
+    tier_begin: int
+    tier_end: int
+    log_begin: int
+    log_end: int
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """First offset, and one past the last: of both together."""
+        if self.log_begin >= self.log_end:
+            return self.tier_begin, self.tier_end
+        return (self.tier_begin if self.tier_begin < self.tier_end else self.log_begin), self.log_end
+
+    @property
+    def gap(self) -> tuple[int, int]:
+        """Offsets that neither has: behind the tier's, and before the log's."""
+        if self.log_begin >= self.log_end or self.tier_begin >= self.tier_end:
+            return 0, 0
+        return min(self.tier_end, self.log_begin), self.log_begin
+
+
+@dataclass(frozen=True)
+class TierQueues:
+    """Queues of a store and its tier, as they were when they were first asked for; see ``sources.ExportLink``.
+
+    Attributes:
+        store: root of the store, a path or URI.
+        tier: the broker's ``tieredStoreFilePath``.
+    """
+
+    store: str
+    tier: str
+    _found: dict[ClusterQueue, Stretch] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @cached_property
+    def broker(self) -> tuple[str, str]:
+        """Cluster and name of the broker, as its directory in the tier has them. Raises StoreNotFoundError."""
+        storage, directory = self._place
+        tier = open_storage(self.tier)[1]
+        return next(names for names, path in tiered_brokers(storage, tier).items() if path == directory)
+
+    @cached_property
+    def _place(self) -> tuple[Storage, str]:
+        storage, tier = open_storage(self.tier)
+        return storage, broker_directory(storage, tier, *told_names(self.store))
+
+    @cached_property
+    def _log(self) -> tuple[Storage, str, Sequence[Segment]]:
+        storage, root = open_storage(self.store)
+        segments = tuple(commitlog_segments(storage, root))
+        if not storage.exists(paths.consumequeue_dir(root)):
+            raise StoreNotFoundError(
+                f"{paths.consumequeue_dir(root)}: no ConsumeQueue, which tells where the CommitLog goes on from the "
+                "tier; run rmq rebuild"
+            )
+        return storage, root, segments
+
+    @cached_property
+    def _topics(self) -> Mapping[str, frozenset[int]]:
+        """Queue ids of each topic."""
+        storage, directory = self._place
+        found: dict[str, set[int]] = {}
+        for topic, queue_id in tiered_queues(storage, directory):
+            found.setdefault(topic, set()).add(queue_id)
+        log_storage, root, _ = self._log
+        queue_dir = paths.consumequeue_dir(root)
+        for topic in queue_topics(log_storage, queue_dir):
+            if not topic.startswith(LIGHT_QUEUE_PREFIX):  # their messages are those of other topics
+                found.setdefault(topic, set()).update(
+                    queue.queue_id for queue in topic_queues(log_storage, queue_dir, topic)
+                )
+        return {topic: frozenset(numbers) for topic, numbers in found.items()}
+
+    def clusters(self) -> dict[str, str]:
+        """See ``ExportLink``."""
+        cluster, name = self.broker
+        return {name: cluster}
+
+    def topics(self) -> list[str]:
+        """See ``QueueLink``."""
+        return sorted(self._topics)
+
+    def queues(self, topic: str) -> list[ClusterQueue]:
+        """See ``QueueLink``. Raises OptionError."""
+        if topic not in self._topics:
+            raise OptionError(f"{self.store} and {self.tier}: have no topic {topic!r}")
+        return [ClusterQueue(topic, self.broker[1], queue_id) for queue_id in sorted(self._topics[topic])]
+
+    def bounds(self, queues: Iterable[ClusterQueue]) -> dict[ClusterQueue, tuple[int, int]]:
+        """See ``QueueLink``."""
+        return {queue: self._stretch(queue).bounds for queue in queues}
+
+    def gaps(self, begins: Offsets, ends: Offsets) -> list[Gap]:
+        """See ``ExportLink``: messages that the log had no more when the tier had not got them yet."""
+        found = []
+        for queue, begin in begins.items():
+            first, last = self._stretch(queue).gap
+            first, last = max(first, begin), min(last, ends[queue])
+            if first < last:
+                found.append((queue, first, last))
+        return found
+
+    def at_times(self, times_ms: Mapping[ClusterQueue, int]) -> dict[ClusterQueue, int]:
+        """See ``QueueLink``. Raises OptionError where a time is asked for."""
+        if times_ms:
+            raise OptionError(_NO_TIMES)
+        return {}
+
+    def committed(self, queues: Iterable[ClusterQueue], group: str) -> dict[ClusterQueue, int | None]:  # noqa: ARG002
+        """See ``QueueLink``: no group's offsets are asked for here."""
+        return dict.fromkeys(queues)
+
+    def first_at(self, bounds: Bounds, physical_offset: int) -> Offsets:  # noqa: ARG002 # see ``place_behind``
+        """See ``ExportLink``."""
+        return {queue: low for queue, (low, _) in bounds.items()}
+
+    def place_behind(self, queue: ClusterQueue, end: int) -> int:  # noqa: ARG002
+        """See ``ExportLink``: places in the tier are others than in the log."""
+        return 0
+
+    def log_range(self) -> tuple[Storage, Sequence[Segment], int, int]:
+        """Return where the CommitLog is, and where it begins and ends now."""
+        storage, _, segments = self._log
+        return storage, segments, segments[0].start_offset, frozen_end(storage, list(segments))
+
+    def _stretch(self, queue: ClusterQueue) -> Stretch:
+        if queue not in self._found:
+            self._found[queue] = self._look(queue)
+        return self._found[queue]
+
+    def _look(self, queue: ClusterQueue) -> Stretch:
+        storage, directory = self._place
+        log = tiered_queue_log(storage, directory, queue.topic, queue.queue_id)
+        tier_begin = log.units[0].start_offset // UNIT_BYTES if log.units else 0
+        tier_end = log.units[-1].end_offset // UNIT_BYTES if log.units else 0
+        log_storage, root, segments = self._log
+        kept = first_kept(log_storage, root, queue.topic, segments[0].start_offset).get(queue.queue_id, 0)
+        files = [own for own in topic_queues(log_storage, paths.consumequeue_dir(root), queue.topic)
+                 if own.queue_id == queue.queue_id]  # fmt: skip
+        last = last_unit(log_storage, files[0]) if files else None
+        if tier_begin < tier_end < kept:
+            tier_end = self._record_end(queue, tier_end, kept)
+        return Stretch(tier_begin, tier_end, kept, 0 if last is None else last[0])
+
+    def _record_end(self, queue: ClusterQueue, begin: int, end: int) -> int:
+        """Find where the tier's records end that have no units, one past the last below ``end``."""
+        name = (queue.topic, queue.queue_id)
+        bounds = QueueBounds(first_offset=begin, end_offset=end)
+        query = Query(queues={queue.topic: frozenset([queue.queue_id])}, bounds={name: bounds})
+        storage, root, _ = self._log
+        plan = plan_read(storage, root, query, logs=Logs(LogKind.TIERED, self.tier))
+        options = ReadOptions(("queue_offset",), query, Mode.DROPMALFORMED)
+        batches = (batch for task in plan.tasks for batch in read_task(self.store, task, options))
+        return max((max(batch[0].to_pylist()) + 1 for batch in batches if batch.num_rows), default=begin)

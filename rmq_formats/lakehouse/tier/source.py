@@ -1,0 +1,109 @@
+"""Source of exports of a store with its tier: rows of the source ``rmq_commitlog``, by offsets of queues."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from rmq_formats.lakehouse.cluster.sources import ExportLink
+from rmq_formats.lakehouse.raw_files import StoreRows
+from rmq_formats.lakehouse.tier.queues import TierQueues
+from rmq_formats.read.forced import force_log
+from rmq_formats.spark.commitlog.batch import plans_of
+from rmq_formats.spark.live.options import ClusterReadOptions, read_options
+from rmq_formats.spark.live.plan import Span
+from rmq_formats.spark.options.read import commitlog_options
+
+_CHOICE: Final = ("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
+_BY_TIME: Final = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+_NO_CLUSTER: Final = {"namesrv": "127.0.0.1:9876"}  # the parser of choices wants one; nobody connects to it
+
+
+@dataclass(frozen=True, slots=True)
+class TierSource:
+    """The queues of a store and its tier; see ``sources.QueueSource``.
+
+    Attributes:
+        store: root of the store, a path or URI.
+        tier: the broker's ``tieredStoreFilePath``.
+    """
+
+    store: str
+    tier: str
+
+    @property
+    def name(self) -> str:
+        """See ``QueueSource``."""
+        return f"{self.store} and {self.tier}"
+
+    def link(self) -> AbstractContextManager[ExportLink]:
+        """See ``QueueSource``: looks anew."""
+        return TierQueues(self.store, self.tier)
+
+    def options(self, read: Mapping[str, str], topics: Iterable[str]) -> ClusterReadOptions:
+        """See ``QueueSource``."""
+        chosen = {name: value for name, value in read.items() if name in {*_CHOICE, *_BY_TIME}}
+        return read_options({**chosen, **_NO_CLUSTER, "subscribe": ",".join(topics)})
+
+    def reader(self, options: ClusterReadOptions, read: Mapping[str, str]) -> "TieredSpans":  # noqa: ARG002
+        """See ``QueueSource``."""
+        kept = {name: value for name, value in read.items() if name in {"columns", "decompress"}}
+        return TieredSpans(self.store, self.tier, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class TieredSpans:
+    """Reads ranges of queues of a store and its tier; see ``sources.SpanReader``.
+
+    Attributes:
+        store: root of the store.
+        tier: the broker's ``tieredStoreFilePath``.
+        read: options of the source ``rmq_commitlog``: columns, and what is done to bodies.
+    """
+
+    store: str
+    tier: str
+    read: Mapping[str, str]
+
+    @property
+    def has_places(self) -> bool:
+        """A record's place in the tier is another one than in the log, and than other queues' records have."""
+        return False
+
+    def tasks(self, spans: Sequence[Span]) -> tuple[list[StoreRows], int]:
+        """See ``SpanReader``. Raises StoreError."""
+        self._force()
+        given = commitlog_options({**self._options(spans), "path": self.store})
+        found = plans_of(given)[0].plan
+        assert found is not None  # a store that is missing is an error here
+        return [StoreRows(given.path, given.read, task) for task in found.tasks], found.scanned_bytes
+
+    def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
+        """See ``SpanReader``. Raises StoreError."""
+        self._force()
+        return spark.read.format("rmq_commitlog").options(**self._options(spans)).load(self.store)
+
+    def _force(self) -> None:
+        """Force the log before it is read: no loss of power takes back then what has landed."""
+        storage, segments, begin, end = TierQueues(self.store, self.tier).log_range()
+        force_log(storage, segments, begin, end)
+
+    def _options(self, spans: Sequence[Span]) -> dict[str, str]:
+        queues: dict[str, list[int]] = {}
+        starts: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
+        for span in spans:
+            topic, number = span.queue.topic, span.queue.queue_id
+            queues.setdefault(topic, []).append(number)
+            starts.setdefault(topic, {})[str(number)] = span.begin
+            ends.setdefault(topic, {})[str(number)] = span.end
+        return {
+            **self.read,
+            "tier": self.tier,
+            "assign": json.dumps(queues),
+            "startingOffsets": json.dumps(starts),
+            "endingOffsets": json.dumps(ends),
+        }

@@ -1,0 +1,182 @@
+"""Topics, consumer groups and consumer offsets of a store as documents: all members that their JSON files would have.
+
+Where the store has them in RocksDB, they are what ``mqadmin rocksDBConfigToJson`` makes of it; the values of
+``read/broker_config.py`` have what the tools know of them.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rmq_formats.codecs import config_json
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.variants import rocksdb_config as codec
+from rmq_formats.codecs.variants.rocksdb_config import Table
+from rmq_formats.errors import DecodeError, FormatError
+from rmq_formats.read import broker_config
+from rmq_formats.read.broker_config import LIGHT_OFFSETS, offsets_file, read_config
+from rmq_formats.read.variants import rocksdb_config
+from rmq_formats.storage.rocksdb import RocksDb, opened_rocksdb
+from rmq_formats.storage.segments import Storage
+
+Document = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the documents.
+
+    Attributes:
+        files: names of its JSON files; a broker has one of them.
+        table: its main member, by name of a topic, of a group, or ``topic@group``.
+        database: of RocksDB v1.
+        numbered: its table in RocksDB v2.
+    """
+
+    files: tuple[str, ...]
+    table: str
+    database: str
+    numbered: Table
+
+
+LIGHT_TABLE: Final = "lmqOffsetTable"
+TOPICS: Final = Kind(("topics.json",), "topicConfigTable", codec.TOPICS_V1, Table.TOPICS)
+GROUPS: Final = Kind(("subscriptionGroup.json",), "subscriptionGroupTable", codec.GROUPS_V1, Table.GROUPS)
+OFFSETS: Final = Kind(
+    (LIGHT_OFFSETS, broker_config.OFFSETS), "offsetTable", codec.OFFSETS_V1, Table.CONSUMER_OFFSETS
+)  # fmt: skip
+KINDS: Final = (TOPICS, GROUPS, OFFSETS)
+FORBIDDEN: Final = "forbiddenTable"
+
+
+def stored_document(storage: Storage, root: str, kind: Kind) -> Document | None:
+    """Read a document of a store; None where it has none.
+
+    A file beside a RocksDB of v1 is laid over it if its data version is higher, as at a broker's start. The offsets
+    have those of light queues (LMQ) in ``offsetTable``, with the queue id 0.
+
+    Raises:
+        StoreLayoutError: both files of offsets, see ``stored_offsets`` of ``broker_config``.
+        StoreError: neither the file nor its ``.bak`` can be read, or not the RocksDB.
+        FormatError: a damaged RocksDB.
+    """
+    stored = _from_rocksdb(storage, root, kind)
+    if stored is not None and rocksdb_config.is_v2(storage, root):
+        return stored
+    told = _from_files(storage, root, kind)
+    if stored is None or told is None:
+        return stored or told
+    if _counter(told) <= _counter(stored):
+        return stored
+    return {**stored, **told, kind.table: {**table_of(stored, kind), **table_of(told, kind)}}
+
+
+def table_of(document: Document, kind: Kind) -> dict[str, object]:
+    """Return the main member of a document."""
+    table = document.get(kind.table)
+    return table if isinstance(table, dict) else {}
+
+
+def forbidden_of(document: Document) -> dict[str, object]:
+    """Return which topics each group must not read; of a document of groups."""
+    table = document.get(FORBIDDEN)
+    return table if isinstance(table, dict) else {}
+
+
+def with_light_table(document: Document) -> Document:
+    """Convert a document of offsets to that of a broker with light queues (LMQ).
+
+    Offsets of groups with such a name have a table of their own. Source: ``LmqConsumerOffsetManager#commitOffset``.
+    """
+    plain, light = {}, {}
+    for name, queues in table_of(document, OFFSETS).items():
+        if name.partition("@")[2].startswith(LIGHT_QUEUE_PREFIX) and isinstance(queues, dict):
+            light[name] = queues.get("0", 0)
+        else:
+            plain[name] = queues
+    return {**document, OFFSETS.table: plain, LIGHT_TABLE: light}
+
+
+def _counter(document: Document) -> int:
+    version = document.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else 0
+    return counter if isinstance(counter, int) else 0
+
+
+def _from_files(storage: Storage, root: str, kind: Kind) -> Document | None:
+    """Read a JSON file, or the ``.bak`` where that is missing, empty or does not parse."""
+    file = offsets_file(storage, root) if kind is OFFSETS else kind.files[0]
+    return read_config(storage, root, file, lambda text: _parsed(text, kind))
+
+
+def _parsed(text: str, kind: Kind) -> Document:
+    found = config_json.loads(text)
+    if not isinstance(found, dict) or not isinstance(found.get(kind.table, {}), dict):
+        raise DecodeError(f"it has no table {kind.table}")
+    light = found.pop(LIGHT_TABLE, None)
+    if isinstance(light, dict):
+        queues = {key: {"0": offset} for key, offset in light.items()}
+        found[kind.table] = {**table_of(found, kind), **queues}
+    return found
+
+
+def _from_rocksdb(storage: Storage, root: str, kind: Kind) -> Document | None:
+    path = rocksdb_config.config_database(storage, root, kind.database)
+    if path is None:
+        return None
+    with opened_rocksdb(storage, path, root) as database:
+        return database_document(database, kind)
+
+
+def database_document(database: RocksDb, kind: Kind) -> Document:
+    """Read a document from an open RocksDB of config, of either version. Raises FormatError."""
+    try:
+        if database.path.rpartition("/")[2] == codec.DATABASE_V2:
+            return _document_v2(database, kind)
+        return _document_v1(database, kind)
+    except DecodeError as error:
+        raise FormatError(str(error), path=database.path) from error
+
+
+def documents_at(storage: Storage, path: str) -> Document:
+    """Read a database of config by its path: its document, or where it has all, these by the names of their files.
+
+    Raises:
+        StoreLockedError: a running broker has it open.
+        StoreError: rocksdict is not installed.
+        FormatError: it is damaged.
+    """
+    name = path.rpartition("/")[2]
+    with opened_rocksdb(storage, path, path.rpartition("/config/")[0]) as database:
+        if name in {codec.DATABASE_V2, codec.DATABASE_OF_ALL}:
+            return {kind.files[-1]: database_document(database, kind) for kind in KINDS}
+        return database_document(database, next(kind for kind in KINDS if kind.database == name))
+
+
+def _document_v1(database: RocksDb, kind: Kind) -> Document:
+    version = rocksdb_config.version_v1(database, kind.database)
+    rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v1(database, kind.database)}
+    if kind is OFFSETS:
+        rows = {name: value.get("offsetTable", {}) for name, value in rows.items() if isinstance(value, dict)}
+    document: Document = {kind.table: rows}
+    if version is not None:
+        document["dataVersion"] = config_json.loads(version)
+    if kind is GROUPS:
+        document[FORBIDDEN] = {
+            key.decode("utf-8", "replace"): config_json.loads(value.decode("utf-8", "replace"))
+            for key, value in database.pairs(codec.FORBIDDEN_FAMILY_V1)
+        }
+    return document
+
+
+def _document_v2(database: RocksDb, kind: Kind) -> Document:
+    version = database.get("default", codec.version_key(kind.numbered))
+    rows: dict[str, object]
+    if kind is OFFSETS:
+        found = rocksdb_config.offsets_v2(database).items()
+        rows = {"@".join(key): {str(queue_id): offset for queue_id, offset in queues.items()} for key, queues in found}
+    else:
+        rows = {name: config_json.loads(text) for name, text in rocksdb_config.named_v2(database, kind.numbered)}
+    document: Document = {kind.table: rows}
+    if version is not None:
+        document["dataVersion"] = codec.decode_data_version(version)
+    return document
