@@ -39,9 +39,9 @@ def test_a_bad_value_is_an_error_that_names_it(name: str, value: str) -> None:
 
 def test_a_config_file_is_replaced_whole_and_the_text_before_kept(tmp_path: Path) -> None:
     path = tmp_path / "config" / "offsets.json"
-    config_files.save(str(path), '{"a": 1}', Disk())
-    config_files.save(str(path), '{"a": 2}', Disk())
-    config_files.save(str(path), '{"a": 2}', Disk())
+    config_files.save(str(path), b'{"a": 1}', Disk())
+    config_files.save(str(path), b'{"a": 2}', Disk())
+    config_files.save(str(path), b'{"a": 2}', Disk())
     assert path.read_text() == '{"a": 2}'
     assert path.with_name("offsets.json.bak").read_text() == '{"a": 1}'
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
@@ -50,8 +50,8 @@ def test_a_config_file_is_replaced_whole_and_the_text_before_kept(tmp_path: Path
 @pytest.mark.parametrize("text", ["", "{", '{"a": ', "\udcff"])
 def test_a_config_file_that_cannot_be_read_is_taken_from_the_text_before(tmp_path: Path, text: str) -> None:
     path = tmp_path / "offsets.json"
-    config_files.save(str(path), '{"a": 1}', Disk())
-    config_files.save(str(path), '{"a": 2}', Disk())
+    config_files.save(str(path), b'{"a": 1}', Disk())
+    config_files.save(str(path), b'{"a": 2}', Disk())
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert config_files.load_numbers(str(path), Disk()) == {"a": 1}
     path.with_name("offsets.json.bak").unlink()
@@ -62,5 +62,5 @@ def test_a_parser_may_refuse_what_it_is_given(tmp_path: Path) -> None:
     def refuse(text: str) -> int:
         raise DecodeError(text)
 
-    config_files.save(str(tmp_path / "x.json"), "{}", Disk())
+    config_files.save(str(tmp_path / "x.json"), b"{}", Disk())
     assert config_files.load(str(tmp_path / "x.json"), refuse, Disk()) is None

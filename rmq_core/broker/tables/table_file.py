@@ -209,7 +209,7 @@ class TableFile:
         if self._store is not None and not self._store.wait_flushed(log_end, _FORCE_TIMEOUT_S):
             return "the log that it tells of is not forced"
         try:
-            config_files.save(self.path, b"".join(pieces).decode(), self._files.disk, again=bool(self.fault))
+            config_files.save(self.path, b"".join(pieces), self._files.disk, again=bool(self.fault))
         except OSError as error:
             return error.strerror or str(error)
         return ""

@@ -17,12 +17,12 @@ from rmq_formats.errors import DecodeError
 T = TypeVar("T")
 
 
-def save(path: str, text: str, disk: Disk, *, again: bool = False) -> None:
+def save(path: str, text: bytes, disk: Disk, *, again: bool = False) -> None:
     """Write a config file if its text has changed; the text before goes to ``.bak``.
 
     Args:
         path: of the file.
-        text: what it is to hold.
+        text: what it is to hold, in UTF-8: a thread that encoded a large one would keep the event loop from working.
         disk: where it is.
         again: the last write failed, and may have changed the file without forcing it.
 
@@ -30,16 +30,15 @@ def save(path: str, text: str, disk: Disk, *, again: bool = False) -> None:
         OSError: it cannot be written.
     """
     disk.make_forced_directory(str(Path(path).parent))
-    data = text.encode()
     try:
         before = disk.read_file(path)
     except FileNotFoundError:
         before = b""
-    if before == data and not again:
+    if before == text and not again:
         return
-    if before and before != data:
+    if before and before != text:
         disk.replace(f"{path}.bak", before)
-    disk.replace(path, data)
+    disk.replace(path, text)
 
 
 def load(path: str, parse: Callable[[str], T], disk: Disk) -> T | None:
@@ -60,9 +59,9 @@ def load(path: str, parse: Callable[[str], T], disk: Disk) -> T | None:
     return None
 
 
-def dump_numbers(numbers: Mapping[str, int]) -> str:
+def dump_numbers(numbers: Mapping[str, int]) -> bytes:
     """Encode a table of numbers as JSON."""
-    return json.dumps(dict(numbers), sort_keys=True)
+    return json.dumps(dict(numbers), sort_keys=True).encode()
 
 
 def load_numbers(path: str, disk: Disk) -> dict[str, int]:
