@@ -53,7 +53,7 @@ class Turn:
         note: what the commit says of the log; see ``StoreLog.mark``.
         broker: identifier of the broker in a commit's note; None where the table has one store.
         spans: of queues of a running broker, instead of physical offsets.
-        newest: physical offset of the newest row that is told of, where rows are landed again, and -1 if that is gone.
+        newest: what tells of the newest row, where rows are landed again, and -1 if that is gone.
     """
 
     transaction: AppendTransaction
@@ -71,7 +71,8 @@ class Turn:
         """Return the turn with a version that tells of the newest row that has landed, by which a RESTORE is seen.
 
         Args:
-            last: physical offset of the last row that is landed; None if there are no rows.
+            last: physical offset of the last row that is landed, of a table with a key and several brokers its store
+                time in ms; None if there are no rows.
         """
         newest = max((offset for offset in (self.newest, last) if offset is not None), default=None)
         if self.spans or newest is None:
@@ -119,9 +120,9 @@ def commit_files(turns: Sequence[Turn], files: Sequence[str], told: Mapping[str,
     turns[0].transaction.append_files(files, told, versions, note_of(turns))
 
 
-def acknowledge(turns: Sequence[Turn]) -> Appended:
-    """Commit that the table holds what it is to hold."""
-    commit_files([turn.landing(None) for turn in turns], [], {})
+def acknowledge(turns: Sequence[Turn], newest: int | None = None) -> Appended:
+    """Commit that the table holds what it is to hold; ``newest`` as ``Turn.landing`` takes it."""
+    commit_files([turn.landing(newest) for turn in turns], [], {})
     return Appended(committed=True)
 
 
@@ -153,6 +154,9 @@ class ExactlyOnceTable:
         shape: see ``Shape``.
         offset: its column of physical offsets.
         broker_columns: its columns of cluster and broker, where it has those of several brokers.
+        later: of a table with a key the first column by which of two rows one is the later: ``offset``, or the store
+            time where it has several brokers. A row gives way to a later one alone, so as long as no row is taken
+            away, one is there that is as late as any that has landed.
     """
 
     def __init__(
@@ -163,6 +167,7 @@ class ExactlyOnceTable:
         shape: Shape,
         offset: str = "physical_offset",
         broker_columns: tuple[str, str] = (CLUSTER, BROKER_NAME),
+        later: str | None = None,
     ) -> None:
         self.path = path
         self.selection = selection
@@ -171,6 +176,7 @@ class ExactlyOnceTable:
         self._shape = shape
         self.offset = offset
         self.broker_columns = broker_columns
+        self._later = later
         self.log = log
         self._found: dict[tuple[str, int, int], Standing] = {}  # of the version looked at last
 
@@ -238,13 +244,19 @@ class ExactlyOnceTable:
             self._found = {**newest, key: replace(found, note=own_note(found.note, self.broker_id))}
         return self._found[key]
 
-    def _lost_row(self, snapshot: TableSnapshot, app_id: str) -> int | None:
-        """Return the newest row of a selection that has landed, if it is not there any more."""
+    def _lost_row(self, snapshot: TableSnapshot, app_id: str) -> str | None:
+        """Tell which is the newest row of a selection that has landed, if it is not there any more."""
         newest = snapshot.transaction_version(app_id + _NEWEST)
         if newest < 0:
             return None
-        held = self._held(snapshot.version)
-        return newest if held is None or held.where(F.col(self.offset) == newest).isEmpty() else None
+        if self._later is None:
+            held, there = self._held(snapshot.version), F.col(self.offset) == newest
+        else:
+            column = F.col(f"`{self._later}`")
+            held = self.log.rows(snapshot.version, [self._later])
+            there = (column if self._later == self.offset else F.unix_millis(column)) >= newest
+        place = f"at {newest}" if self._later in {None, self.offset} else f"stored at {newest} ms"
+        return place if held is None or held.where(there).isEmpty() else None
 
     @property
     def newest_id(self) -> str:
@@ -329,9 +341,9 @@ class ExactlyOnceTable:
         """Force what was committed by other means than ``land``."""
         self.log.force()
 
-    def settle(self, choose: Choose) -> None:
-        """Set the transaction versions of a turn alone."""
-        land_together(self.path, self.log, [choose], lambda turns: acknowledge(list(turns.values())))
+    def settle(self, choose: Choose, newest: int | None) -> None:
+        """Set the transaction versions of a turn alone; ``newest`` as ``Turn.landing`` takes it."""
+        land_together(self.path, self.log, [choose], lambda turns: acknowledge(list(turns.values()), newest))
 
     def _turn(self, transaction: AppendTransaction, end: int, log: StoreLog) -> Turn | None:
         """Begin an attempt; None if nothing is left to land."""

@@ -58,7 +58,7 @@ def standing(
     version: int,
     app_id: str,
     identified: int,
-    lost_row: Callable[[str], int | None],
+    lost_row: Callable[[str], str | None],
     *,
     is_complete: bool,
 ) -> Standing:
@@ -69,7 +69,7 @@ def standing(
         version: of the table.
         app_id: transaction identifier of the selection.
         identified: its transaction version there, a physical offset; -1 if there is none.
-        lost_row: gives the physical offset of a selection's newest row, where that is not there any more; else None.
+        lost_row: tells where a selection's newest row was, if it is not there any more; else None.
         is_complete: whether no transaction version can have been dropped or left behind.
     """
     if identified < 0 and is_complete:
@@ -90,12 +90,12 @@ def standing(
     return Standing(landed, claimed, note=content.note)
 
 
-def _unseen(claimed: int, lost: int | None) -> Standing:
+def _unseen(claimed: int, lost: str | None) -> Standing:
     """Judge an identifier whose commits are cleaned up: a RESTORE may have been among them, and leaves it as it was."""
     if lost is None:
         return Standing(claimed, claimed)
     fault = (
-        f"has landed up to {claimed}, but its newest row, at {lost}, is gone, and the commits that would tell whether "
+        f"has landed up to {claimed}, but its newest row, {lost}, is gone, and the commits that would tell whether "
         "it was deleted or the table restored are cleaned up"
     )
     again = f"--from-offset 0 lands again what is missing, --from-offset {claimed} goes on without it"

@@ -161,6 +161,7 @@ class TableLog(Protocol):
         rows: "Callable[[Turn], DataFrame]",
         key: Sequence[str],
         order: Sequence[str],
+        newest: int | None,
     ) -> None:
         """Merge the rows not landed yet, and set the transaction version, in one commit.
 
@@ -170,6 +171,7 @@ class TableLog(Protocol):
             rows: gives the rows of a turn, with the table's columns or some of them.
             key: names of columns, none of which is null in a row; a row gives way only to a later one with its key.
             order: names of columns by which of two messages one is the later.
+            newest: what tells of the last of all these rows; see ``Turn.landing``.
 
         Raises:
             StoreError: each attempt lost a commit conflict.

@@ -140,8 +140,11 @@ class TypedExport:
         shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
         self.tables = {topic.table: self._names["store_timestamp"]}
         brokers = topic.metadata_prefix + schemas.CLUSTER, topic.metadata_prefix + schemas.BROKER_NAME
+        names = ("store_timestamp", *broker, _OFFSET) if broker else (_OFFSET,)
+        self._order = [self._names[name] for name in names]
+        later = self._order[0] if topic.key else None
         self._table = ExactlyOnceTable(
-            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers
+            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers, later
         )
         self._dead_columns = StructType([*_DEAD, *(_METADATA[name] for name in broker)])
         self._dead = None
@@ -213,7 +216,9 @@ class TypedExport:
             sound = F.col("reason").isNull()
             damaged = F.count_if("damaged")
             undecoded = F.count_if(~sound & ~F.col("damaged"))
-            counted = owed.agg(F.count_if(sound), F.sum(F.when(sound, F.col("size"))), damaged, undecoded).first()
+            newest = F.max(F.when(sound, F.unix_millis("store_timestamp") if self.selection.broker else F.col(_OFFSET)))
+            read = F.sum(F.when(sound, F.col("size")))
+            counted = owed.agg(F.count_if(sound), read, damaged, undecoded, newest).first()
             assert counted is not None  # an aggregate without groups always has one row
             files = self._land_dead(decoded, records)
 
@@ -221,9 +226,7 @@ class TypedExport:
                 return self._typed(decoded, records.is_of(turn))
 
             if self._topic.key:
-                names = ("store_timestamp", *self._metadata[len(METADATA) :], _OFFSET)
-                order = [self._names[name] for name in (names if self.selection.broker else (_OFFSET,))]
-                table.log.upsert(table, choose, rows, self._topic.key, order)
+                table.log.upsert(table, choose, rows, self._topic.key, self._order, counted[4])
                 messages = counted[0]
             else:
                 added = land_together(

@@ -19,13 +19,13 @@ class Log:
         return None if version < self._first else self._commits.get(version, OTHER)
 
 
-def stand(log: Log, lost: int | None) -> Standing:
+def stand(log: Log, lost: str | None) -> Standing:
     return standing(log, 5, APP, 900, lambda app_id: lost if app_id == APP else None, is_complete=True)
 
 
 def test_the_newest_row_tells_whether_the_table_was_restored() -> None:
     assert stand(Log(4, {}), None) == Standing(900, 900)
-    found = stand(Log(4, {}), 800)
+    found = stand(Log(4, {}), "at 800")
     assert (found.landed, found.claimed) == (-1, 900)
     assert "its newest row, at 800, is gone" in str(found.fault)
     assert "--from-offset 0 lands again what is missing, --from-offset 900 goes on without it" in str(found.fault)
@@ -33,9 +33,9 @@ def test_the_newest_row_tells_whether_the_table_was_restored() -> None:
 
 def test_where_the_commits_are_there_the_row_is_not_asked_for() -> None:
     landed = Commit("WRITE", None, {APP: 900}, "note")
-    assert stand(Log(0, {2: landed}), 800) == Standing(900, 900, note="note")  # deleted on purpose
+    assert stand(Log(0, {2: landed}), "at 800") == Standing(900, 900, note="note")  # deleted on purpose
     restored = {1: Commit("WRITE", None, {APP: 500}, "note"), 2: landed, 3: Commit("RESTORE", 1, {}, None)}
-    assert stand(Log(0, restored), 800).landed == 500
+    assert stand(Log(0, restored), "at 800").landed == 500
 
 
 def versions(newest: int | None, last: int | None) -> dict[str, int]:

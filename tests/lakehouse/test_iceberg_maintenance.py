@@ -265,6 +265,24 @@ class TestVacuum:
         with pytest.raises(StoreError, match=r"are not those that .*table was exported from"):
             exporter.run(*ICEBERG)
 
+    def test_a_selection_that_was_rolled_back_is_told_after_another_one_has_landed(
+        self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        placed = export_in_parts(exporter, 30, 10)
+        first = table_of(exporter).history()[0].snapshot_id
+        table_of(exporter).manage_snapshots().set_current_snapshot(first).commit()
+        topic = "Odd" if (len(placed) - 1) % 2 else "Even"  # of the newest row, which so is there again
+        exporter.run(*ICEBERG, "--topics", topic)
+        write(exporter.store, plain(32))
+        exporter.run(*ICEBERG, "--topics", topic)
+        with later(monkeypatch, _WEEK_S + 60):
+            exporter.run(*ICEBERG, "--topics", topic, "--vacuum", "168")
+        with pytest.raises(StoreError, match="was restored to what it held up to"):
+            exporter.run(*ICEBERG)
+        placed = write(exporter.store, plain(32))
+        exporter.run(*ICEBERG, "--from-offset", "0")
+        assert offsets(exporter) == placed
+
     def test_a_version_counts_from_when_it_was_replaced(self, exporter: Exporter) -> None:
         export_in_parts(exporter, 20, 10)
         metadata = table_of(exporter).metadata

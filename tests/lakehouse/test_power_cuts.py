@@ -100,6 +100,34 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_without_its_commit(tmp_pa
     assert list(log.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_checkpoint_of_version_2_is_set_aside_where_a_sidecar_of_it_is_torn(tmp_path: Path, kind: str) -> None:
+    log = tmp_path / "table" / "_delta_log"
+    path = commit(log, 0, {"protocol": {}})
+    sidecar = log / "_sidecars" / "one.parquet"
+    sidecar.parent.mkdir()
+    pq.write_table(pa.table({"path": [f"{number}.parquet" for number in range(999)]}), sidecar)
+    whole = sidecar.read_bytes()
+    checkpoint = log / f"{path.stem}.checkpoint.4711.{kind}"
+    named = [None, {"path": sidecar.name, "sizeInBytes": len(whole)}]
+    if kind == "json":
+        checkpoint.write_text("\n".join(json.dumps({"sidecar": told} if told else {"protocol": {}}) for told in named))
+    else:
+        pq.write_table(pa.table({"sidecar": named}), checkpoint)
+    sound = checkpoint.read_bytes()
+    set_aside_torn(tmp_path / "table")
+    assert checkpoint.exists()
+    for data in (whole[:-1], whole[:40] + bytes(2000) + whole[2040:], bytes(len(whole)), None):
+        sidecar.unlink() if data is None else sidecar.write_bytes(data)
+        set_aside_torn(tmp_path / "table")
+        assert (checkpoint.exists(), path.exists()) == (False, True)
+        checkpoint.write_bytes(sound)
+    sidecar.write_bytes(whole)
+    checkpoint.write_bytes(sound[: len(sound) // 2] + bytes(len(sound) - len(sound) // 2))
+    set_aside_torn(tmp_path / "table")
+    assert not checkpoint.exists()
+
+
 def test_a_log_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").write_bytes(b"")
     with pytest.raises(StoreError, match="_delta_log: Not a directory"):

@@ -107,13 +107,14 @@ def test_what_leaves_the_content_as_it_is_changes_nothing(exporter: Exporter) ->
     assert exporter.offsets() == [offset for offset in placed if offset not in (placed[4], placed[19])]
 
 
-def clean_log(exporter: Exporter) -> None:
+def clean_log(exporter: Exporter, name: str = "table") -> None:
     """What Delta does with commits that are older than a month."""
-    sql(exporter, "ALTER TABLE {} SET TBLPROPERTIES ('note' = 'another commit')")
+    sql(exporter, "ALTER TABLE {} SET TBLPROPERTIES ('note' = 'another commit')", name)
     forget(exporter.spark)
     jvm: Any = exporter.spark._jvm
-    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(exporter.spark._jsparkSession, str(exporter.table)).checkpoint()
-    for path in sorted((exporter.table / "_delta_log").glob("*.json"))[:-1]:
+    table = exporter.work / name
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(exporter.spark._jsparkSession, str(table)).checkpoint()
+    for path in sorted((table / "_delta_log").glob("*.json"))[:-1]:
         if path.stem.isdigit():
             path.unlink()
     forget(exporter.spark)
@@ -141,6 +142,29 @@ def test_a_restore_whose_commit_was_cleaned_up_is_seen(exporter: Exporter) -> No
     clean_log(exporter)
     assert exporter.run()[0]["messages"] == 0
     assert exporter.offsets() == placed[:32]
+
+
+def test_a_restore_of_a_table_with_a_key_is_seen_when_its_commit_was_cleaned_up(exporter: Exporter) -> None:
+    typed = spec(exporter)[:2]
+    placed = write(exporter.store, orders(8))
+    exporter.run(*typed, table=False)
+    placed = write(exporter.store, orders(12))
+    exporter.run(*typed, table=False)
+    clean_log(exporter, "orders")
+    assert exporter.run(*typed, table=False)[0]["messages"] == 0  # its newest row is there
+    before = exporter.rows("orders")
+    version = exporter.spark.sql(f"DESCRIBE HISTORY delta.`{exporter.work}/orders`").first()["version"]
+    placed = write(exporter.store, orders(16))
+    exporter.run(*typed, table=False)
+    sql(exporter, f"RESTORE TABLE {{}} TO VERSION AS OF {version}", "orders")
+    clean_log(exporter, "orders")
+    with pytest.raises(StoreError, match=f"orders: has landed .* its newest row, at {placed[15]}, is gone"):
+        exporter.run(*typed, table=False)
+    assert exporter.rows("orders") == before
+    exporter.run(*typed, "--from-offset", "0", table=False)
+    assert [row.n for row in exporter.rows("orders")] == [13, 14, 15]
+    clean_log(exporter, "orders")
+    assert exporter.run(*typed, table=False)[0]["messages"] == 0
 
 
 def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+ROOT = Path(__file__).parents[2]
 AWS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "tests",
@@ -56,11 +57,11 @@ class Bucket:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """Host and port of moto's S3 server; this process may use it."""
+    """Host and port of an S3 server; this process may use it."""
     before = {name: os.environ.get(name) for name in AWS}
     os.environ.update(AWS)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.scale.s3_server", "-H", "127.0.0.1", "-p", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             address = next(found for line in process.stderr if (found := re.search(r"http://([\d.]+:\d+)", line)))

@@ -1,14 +1,22 @@
-"""Files of Delta tables: ``add`` actions of the log, with statistics."""
+"""Actions of Delta's log: files with statistics, and transaction versions."""
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_formats.lakehouse.parquet import MAP_VALUE, FinishedFile
+
+
+def set_transaction(jvm: Any, app_id: str, version: int) -> Any:
+    """Build the action that sets a transaction version, as Delta's own object."""
+    now_ms = jvm.scala.Some(time.time_ns() // 1_000_000)  # without it a version is the first that a retention drops
+    return jvm.org.apache.spark.sql.delta.actions.SetTransaction(app_id, version, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def upsert(
     rows: Callable[[Turn], DataFrame],
     key: Sequence[str],
     order: Sequence[str],
+    newest: int | None,
 ) -> None:
     """Merge the rows not landed yet, and set the transaction version, in one commit.
 
@@ -41,6 +42,7 @@ def upsert(
         rows: gives the rows of a turn, with the table's columns.
         key: names of columns, none of which is null in a row.
         order: names of columns by which of two messages one is the later.
+        newest: see ``Turn.landing``.
 
     Raises:
         StoreError: each attempt lost a commit conflict.
@@ -55,8 +57,9 @@ def upsert(
             settings[_NOTE] = note
         if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
             settings.clear()
+        told = {table.newest_id: newest} if settings and newest is not None and not turn.spans else {}
         try:
-            with _set(spark, settings), own_commits(spark, committing):
+            with _set(spark, settings), own_commits(spark, committing, told):
                 _merge(spark, table, rows(turn), key, order)
             table.force()
         except CONFLICTS:
@@ -65,7 +68,7 @@ def upsert(
     else:
         raise StoreError(f"{table.path}: lost {ATTEMPTS} commit conflicts to other writers; nothing was written")
     if table.lands_again:
-        table.settle(choose)
+        table.settle(choose, newest)
 
 
 def _merge(

@@ -1,21 +1,24 @@
-"""Keeps two exporters from one table where Delta's log store is safe for one driver only: on S3, by a lease.
+"""Keeps exporters on S3 from overwriting each other's commits: by a log store that puts conditionally, or by a lease.
 
 A commit creates the file of its version if nobody else has. Delta 4.4 has no log store that lets S3 decide that:
 ``S3SingleDriverLogStore``, its default there, looks first and puts then, and of two drivers that look at the same time
-one overwrites the other's commit. Nor does S3A: ``create`` without overwriting is a look and a put, too.
+one overwrites the other's commit. Nor does S3A by itself: ``create`` without overwriting is a look and a put, too. So
+the log store of ``conditional_store`` takes the place of the default. Where S3A is too old for it, or has it switched
+off, or another log store of that kind was chosen, a lease lets one exporter in.
 
 Source: ``io.delta.storage.S3SingleDriverLogStore``, ``S3AFileSystem#innerCreateFile`` of Hadoop 3.5.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.delta import conditional_store
 from rmq_formats.tasks.object_lease import lease
 
 _SUFFIX: Final = ".rmq-leases"  # beside the table: Delta makes none where there is something else
@@ -63,12 +66,28 @@ def alone(spark: SparkSession, tables: Iterable[str]) -> Iterator[Callable[[], N
 
 
 def _has_room_for_one(spark: SparkSession, table: str) -> bool:
+    """Return whether only a lease keeps two drivers apart; the log store that needs none is put in where it can be."""
     jvm: Any = spark._jvm
     scheme = str(jvm.org.apache.hadoop.fs.Path(table).toUri().getScheme())
-    chosen = spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None) or spark.conf.get(
-        "spark.delta.logStore.class", None
-    )
-    return scheme in _SCHEMES and (chosen is None or chosen in _SINGLE_DRIVER)
+    if scheme not in _SCHEMES:
+        return False
+    conf = jvm.org.apache.spark.SparkEnv.get().conf()  # Delta asks no session's
+    chosen = conf.get(f"spark.delta.logStore.{scheme}.impl", None) or conf.get("spark.delta.logStore.class", None)
+    if chosen is not None and chosen != conditional_store.CLASS:
+        return chosen in _SINGLE_DRIVER
+    with _told(table):
+        can = conditional_store.puts_conditionally(spark, table)
+    return not (can and conditional_store.install(spark, scheme))
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """Tell what the object store says as an error of ours."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        said = str(error.java_exception.getMessage()).partition("\n")[0]
+        raise StoreError(f"{place}: {said}") from error
 
 
 class _Leases:
@@ -81,13 +100,8 @@ class _Leases:
         with self._told():
             self._files = self._root.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except Py4JJavaError as error:
-            said = str(error.java_exception.getMessage()).partition("\n")[0]
-            raise StoreError(f"{self._root.toString()}: {said}") from error
+    def _told(self) -> AbstractContextManager[None]:
+        return _told(str(self._root.toString()))
 
     def names(self) -> list[str]:
         with self._told():

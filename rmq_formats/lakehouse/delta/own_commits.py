@@ -5,7 +5,7 @@ Delta has no such hook but the observer of its transactions, which its own tests
 Source: ``OptimisticTransactionImpl#commitImpl``, ``TransactionExecutionObserver`` of Delta 4.4.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
@@ -15,23 +15,27 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.delta.files import set_transaction
 
 Committing = Callable[[], AbstractContextManager[None]]
 """Gives what is entered when a transaction has written its files, and left when it has committed them, or failed."""
 
 
 @contextmanager
-def own_commits(spark: SparkSession, committing: Committing) -> Iterator[None]:
+def own_commits(
+    spark: SparkSession, committing: Committing, versions: Mapping[str, int] | None = None
+) -> Iterator[None]:
     """Have ``committing`` hold during each commit that Delta makes in this thread.
 
     Args:
         spark: the session.
         committing: where it raises a StoreError, there is no commit, and the error is raised here.
+        versions: transaction versions that the first commit sets beside those of its own, by application id.
     """
     jvm: Any = spark._jvm
     ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call] # pyspark's own
     observers = getattr(getattr(jvm.org.apache.spark.sql.delta, "TransactionExecutionObserver$"), "MODULE$")
-    observer, before = _Observer(jvm, committing), observers.getObserver()
+    observer, before = _Observer(jvm, committing, dict(versions or {})), observers.getObserver()
     observers.setObserver(observer)
     try:
         yield
@@ -47,9 +51,9 @@ def own_commits(spark: SparkSession, committing: Committing) -> Iterator[None]:
 class _Observer:
     """Observer of transactions, as a Java object."""
 
-    def __init__(self, jvm: Any, committing: Committing) -> None:
+    def __init__(self, jvm: Any, committing: Committing, versions: dict[str, int]) -> None:
         self.error: StoreError | None = None
-        self._jvm, self._committing = jvm, committing
+        self._jvm, self._committing, self._versions = jvm, committing, versions
         self._entered = ExitStack()
 
     def leave(self) -> None:
@@ -60,7 +64,10 @@ class _Observer:
         return begin.apply()
 
     def preparingCommit(self, prepare: Any) -> Any:  # noqa: N802
-        return prepare.apply()
+        actions = prepare.apply()
+        while self._versions:
+            actions = actions.prepended(set_transaction(self._jvm, *self._versions.popitem()))
+        return actions
 
     def beginDoCommit(self) -> None:  # noqa: N802
         self.leave()

@@ -5,7 +5,6 @@ committed since rows were chosen. Its own transactions can, but only in Scala: t
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -20,7 +19,7 @@ from pyspark.sql.types import StructType
 from rmq_formats.lakehouse.delta import keyed, s3a
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
-from rmq_formats.lakehouse.delta.files import DeltaFiles
+from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
 from rmq_formats.lakehouse.delta.own_commits import own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.delta.torn import set_aside_torn
@@ -188,9 +187,10 @@ class DeltaTableLog:
         rows: Callable[[Turn], DataFrame],
         key: Sequence[str],
         order: Sequence[str],
+        newest: int | None,
     ) -> None:
         """See ``TableLog``."""
-        keyed.upsert(self._spark, self.committing, table, choose, rows, key, order)
+        keyed.upsert(self._spark, self.committing, table, choose, rows, key, order, newest)
 
     def begin_append(self) -> "DeltaAppend":
         """Begin a transaction on the newest version; commit it, or drop it."""
@@ -341,9 +341,8 @@ class DeltaAppend:
         """Commit actions, a Scala sequence, with ``versions`` and ``note``; raises as ``append``."""
         delta, scala = self._jvm.org.apache.spark.sql.delta, self._jvm.scala
         nothing = scala.Option.empty()
-        now_ms = scala.Some(time.time_ns() // 1_000_000)  # without it a version is the first that a retention drops
         for app_id, version in versions.items():  # in front of the files; see ``torn``
-            actions = actions.prepended(delta.actions.SetTransaction(app_id, version, now_ms))
+            actions = actions.prepended(set_transaction(self._jvm, app_id, version))
         append = self._jvm.org.apache.spark.sql.SaveMode.Append
         write = getattr(delta, "DeltaOperations$Write")
         told = nothing if note is None else scala.Some(note)

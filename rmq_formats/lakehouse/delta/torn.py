@@ -30,6 +30,7 @@ _MAGIC: Final = b"crc\0"
 _HEAD_BYTES: Final = 8  # magic, and the bytes that each checksum covers
 _WRITTEN_S: Final = 1  # a program that writes a commit in its place, and not beside it, takes milliseconds
 _LOOK_S: Final = 0.05
+_SIDECARS: Final = "_sidecars"  # the directory of the files that checkpoints of version 2 name
 
 _log = logging.getLogger("rmq_formats.lakehouse")
 
@@ -83,16 +84,39 @@ def _torn(log: Path) -> list[Path]:
         told = [log / name for name in names if name.lstrip(".").startswith(f"{commit.stem}.") or name.endswith(ends)]
         return sorted(told, key=lambda path: path == commit)
     checkpoints = [log / name for name in names if name.startswith(f"{commit.stem}.checkpoint")]
-    return [path for path in checkpoints if path.suffix == ".parquet" and not _is_readable(path)]
+    return [path for path in checkpoints if path.suffix in {".parquet", ".json"} and not _is_readable(path)]
 
 
 def _is_readable(checkpoint: Path) -> bool:
+    """Return whether a checkpoint is whole, and so are the files that it names, where it is one of version 2."""
     try:
-        for _ in pq.ParquetFile(checkpoint).iter_batches():
-            pass
-    except (pa.ArrowException, OSError):
+        sidecars = _sidecars(checkpoint)
+        for name, size in sidecars:
+            path = checkpoint.parent / _SIDECARS / name
+            if path.stat().st_size != size:
+                return False
+            _read(path)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
     return True
+
+
+def _sidecars(checkpoint: Path) -> list[tuple[str, int]]:
+    """Read a checkpoint; returns the names and sizes of its sidecar files. Raises what says that it is torn."""
+    if checkpoint.suffix == ".json":
+        actions = map(json.loads, checkpoint.read_bytes().splitlines())
+        named = [action["sidecar"] for action in actions if "sidecar" in action]
+    else:
+        file = pq.ParquetFile(checkpoint)
+        has_sidecars = "sidecar" in file.schema_arrow.names
+        named = [told for told in file.read(["sidecar"])["sidecar"].to_pylist() if told] if has_sidecars else []
+        _read(checkpoint)
+    return [(str(told["path"]), int(told["sizeInBytes"])) for told in named]
+
+
+def _read(path: Path) -> None:
+    for _ in pq.ParquetFile(path).iter_batches():
+        pass
 
 
 def _set_aside(torn: Sequence[Path], aside: Path) -> None:

@@ -63,10 +63,21 @@ class IcebergSnapshot:
         return Commit("append", None, versions, summary.get(LOG_MARK))
 
     def since_last_export(self) -> list[Snapshot]:
-        """List the snapshots from this version back to the last that says where an export stands; none if none does."""
+        """List the snapshots from this version back to the last that says where an export stands; none if none does.
+
+        Where a selection was rolled back, back to its last one, too: nothing else tells that it was.
+        """
         line = list(self._line.values())
+        wanted = [0] if line else []
+        for app_id in self.app_ids():
+            versions = [one.versions.get(app_id) for number in self._line if (one := self.commit(number))]
+            last = next((at for at, version in enumerate(versions) if version is not None), None)
+            if last is not None and versions[last] != self.transaction_version(app_id):
+                wanted.append(last)
+            elif last is None and self._oldest <= 1:  # the whole line is there, and has none
+                wanted.append(len(line) - 1)
         places = [at for at, one in enumerate(line) if _is_export(one)]
-        return line[: places[0] + 1] if places else []
+        return line[: max(places[0], *wanted) + 1] if places else []
 
 
 def _is_export(snapshot: Snapshot) -> bool:

@@ -117,13 +117,15 @@ class IcebergTableLog:
         rows: Callable[[Turn], DataFrame],
         key: Sequence[str],
         order: Sequence[str],
+        newest: int | None,
     ) -> None:
         """See ``TableLog``."""
 
         def write(turns: Mapping[int, Turn]) -> Appended:
             (turn,) = turns.values()
             assert isinstance(turn.transaction, IcebergAppend)  # of this log
-            return turn.transaction.merge(self._spark, rows(turn), key, order, turn.versions, note_of([turn]))
+            versions = turn.landing(newest).versions
+            return turn.transaction.merge(self._spark, rows(turn), key, order, versions, note_of([turn]))
 
         land_together(table.path, self, [choose], write)
 

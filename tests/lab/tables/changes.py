@@ -201,8 +201,8 @@ class Changes:
     def clean_log(self) -> None:
         """Delta's own cleaning of commits before a checkpoint, as after a month."""
         table = self._table()
-        if table is None or (table.kind == "keyed" and "restored" in set[str]().union(*self._reasons.values())):
-            return  # docs/reliability.md: of a table with a key a RESTORE whose commit is cleaned up is not seen
+        if table is None:
+            return
         forget(self._spark)
         jvm: Any = self._spark._jvm
         jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, str(table.path)).checkpoint()
