@@ -13,6 +13,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import table as delta
+from rmq_formats.lakehouse.delta import torn
 from rmq_formats.lakehouse.delta.torn import is_whole, set_aside_torn
 from tests.lab.tables.model import forget
 from tests.lakehouse.exported_stores import Exporter, write
@@ -101,7 +102,10 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_without_its_commit(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["json", "parquet"])
-def test_a_checkpoint_of_version_2_is_set_aside_where_a_sidecar_of_it_is_torn(tmp_path: Path, kind: str) -> None:
+def test_a_checkpoint_of_version_2_is_set_aside_where_a_sidecar_of_it_is_torn(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torn, "_WRITTEN_S", 0.05)
     log = tmp_path / "table" / "_delta_log"
     path = commit(log, 0, {"protocol": {}})
     sidecar = log / "_sidecars" / "one.parquet"
