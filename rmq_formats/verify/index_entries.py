@@ -204,7 +204,21 @@ class EntryWalk:
                 at, found = at + hit, int(keys[hit])
             else:
                 at, size = stop, min(2 * size, _LAST_LOOK_UP)
-        self._tell_between(at, found)
+        back = self._matches_before(at, found)
+        self._tell_between(at - back, found - back)
+
+    def _matches_before(self, at: int, found: int) -> int:
+        """Count the entries right before ``at`` that have the keys right before ``found``.
+
+        A message may have a key twice, of which only what stands around it tells which entry is whose.
+        """
+        count = min(at - self.number, found - (self.key or 0), _LAST_LOOK_UP)
+        if count <= 0:
+            return 0
+        hashes, offsets = columns(self.entries(at - count, at))
+        wanted_hashes, wanted_offsets, _ = self.keys.read(found - count, found)
+        others = np.flatnonzero((hashes != wanted_hashes) | (offsets != wanted_offsets))
+        return count - int(others[-1]) - 1 if len(others) else count
 
     def _tell_between(self, entry_end: int, found: int) -> None:
         """Report the entries from the next one up to ``entry_end``, where key ``found`` stands (-1: nowhere)."""

@@ -286,6 +286,14 @@ def test_an_empty_last_file_is_one_that_the_original_makes(tmp_path: Path, keyle
     assert ("index.file.surplus" in codes(report)) == bool(keyless)
 
 
+@pytest.mark.parametrize("ahead", range(7))
+def test_a_message_that_has_a_key_twice_is_sound_at_the_begin_of_a_file(tmp_path: Path, ahead: int) -> None:
+    keyed = [message(n, properties_bytes=f"KEYS\x01k{n}\x02".encode()) for n in range(29 - ahead)]
+    twice = message(99, properties_bytes=b"KEYS\x01a b c a d b a e\x02")
+    sound_store(tmp_path, [*keyed, twice, message(100)])
+    assert codes(verify(tmp_path)) == {}
+
+
 class Losing(ProcessRunner):
     """Damages the work directory before the second wave."""
 
