@@ -53,6 +53,7 @@ class Fill(StrEnum):
 
     FILLER = "filler"  # records, from its begin to its end
     END = "end"  # the BLANK of its file, and zeros
+    BYTES = "bytes"  # those of ``Stretch.written``, and zeros
     ZEROS = "zeros"  # nothing was written there yet, as behind the log's last record
     NONE = "none"  # nothing: the file is cut off there
 
@@ -95,6 +96,7 @@ class Stretch:
         fill: what is written there.
         store_timestamp_ms: of the fillers: that of a neighbouring record, so that time does not jump.
         places: of the lost messages that get a placeholder, in order; what is between them has room for fillers.
+        written: with ``Fill.BYTES`` what stands there afterwards, in hex digits.
     """
 
     path: str
@@ -107,6 +109,7 @@ class Stretch:
     fill: Fill
     store_timestamp_ms: int = 0
     places: tuple[Place, ...] = ()
+    written: str = ""
 
     @property
     def position(self) -> int:
@@ -139,6 +142,9 @@ class Stretch:
                 done = WHOLE_BYTES
             yield SIZE_AND_MAGIC.pack(self.size - done, MAGIC_BLANK)
             done += BLANK_BYTES
+        if self.fill is Fill.BYTES:
+            yield (written := bytes.fromhex(self.written))
+            done = len(written)
         for begin in range(done, self.held, MAX_BYTES):
             yield bytes(min(MAX_BYTES, self.held - begin))
 

@@ -12,9 +12,11 @@ from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.repair import journal
 from rmq_formats.repair.checkpoint import write_checkpoint
+from rmq_formats.repair.entry_index import make_state
 from rmq_formats.repair.plan import RepairPlan, log_file_bytes, plan_repair
 from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse_store
 from rmq_formats.repair.report import RepairReport, steps, without_quarantined
+from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.segments import list_segments, open_storage
 from rmq_formats.tasks.progress import OnProgress
 from rmq_formats.tasks.runner import Runner
@@ -107,6 +109,8 @@ class _Repair:
             else:
                 directory, plan = left_over
             journal.change(root, directory, plan)
+            if plan.entries is not None:
+                make_state(root, directory, plan.entries)
         for rebuild in _rebuilds(plan):
             rebuild_store(self.root, None, rebuild, self.runner, self.on_progress)
         with store_lock(self.root):
@@ -137,8 +141,9 @@ class _Repair:
         refuse_store(self.root)
         plan = plan_repair(self.root, self.options, found)
         refuse_layouts(self.root, plan)
-        directory = paths.commitlog_dir(self.root)
-        if plan.rebuild and not list_segments(open_storage(directory)[0], directory):
+        directory, storage = paths.commitlog_dir(self.root), open_storage(self.root)[0]
+        places = log_directories(storage, self.root)
+        if plan.rebuild and not any(list_segments(storage, place) for place, _ in places):
             raise StoreNotFoundError(f"{directory}: no CommitLog files, and nothing else to repair the store from")
         return plan
 

@@ -12,13 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.errors import FormatError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import stored_topics
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.repair.entries import EntryRepair, plan_entries
 from rmq_formats.repair.filler import Fill, Stretch
 from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.tasks.store_sizes import StoreSizes
@@ -30,6 +32,10 @@ from rmq_formats.verify.report import VerifyReport
 
 MAX_NEW_FILES: Final = 1024  # limit of missing files to create; a file with a damaged name may be exabytes away
 MAX_CHECKPOINT_BYTES: Final = 1 << 20  # a larger checkpoint is moved aside; others are copied
+_NO_FILLERS: Final = (
+    "of which the members of the group have the same bytes, so that no filler may replace it: restore it from another "
+    "member, or take out what is sound with rmq convert --to classic"
+)
 _DERIVED: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 _MOVED: Final = frozenset({
     finding_kinds.SEGMENT_FOREIGN, finding_kinds.STRAY, finding_kinds.QUEUE_FOREIGN, finding_kinds.EXT_FOREIGN,
@@ -51,11 +57,6 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.CONFIG_DATABASE,
         finding_kinds.CONSUMER_OFFSET,
         finding_kinds.DELAY_OFFSET,
-        variant_kinds.ENTRY_HEADER,
-        variant_kinds.ENTRY_ORDER,
-        variant_kinds.ENTRY_UNIT,
-        variant_kinds.ENTRY_UNIT_SURPLUS,
-        variant_kinds.DLEDGER_CHECKPOINT,
         variant_kinds.DLEDGER_TERM,
         variant_kinds.QUEUE_LOG_RECORD,
         variant_kinds.QUEUE_LOG_ORDER,
@@ -90,6 +91,7 @@ class RepairPlan:
         rebuild: make ConsumeQueue and Index anew.
         live_topics: whose queues are made; None is all topics in the log.
         checkpoint: write it anew.
+        entries: what is made anew beside the entries of a DLedger CommitLog; None where nothing is.
         left: what cannot be repaired.
     """
 
@@ -101,6 +103,7 @@ class RepairPlan:
     rebuild: bool = False
     live_topics: frozenset[str] | None = None
     checkpoint: bool = False
+    entries: EntryRepair | None = None
     left: tuple[Finding, ...] = ()
 
     @property
@@ -108,6 +111,7 @@ class RepairPlan:
         """Whether there is nothing to do."""
         return not (
             self.stretches or self.sizes or self.moves or self.configs or self.rebuild or self.checkpoint
+            or self.entries
         )  # fmt: skip
 
     def to_json(self) -> str:
@@ -178,13 +182,16 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
         StoreError: a fault that no repair can deal with.
     """
     storage = LocalStorage()
-    segments = list_segments(storage, paths.commitlog_dir(root))
+    has_entries = bool(store_variants.dledger_directories(storage, root))
+    segments = commitlog_segments(storage, root) if has_entries else list_segments(storage, paths.commitlog_dir(root))
     sizes = resolve_sizes(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=told_delay_levels(storage, root, segments, sizes.delay_levels_ms))
     told = {kind for kind in report.counts if kind.severity is not Severity.INFO}
     plan = RepairPlan(sizes, left=tuple(finding for finding in report.findings if finding.kind in _NOT_REPAIRED))
-    if any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
+    if has_entries:
+        plan = _plan_entries(root, plan, segments, report)
+    elif any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
         plan = _plan_log(root, plan, segments)
     derived = any(kind.code.partition(".")[0] in _DERIVED for kind in told - _NOT_REPAIRED)
     configs = tuple(
@@ -195,7 +202,8 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     moves = dict.fromkeys([*plan.moves, *_strays(root, report), *no_files])
     # A moved directory may be reached by a link to one that belongs there.
     derived |= any(Path(root, path).is_dir() and path.partition("/")[0] in _DERIVED for path in moves)
-    is_rebuilt = derived or bool(plan.stretches or plan.sizes or plan.moves)
+    is_log_changed = any(item.fill is not Fill.BYTES for item in plan.stretches)
+    is_rebuilt = derived or is_log_changed or bool(plan.sizes or (plan.moves and not has_entries))
     return replace(
         plan,
         moves=tuple(moves),
@@ -204,6 +212,36 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
         live_topics=_live_topics(root) if is_rebuilt and finding_kinds.TOPIC_DELETED in report.counts else None,
         checkpoint=is_rebuilt or any(kind.code.startswith("checkpoint") for kind in told),
     )  # fmt: skip
+
+
+def _plan_entries(root: str, plan: RepairPlan, segments: Sequence[Segment], report: VerifyReport) -> RepairPlan:
+    """Plan the changes of a DLedger CommitLog, and refuse those of the older half before it."""
+    told = {kind for kind in report.counts if kind.severity is not Severity.INFO} - _NOT_REPAIRED
+    log_kinds = {kind for kind in told if kind.code.partition(".")[0] in {"commitlog", "dledger"}}
+    for finding in report.findings:
+        is_older = (finding.path or "").startswith(f"{paths.commitlog_dir(root)}/")
+        if finding.kind in log_kinds and (is_older or finding.kind == finding_kinds.LOG_TOPIC):
+            place = f"{finding.path}: {finding.detail}"
+            raise StoreLayoutError(f"{place}, beside a DLedger CommitLog, {_NO_FILLERS}")
+    if not log_kinds:
+        return plan
+    found, stretches, sizes = plan_entries(
+        root, [segment for segment in segments if segment.head_bytes], plan.store_sizes.commitlog_file_bytes,
+        makes_index=bool(log_kinds & {variant_kinds.ENTRY_UNIT, variant_kinds.ENTRY_UNIT_SURPLUS}),
+        writes_checkpoint=variant_kinds.DLEDGER_CHECKPOINT in log_kinds,
+    )  # fmt: skip
+    left = plan.left
+    if found.checkpoint is None:
+        left += tuple(finding for finding in report.findings if finding.kind == variant_kinds.DLEDGER_CHECKPOINT)
+    moves = [
+        f"{found.directory}/{name}"
+        for name, is_made in (("index", found.makes_index), ("checkpoint", found.checkpoint is not None))
+        if is_made and Path(root, found.directory, name).exists()
+    ]
+    makes = found.makes_index or found.checkpoint is not None
+    return replace(
+        plan, stretches=stretches, sizes=sizes, moves=tuple(moves), left=left, entries=found if makes else None
+    )
 
 
 def _plan_log(root: str, plan: RepairPlan, segments: Sequence[Segment]) -> RepairPlan:

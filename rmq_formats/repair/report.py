@@ -24,6 +24,7 @@ from rmq_formats.verify.findings import Finding, Kind
 _DONE: Final = {
     Fill.FILLER: "copy aside, write a filler over it",
     Fill.END: "copy aside, end the file here",
+    Fill.BYTES: "copy aside, write what must stand there",
     Fill.ZEROS: "copy aside, write zeros over it",
     Fill.NONE: "copy aside, cut it off",
 }
@@ -122,6 +123,11 @@ def _steps(plan: RepairPlan) -> Iterator[Step]:
         yield Step("move to the quarantine", path, "in the way")
     for path in plan.configs:
         yield Step("restore from its .bak", path, finding_kinds.CONFIG_UNPARSABLE.code)
+    if plan.entries is not None:
+        if plan.entries.makes_index:
+            yield Step("make anew of the entries", f"{plan.entries.directory}/index", "data and index agree")
+        if plan.entries.checkpoint is not None:
+            yield Step("rewrite", f"{plan.entries.directory}/checkpoint", "it speaks of entries that there are")
     if plan.rebuild:
         yield Step("rebuild from the log", "consumequeue", _sizes_text(plan))
         sizes = f"{plan.store_sizes.index_slots} slots, {plan.store_sizes.index_entries} entries"
@@ -149,6 +155,7 @@ def without_quarantined(
         (stretch.physical_offset, stretch.physical_offset + stretch.size)
         for plan in repairs
         for stretch in plan.stretches
+        if stretch.fill is not Fill.BYTES
     )
     found = tuple(findings)
     gaps = {finding for finding in found if finding.kind == finding_kinds.QUEUE_OFFSET_GAP} if repairs else set()

@@ -63,7 +63,7 @@ class _FileScan:
     first_ms: int = -1
 
 
-class _Padded:
+class PaddedFile:
     """Reader of a file as if it had its right size: zeros behind a cut one's end, a long one's surplus hidden."""
 
     def __init__(self, file: OpenRange, size_bytes: int) -> None:
@@ -71,6 +71,7 @@ class _Padded:
         self._size_bytes = size_bytes
 
     def read_into(self, offset: int, target: memoryview) -> int:
+        """Read into ``target``. See ``RangeReader``."""
         wanted = max(0, min(len(target), self._size_bytes - offset))
         got = self._file.read_into(offset, target[:wanted])
         target[got:wanted] = bytes(wanted - got)
@@ -97,7 +98,7 @@ def scan_log(storage: Storage, root: str, segments: Sequence[Segment], file_byte
         scan = _FileScan(latest_ms, segment.start_offset)
         if ends[number]:
             with opened(storage, segment.path) as file:
-                _scan_file(scan, _Padded(file, file_bytes), segment, file_bytes, ends[number])
+                _scan_file(scan, PaddedFile(file, file_bytes), segment, file_bytes, ends[number])
         latest_ms = scan.latest_ms
         first_ms = scan.first_ms if first_ms < 0 else first_ms
         for stretch in _stretches(scan, segment, file_bytes, ends[number], is_last=number == last):

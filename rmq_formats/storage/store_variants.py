@@ -321,11 +321,7 @@ def no_write(found: StoreVariants, but: Collection[Variant] = ()) -> str | None:
 
 
 def no_repair(root: str, found: StoreVariants) -> str | None:
-    """Why a repair cannot bring a store back: it mends a classic CommitLog, and has the rebuild make the rest anew."""
-    if Variant.DLEDGER in found:
-        what = "a DLedger CommitLog, which a repair does not change"
-        way = "restore it from another member of the group, or take out its sound records with rmq convert --to classic"
-        return f"{found.places[Variant.DLEDGER]}: {what}; {way}; rmq rebuild makes queues and Index anew"
+    """Why a repair cannot bring a store back: it mends the CommitLog, and has the rebuild make the rest anew."""
     return None if found.unknown_queue_file is not None else no_rebuild(root, found)
 
 

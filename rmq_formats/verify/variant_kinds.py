@@ -13,8 +13,8 @@ _ERROR, _WARNING = Severity.ERROR, Severity.WARNING
 _FROM_MEMBER = "from another member of the group"
 ENTRY_HEADER: Final = Kind(
     "dledger.entry.header", _ERROR,
-    "a broker of the group takes such a header for the end of its log; the record behind it is sound: restore the file "
-    f"{_FROM_MEMBER}, or take the records out with rmq convert",
+    "a broker of the group takes such a header for the end of its log; the record behind it is sound: stop "
+    "the broker and run rmq repair, which writes the header anew where it is certain",
 )  # fmt: skip
 ENTRY_ORDER: Final = Kind(
     "dledger.entry.order", _ERROR,
@@ -23,16 +23,17 @@ ENTRY_ORDER: Final = Kind(
 ENTRY_UNIT: Final = Kind(
     "dledger.index.unit", _WARNING,
     "members that are behind cannot be sent these entries; a broker that starts writes the units of its last three "
-    f"files anew: for others restore the index file {_FROM_MEMBER}",
+    "files anew: stop the broker and run rmq repair",
 )  # fmt: skip
 ENTRY_UNIT_SURPLUS: Final = Kind(
     "dledger.index.surplus", _WARNING,
-    "the index has units of entries that the log does not, as after a crash that lost the log's last pages; restore "
-    f"the file {_FROM_MEMBER}",
+    "the index has units of entries that the log does not, as after a crash that lost the log's last pages; stop "
+    "the broker and run rmq repair",
 )  # fmt: skip
 DLEDGER_CHECKPOINT: Final = Kind(
     "dledger.checkpoint", _WARNING,
-    f"it speaks of entries that the log does not have, or does not parse; restore the files {_FROM_MEMBER}",
+    f"it speaks of entries that the log does not have, or does not parse; rmq repair writes it anew unless "
+    f"committed entries are missing: restore the files {_FROM_MEMBER} then",
 )  # fmt: skip
 DLEDGER_TERM: Final = Kind(
     "dledger.currterm", _WARNING,

@@ -97,8 +97,8 @@ def test_holes_of_what_was_quarantined_are_no_finding(name: str, rmq: Rmq, varia
 
 @pytest.mark.parametrize("apply", [(), ("--apply",)], ids=["plan", "apply"])
 def test_what_is_not_repaired_is_refused(apply: tuple, rmq: Rmq, variant: Variant, untouched: Untouched) -> None:
-    names = ["dledger", "dledger_mixed", "rocksdb", "rocksdb", "bcq", "rocksdb"]
-    dledger, mixed, moved, strange, untold, broken = (
+    names = ["rocksdb", "rocksdb", "bcq", "rocksdb"]
+    moved, strange, untold, broken = (
         (found := variant(name)).rename(found.with_name(f"{number}-{name}")) for number, name in enumerate(names)
     )
     (moved / "consumequeue").rename(moved / "consumequeue_rocksdb")
@@ -108,8 +108,6 @@ def test_what_is_not_repaired_is_refused(apply: tuple, rmq: Rmq, variant: Varian
     for path in (broken / "config" / "topics").iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     for store, words in (
-        (dledger, "a DLedger CommitLog, which a repair does not change"),
-        (mixed, "a DLedger CommitLog, which a repair does not change"),
         (moved, "consumequeue_rocksdb: the ConsumeQueue is in RocksDB"),
         (strange, "notes.txt: no file of a RocksDB"),
         (untold, "nothing tells which other topics have batch queues"),
