@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from rmq_core.cli import consume, generate, output, produce, query, rebuild, repair, verify
+from rmq_core.cli import consume, generate, message_id, output, produce, query, rebuild, repair, verify
 from rmq_core.cli.admin import app as admin
 from rmq_core.cli.convert import command as convert
 from rmq_core.cli.doctor import command as doctor
@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "inspect": inspect.inspect,
     "dump": dump.dump,
     "query": query.query,
+    "decodeMessageId": message_id.decode,
     "generate": generate.generate,
     "rebuild": rebuild.rebuild,
     "verify": verify.verify,
