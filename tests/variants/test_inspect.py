@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_formats.spark.derived.consumequeue import ConsumeQueueSource
+from rmq_formats.storage.rocksdb_files import Pairs, make_rocksdb
 from rmq_formats.storage.store_variants import Variant as Layout
 from rmq_formats.store import Store
 from tests.cli.conftest import Rmq
@@ -192,3 +193,16 @@ def test_query_shows_the_messages_of_the_inner_batch_that_has_the_offset(rmq: Rm
     shown = rmq("query", golden("bcq") / "store", *where).stdout
     assert f"an inner batch of {count} messages" in shown
     assert all(f"BatchOrders/1 #{offset}" in shown for offset in range(base, base + count))
+
+
+def test_what_a_broker_keeps_in_rocksdbstore_is_told(rmq: Rmq, variant: Variant) -> None:
+    store = variant("mixed_551")
+    assert "rocksdbstore" not in json.loads(rmq("inspect", store, "--json").stdout)
+    shutil.rmtree(store / "rocksdbstore")
+    pairs = Pairs(b"k1k2", 2, b"vv", 1)
+    make_rocksdb(store / "rocksdbstore", {"default": iter(()), "timer": iter([pairs]), "trans": iter([pairs])})
+    told = json.loads(rmq("inspect", store, "--json").stdout)
+    assert told["rocksdbstore"] == {
+        "timers (timerRocksDBEnable)": 2, "half messages (transRocksDBEnable)": 2,
+    }  # fmt: skip
+    assert "timers (timerRocksDBEnable): 2 pairs" in rmq("inspect", store).stdout

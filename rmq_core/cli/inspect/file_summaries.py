@@ -1,7 +1,7 @@
 """Facts of the files beside the CommitLog for ``rmq inspect``: queues, IndexFiles, checkpoint, config."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.queue_logs import QueueLog, compacted_logs, tiered_brokers, tiered_logs
+from rmq_formats.storage.rocksdb import opened_rocksdb
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 from rmq_formats.storage.store_variants import StoreVariants
 
@@ -116,6 +117,32 @@ def config_facts(place: KnownPath) -> ConfigFacts:
         len(broker_config.stored_topics(storage, root) or ()), len(broker_config.stored_groups(storage, root)),
         len(broker_config.stored_offsets(storage, root)),
     )  # fmt: skip
+
+
+OWN_ROCKSDB: Final = "rocksdbstore"  # each broker 5.4 or later makes it, empty unless switched on
+_KEPT_THERE: Final = {  # by column family, with the broker's setting
+    "default": "Index (indexRocksDBEnable)", "timer": "timers (timerRocksDBEnable)",
+    "trans": "half messages (transRocksDBEnable)",
+}  # fmt: skip
+
+
+def rocksdbstore_facts(place: KnownPath) -> dict[str, int]:
+    """Count what a broker keeps in ``rocksdbstore``, by what it is; empty where it keeps nothing there.
+
+    Raises:
+        FormatError: a damaged database.
+        StoreError: the library is not installed, or a broker has it open.
+    """
+    directory = f"{place.path}/{OWN_ROCKSDB}"
+    files = place.storage.entries(directory)
+    if not any(entry.size_bytes for entry in files if entry.name.endswith((".sst", ".log"))):
+        return {}
+    with opened_rocksdb(place.storage, directory, place.path) as database:
+        counts = {
+            _KEPT_THERE.get(family, family): sum(len(keys) for keys, _ in database.chunks(family))
+            for family in database.families
+        }
+    return {what: count for what, count in counts.items() if count}
 
 
 def queue_facts(place: KnownPath) -> tuple[QueueFileFacts, ...]:

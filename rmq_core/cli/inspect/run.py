@@ -69,6 +69,7 @@ class Facts:
     abort: bool | None = None
     rocksdb_config: ConfigFacts | None = None
     entry_index: EntryIndexFacts | None = None
+    rocksdbstore: dict[str, int] | None = None
     errors: tuple[str, ...] = ()
     layouts: dict[str, str] | None = None
 
@@ -119,6 +120,10 @@ def gather(place: KnownPath) -> Facts:
                 facts.rocksdb_config = file_summaries.config_facts(place)
             except (FormatError, StoreError) as error:
                 facts.errors += (str(error),)
+        try:
+            facts.rocksdbstore = file_summaries.rocksdbstore_facts(place) or None
+        except (FormatError, StoreError) as error:
+            facts.errors += (str(error),)
         if Variant.COMPACTION in found:
             facts.compacted = file_summaries.compacted_facts(place)
     for part in parts:
@@ -189,6 +194,8 @@ def show(facts: Facts, console: Console) -> None:
         rows += _checkpoint_rows(facts.checkpoint)
     if facts.rocksdb_config is not None:
         rows.append(("config", _config_text(facts.rocksdb_config)))
+    for what, count in (facts.rocksdbstore or {}).items():
+        rows.append((file_summaries.OWN_ROCKSDB, Text(f"{what}: {counted(count, 'pair')}", style="yellow")))
     if facts.abort is not None:
         closed = Text("no abort file: no broker runs on it, and the last one closed it")
         running = Text("abort file: a broker runs on it, or was killed", style="yellow")
