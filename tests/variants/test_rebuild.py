@@ -98,10 +98,15 @@ def test_a_dledger_log_that_was_moved_is_known(
     store = variant("dledger_mixed")
     (store / place).parent.mkdir(exist_ok=True)
     (store / "dledger-n0").rename(store / place)
+    first = min((store / place / "data").iterdir())
+    head = first.read_bytes()
+    first.write_bytes(head[:100] + bytes(100) + head[200:])
     with untouched(store):
         line = refusal(rmq, "repair", store, "--apply")
+    first.write_bytes(head)
+    with untouched(store):
         rebuild(store, tmp_path / "out", golden_options(VARIANTS["dledger_mixed"]))
-    assert f"{store}/{place}/data: a DLedger CommitLog" in line
+    assert f"move {place} out of the store, and the leader sends the log anew" in line
     assert built(tmp_path / "out") == built(golden("dledger_mixed") / "expected")
 
 
