@@ -2,7 +2,8 @@
 
 Signatures are checked with the password itself, so it is kept as it is. The original keeps the same in two RocksDB
 databases, ``config/users`` and ``config/acls``. A file that cannot be read does not count as one without users: the
-broker does not start.
+broker does not start. Its ``.bak`` is a second copy of the same state: that before would keep passwords that are none
+any more.
 """
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
@@ -74,7 +75,7 @@ class Accounts:
                 self._parse(name)
         except ResponseError as error:
             raise StoreError(f"{files.directory}/{_FILE}: {error.remark}") from error
-        self.file = TableFile(files, _FILE, lambda: _Saved(acls=self._acls, users=self.users))
+        self.file = TableFile(files, _FILE, lambda: _Saved(acls=self._acls, users=self.users), keeps_former=False)
 
     def make_super_users(self, named: Iterable[tuple[str, str]]) -> None:
         """Make the super users that settings name, where there is nobody of the name.
@@ -203,7 +204,8 @@ def _load(files: TableFiles) -> _Saved:
     files.disk.make_forced_directory(directory)
     Path(directory).chmod(0o700)
     try:
-        return decode_body(files.disk.read_file(path), _Saved)
+        text = files.disk.read_file(path)
+        saved = decode_body(text, _Saved)
     except FileNotFoundError:
         if Path(f"{path}.bak").exists():
             raise StoreError(f"{path}: is missing, and was there: copy its .bak over it, or remove that") from None
@@ -212,3 +214,18 @@ def _load(files: TableFiles) -> _Saved:
         raise StoreError(
             f"{path}: cannot be read, and without it nobody is known: restore it, or copy its .bak over it"
         ) from None
+    _copy(path, text, files)
+    return saved
+
+
+def _copy(path: str, text: bytes, files: TableFiles) -> None:
+    """Have ``.bak`` be what the file is, and nothing besides: a change that was killed may have left another state."""
+    copy = f"{path}.bak"
+    for begun in (f"{path}.new", f"{copy}.new"):
+        Path(begun).unlink(missing_ok=True)
+    try:
+        if files.disk.read_file(copy) == text:
+            return
+    except FileNotFoundError:
+        pass
+    files.disk.replace(copy, text)

@@ -159,8 +159,9 @@ class TableFile:
     """
 
     def __init__(
-        self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct], progress_in: MessageStore | None = None
-    ) -> None:
+        self, files: TableFiles, name: str, body: Callable[[], msgspec.Struct],
+        progress_in: MessageStore | None = None, *, keeps_former: bool = True,
+    ) -> None:  # fmt: skip
         """Name a file.
 
         Args:
@@ -169,6 +170,7 @@ class TableFile:
             body: gives what it is to hold, to be encoded in pieces.
             progress_in: a store if the table tells of progress in its log: the log is forced before the table is
                 written, lest a loss of power leave progress beyond the log's end.
+            keeps_former: whether ``.bak`` has the text before the last change, or the same as the file.
         """
         self.name = name
         self.path = f"{files.directory}/{name}"
@@ -178,6 +180,7 @@ class TableFile:
         self._files = files
         self._body = body
         self._store = progress_in
+        self._keeps_former = keeps_former
         self._is_writing = False
         self._is_wanted = False  # by a ``save`` while a write is under way
         self._rest_s = 0.0
@@ -209,7 +212,10 @@ class TableFile:
         if self._store is not None and not self._store.wait_flushed(log_end, _FORCE_TIMEOUT_S):
             return "the log that it tells of is not forced"
         try:
-            config_files.save(self.path, b"".join(pieces), self._files.disk, again=bool(self.fault))
+            config_files.save(
+                self.path, b"".join(pieces), self._files.disk,
+                again=bool(self.fault), keeps_former=self._keeps_former,
+            )  # fmt: skip
         except OSError as error:
             return error.strerror or str(error)
         return ""

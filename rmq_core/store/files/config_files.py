@@ -17,7 +17,7 @@ from rmq_formats.errors import DecodeError
 T = TypeVar("T")
 
 
-def save(path: str, text: bytes, disk: Disk, *, again: bool = False) -> None:
+def save(path: str, text: bytes, disk: Disk, *, again: bool = False, keeps_former: bool = True) -> None:
     """Write a config file if its text has changed; the text before goes to ``.bak``.
 
     Args:
@@ -25,6 +25,8 @@ def save(path: str, text: bytes, disk: Disk, *, again: bool = False) -> None:
         text: what it is to hold, in UTF-8: a thread that encoded a large one would keep the event loop from working.
         disk: where it is.
         again: the last write failed, and may have changed the file without forcing it.
+        keeps_former: False where the text before has what must not stay, such as passwords: ``.bak`` has the new text
+            then, too, and is written first, so that none of the former is left when this returns.
 
     Raises:
         OSError: it cannot be written.
@@ -36,9 +38,11 @@ def save(path: str, text: bytes, disk: Disk, *, again: bool = False) -> None:
         before = b""
     if before == text and not again:
         return
-    if before and before != text:
-        disk.replace(f"{path}.bak", before)
+    if before and (before != text or not keeps_former):
+        disk.replace(f"{path}.bak", before if keeps_former else text)
     disk.replace(path, text)
+    if not before and not keeps_former:  # a copy without its file would look as if that had been lost
+        disk.replace(f"{path}.bak", text)
 
 
 def load(path: str, parse: Callable[[str], T], disk: Disk) -> T | None:
