@@ -27,6 +27,7 @@ from rmq_core.broker.processors.consumer_admin import ProgressAdmin
 from rmq_core.broker.processors.end_transaction import Transactions
 from rmq_core.broker.processors.group_admin import GroupAdmin
 from rmq_core.broker.processors.offsets import QueuePlaces
+from rmq_core.broker.processors.proxied_clients import ProxiedMembers
 from rmq_core.broker.processors.pull import Pulls
 from rmq_core.broker.processors.put_message import Storing
 from rmq_core.broker.processors.query_message import Lookups
@@ -56,7 +57,7 @@ from rmq_core.broker.transaction.check import TransactionChecks
 from rmq_core.broker.transaction.op_writer import OpNotes
 from rmq_core.remoting.clock import now_ms
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Handler
+from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.elsewhere import kept_here
 from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.server import RemotingServer
@@ -195,6 +196,7 @@ class Broker(Service):
         self._held = HeldPulls()
         self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms)
         self._memberships = Memberships(self.state)
+        self._proxied = ProxiedMembers(self.state, self._memberships)
         self.registration = Registration(self.state)
         levels = DelayLevels(store)
         self._schedule = Schedule(self.state, levels)
@@ -224,7 +226,7 @@ class Broker(Service):
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
-            on_disconnect=self._memberships.disconnected,
+            on_disconnect=self._disconnected,
             after_batch=self._dispatch,
             tls=config.tls.server(),
         )
@@ -261,6 +263,7 @@ class Broker(Service):
             **TopicAdmin(state).handlers(),
             **ProgressAdmin(state, self._held, self._schedule).handlers(),
             **self._memberships.handlers(),
+            **self._proxied.handlers(),
             **GroupAdmin(state).handlers(),
             **BrokerAdmin(state, self._schedule, timed).handlers(),
             **timed.handlers(),
@@ -354,6 +357,10 @@ class Broker(Service):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+
+    def _disconnected(self, connection: Connection) -> None:
+        self._memberships.disconnected(connection)
+        self._proxied.disconnected(connection)
 
     def _keep_house(self) -> None:
         self._memberships.drop_silent()

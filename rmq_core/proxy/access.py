@@ -183,7 +183,12 @@ def _refused(text: str) -> StatusError:
 
 def host_of(context: Any) -> str:
     """The client's address, without the port: ``ipv4:127.0.0.1:1234`` or ``ipv6:%5B::1%5D:1234`` is what gRPC says."""
-    return unquote(str(context.peer()).partition(":")[2]).rpartition(":")[0].strip("[]")
+    return address_of(context).rpartition(":")[0].strip("[]")
+
+
+def address_of(context: Any) -> str:
+    """The client's address, ``host:port``."""
+    return unquote(str(context.peer()).partition(":")[2])
 
 
 def metadata_of(context: Any) -> dict[str, str]:

@@ -5,6 +5,7 @@ Source: ``RouteActivity``, ``ClientActivity``. The original's proxy has no pulls
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 from rmq_core.proxy.brokers import Brokers
@@ -12,6 +13,7 @@ from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok, status_of
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
+from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.sessions import Session, Sessions, answered, commands_of, end, names_in, settings_command
 from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.bodies import MessageQueue
@@ -32,6 +34,7 @@ _PULL_FLAGS: Final = 2 | 4  # may wait, brings its subscription
 _MOST_PULLED: Final = 32
 _MOST_ENDPOINTS_BYTES: Final = 4096
 Permit = Callable[[Any], Awaitable[None]]
+WhenOver = Callable[[Callable[[Any], None]], None]
 
 
 class Routing:
@@ -104,29 +107,43 @@ class Routing:
         return rpc.NotifyClientTerminationResponse(status=ok())
 
     # --- telemetry ------------------------------------------------------------------------
-    async def telemetry(self, commands: AsyncIterator[Any], client_id: str, permit: Permit) -> AsyncIterator[Any]:
+    async def telemetry(
+        self, commands: AsyncIterator[Any], client_id: str, address: str, permit: Permit, when_over: WhenOver
+    ) -> AsyncGenerator[Any]:
         """Telemetry: the client's settings are answered, and it is told what brokers ask it.
 
-        ``permit`` raises StatusError for settings that the client may not have.
+        Args:
+            commands: of the client.
+            client_id: of it.
+            address: ``host:port`` of it.
+            permit: raises StatusError for settings that the client may not have.
+            when_over: takes what is called when the call has ended. A generator that gRPC leaves while it writes an
+                answer runs no further, until the collector finds it.
         """
         session = self._sessions.of(client_id)
         told = session.open_stream()
-        reading = asyncio.ensure_future(self._read(commands, session, told, permit))
+        when_over(lambda _: self._sessions.end_stream(session, told))
+        reading = asyncio.ensure_future(self._read(commands, session, told, address, permit))
         reading.add_done_callback(lambda _: end(told))
         try:
-            async for command in commands_of(session, told):
-                yield command
+            async with aclosing(commands_of(session, told)) as telling:
+                async for command in telling:
+                    yield command
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+            self._sessions.end_stream(session, told)
 
     async def _read(
-        self, commands: AsyncIterator[Any], session: Session, told: "asyncio.Queue[Any]", permit: Permit
+        self, commands: AsyncIterator[Any], session: Session, told: "asyncio.Queue[Any]", address: str, permit: Permit
     ) -> None:
         async for command in commands:
             if command.HasField("settings"):
                 self._sessions.of(session.client_id)
-                await told.put(await self._settings(session, command.settings, permit))  # waits if none are read
+                answer = await self._settings(session, command.settings, permit)
+                if answer.HasField("settings") and session.commands is told:
+                    self._note(session, command.settings, address)
+                await told.put(answer)  # waits if none are read
 
     async def _settings(self, session: Session, settings: Any, permit: Permit) -> Any:
         try:
@@ -142,6 +159,12 @@ class Routing:
         except RmqError as error:
             return rpc.TelemetryCommand(status=status_of(error))
         return settings_command(found)
+
+    def _note(self, session: Session, settings: Any, address: str) -> None:
+        """Have brokers be told of a client that its settings were answered."""
+        present, client_id = self._sessions.present, session.client_id.rpartition("\n")[2]
+        known = present.get(session.number)
+        present[session.number] = client_of(settings, client_id, address, session.number, known)
 
     async def _produce(self, topics: frozenset[str]) -> None:
         """Be asked about transactions of those topics that take some."""
@@ -214,6 +237,8 @@ class Routing:
         if asked.query_offset_policy == v2.TIMESTAMP:
             when = SearchOffset(topic=topic, queue_id=queue, timestamp=ms_of(asked.timestamp))
             answer = await self._brokers.ask(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, when)
+        elif asked.query_offset_policy not in (v2.BEGINNING, v2.END):
+            raise StatusError(v2.BAD_REQUEST, "the policy of the offset is not known")
         else:
             is_end = asked.query_offset_policy == v2.END
             code = RequestCode.GET_MAX_OFFSET if is_end else RequestCode.GET_MIN_OFFSET

@@ -14,12 +14,13 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.access import Access, host_of, metadata_of
+from rmq_core.proxy.access import Access, address_of, host_of, metadata_of
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.certificates import certificates
 from rmq_core.proxy.collector import NO_COLLECTOR, Collector
 from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.needs import RULES, of_settings
+from rmq_core.proxy.presence import Presence
 from rmq_core.proxy.receipts import Receipts
 from rmq_core.proxy.receiving import Receiving
 from rmq_core.proxy.renewal import Renewal
@@ -115,7 +116,7 @@ class Proxy:
             server.add_generic_rpc_handlers((self._handlers(receipts),))
             await server.start()
             ending.push_async_callback(server.stop, _GRACE_S)
-            for work in (renewal.run(), self._keep_house()):
+            for work in (renewal.run(), Presence(self._brokers, self._sessions).run(), self._keep_house()):
                 task = asyncio.create_task(work)
                 ending.push_async_callback(_ended, task)
             self._ending = ending.pop_all()
@@ -226,8 +227,10 @@ class Proxy:
                         await self._access.check(user, of_settings(settings), host_of(context))
 
                 decoded = (_decoded(rpc.TelemetryCommand, data) async for data in commands)
-                async for command in routing.telemetry(decoded, client_id, permit):
-                    yield command
+                stream = routing.telemetry(decoded, client_id, address_of(context), permit, context.add_done_callback)
+                async with aclosing(stream) as telling:
+                    async for command in telling:
+                        yield command
             except StatusError as error:
                 if error.code == v2.UNAUTHORIZED:
                     yield rpc.TelemetryCommand(status=status_of(error))

@@ -4,9 +4,10 @@ Source: ``GrpcClientSettingsManager``, ``ClientActivity``, ``GrpcClientChannel``
 """
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies import ProxiedClient, SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
 
 SILENT_S: Final = 120.0  # a client without a call for so long is gone
@@ -35,11 +36,13 @@ class Session:
     Attributes:
         client_id: the id that it has given itself.
         topics: that it sends transactions to, or may.
+        number: of it, among all that there have been.
         commands: to it; None while it has no stream.
         heard_s: when its last call came, by the monotonic clock.
     """
 
     client_id: str
+    number: int = 0
     topics: frozenset[str] = frozenset()
     commands: asyncio.Queue[Any] | None = None
     heard_s: float = field(default_factory=time.monotonic)
@@ -64,10 +67,16 @@ class Session:
 
 
 class Sessions:
-    """All clients, by id."""
+    """All clients, by id.
+
+    Attributes:
+        present: those with an open stream on which settings came, by number, as brokers are told of them.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
+        self._numbers = itertools.count(1)
+        self.present: dict[int, ProxiedClient] = {}
 
     def of(self, client_id: str) -> Session:
         """The session of a client, which is heard of now; made if there is none. Raises StatusError."""
@@ -75,7 +84,7 @@ class Sessions:
         if session is None:
             if len(self._sessions) >= _MOST_SESSIONS:
                 raise StatusError(v2.TOO_MANY_REQUESTS, "the proxy has too many clients")
-            session = self._sessions[client_id] = Session(client_id)
+            session = self._sessions[client_id] = Session(client_id, next(self._numbers))
         session.heard_s = time.monotonic()
         return session
 
@@ -87,6 +96,14 @@ class Sessions:
         """Forget a client."""
         session = self._sessions.pop(client_id, None)
         if session is not None:
+            self.present.pop(session.number, None)
+            session.end_stream()
+
+    def end_stream(self, session: Session, commands: asyncio.Queue[Any]) -> None:
+        """End a stream of a client, which may have begun another."""
+        if session.commands in (commands, None):
+            self.present.pop(session.number, None)
+        if session.commands is commands:
             session.end_stream()
 
     def drop_silent(self) -> None:
@@ -165,7 +182,7 @@ def end(commands: asyncio.Queue[Any]) -> None:
     commands.put_nowait(None)
 
 
-async def commands_of(session: Session, commands: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+async def commands_of(session: Session, commands: asyncio.Queue[Any]) -> AsyncGenerator[Any]:
     """The commands to a client, until its stream ends."""
     try:
         while (command := await commands.get()) is not None:

@@ -169,6 +169,8 @@ class RequestCode(IntEnum):
     POP_ROLLBACK = 200056
     BATCH_ACK_MESSAGE = 200151
 
+    PROXIED_CLIENTS = 900_034  # ours: a proxy tells a broker of its clients, as 34 does of a client
+
 
 class ResponseCode(IntEnum):
     """The code of an answer. 0 is success; sends know 10, 11 and 12 as stored, but not as safely as wanted."""

@@ -175,6 +175,8 @@ async def test_dead_letters_and_offsets(caller: Caller) -> None:
     for policy, offset in ((v2.BEGINNING, 0), (v2.END, 1)):
         told = await caller.call("QueryOffset", message_queue=queue, query_offset_policy=policy)
         assert (told.status.code, told.offset) == (v2.OK, offset)
+    told = await caller.call("QueryOffset", message_queue=queue, query_offset_policy=9)
+    assert told.status.code == v2.BAD_REQUEST
 
 
 async def test_pulls_take_inner_batches_apart(caller: Caller) -> None:

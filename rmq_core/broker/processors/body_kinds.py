@@ -19,6 +19,7 @@ WITH_MESSAGES: Final = frozenset(
 WITH_LISTS: Final = frozenset(
     (
         RequestCode.HEART_BEAT,
+        RequestCode.PROXIED_CLIENTS,
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,

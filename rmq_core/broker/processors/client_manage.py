@@ -4,7 +4,7 @@ Source: ``ClientManageProcessor``, ``ConsumerManageProcessor#getConsumerListByGr
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.clients import Client, ConsumerGroup, silent
+from rmq_core.broker.tables.clients import Client, ConsumerGroup, Peer, Proxied, silent
 from rmq_core.broker.tables.subscription_filter import filter_of, is_tag_type
 from rmq_core.remoting import fastjson
 from rmq_core.remoting.bodies import (
@@ -24,6 +24,7 @@ from rmq_core.remoting.bodies import (
     LockBatchRequest,
     LockBatchResponse,
     LongHeartbeat,
+    ProducerData,
     decode_body,
     encode_body,
 )
@@ -90,18 +91,29 @@ class Memberships:
     ) -> Iterator[None]:
         """Register a client in its groups, one by one."""
         state = self._state
-        self._check_expressions(groups)
+        self.check_expressions(groups)
         client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms())
-        for producer in beat.producer_data_set:
-            state.producers.register(producer.group_name, client)
+        return self.join(client, beat.producer_data_set, groups, without_subscriptions=beat.without_sub)
+
+    def join(
+        self,
+        client: Client,
+        producers: Iterable[ProducerData],
+        groups: Iterable[ConsumerData],
+        *,
+        without_subscriptions: bool = False,
+    ) -> Iterator[None]:
+        """Make a client a member of its groups, one by one."""
+        for producer in producers:
+            self._state.producers.register(producer.group_name, client)
             yield
         for data in groups:
-            if connection.is_closing:  # it is forgotten, and must not be a member again
+            if client.connection.is_closing:  # it is forgotten, and must not be a member again
                 return
-            self._consumer(client, data, without_subscriptions=beat.without_sub)
+            self._consumer(client, data, without_subscriptions=without_subscriptions)
             yield
 
-    def _check_expressions(self, groups: list[ConsumerData]) -> None:
+    def check_expressions(self, groups: list[ConsumerData]) -> None:
         """Refuse a heartbeat whose SQL92 expressions together would compile for too long."""
         subscriptions = (one for data in groups for one in data.subscription_data_set)
         size = sum(len(one.sub_string) for one in subscriptions if not is_tag_type(one.expression_type))
@@ -193,9 +205,11 @@ class Memberships:
             return
         fields = write_fields(ConsumerGroupName(consumer_group=group.name))
         for connection in group.clients:
+            if isinstance(connection, Proxied):  # it has no queues
+                continue
             connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: Peer) -> None:
         """Remove a closed connection from all groups; where it is in many, not at once."""
         self._state.producers.drop(connection)
         loop, consumers = asyncio.get_running_loop(), self._state.consumers

@@ -7,7 +7,51 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
+from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.errors import ConnectionLostError
+from rmq_core.remoting.header import RemotingCommand
+
+
+@dataclass(eq=False, slots=True)
+class Proxied:
+    """Stands for the connection of a client that is connected to a proxy.
+
+    Attributes:
+        proxy: the connection to the proxy.
+        remote_address: the client's, as the proxy tells it.
+        on_abort: called to forget the client.
+    """
+
+    proxy: Connection
+    remote_address: str
+    on_abort: Callable[[], None]
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the proxy is gone."""
+        return self.proxy.is_closing
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the proxy reads."""
+        return self.proxy.is_ready
+
+    def send_oneway(self, request: RemotingCommand) -> None:
+        """Send what the proxy hands on to a client of its choice: checks of transactions."""
+        if request.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self.proxy.send_oneway(request)
+
+    async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
+        """Refuse a request to this one client. Raises ConnectionLostError."""
+        raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
+
+    def abort(self) -> None:
+        """Forget the client."""
+        self.on_abort()
+
+
+Peer = Connection | Proxied
 
 
 @dataclass(slots=True)
@@ -22,7 +66,7 @@ class Client:
         heard_ms: when its last heartbeat came.
     """
 
-    connection: Connection
+    connection: Peer
     client_id: str
     language: str | None
     version: int
@@ -42,7 +86,7 @@ class ConsumerGroup:
 
     name: str
     data: ConsumerData
-    clients: dict[Connection, Client] = field(default_factory=dict)
+    clients: dict[Peer, Client] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
 
     @property
@@ -72,7 +116,7 @@ class Consumers:
 
     def __init__(self) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
-        self._names: dict[Connection, dict[str, None]] = {}  # of the groups that a connection is a member in
+        self._names: dict[Peer, dict[str, None]] = {}  # of the groups that a connection is a member in
         self.on_members_change: Callable[[ConsumerGroup], None] = lambda _: None
 
     def register(self, client: Client, data: ConsumerData) -> bool:
@@ -93,7 +137,7 @@ class Consumers:
         group.clients[client.connection] = client
         self._names.setdefault(client.connection, {})[group.name] = None
 
-    def unregister(self, group_name: str, connection: Connection) -> None:
+    def unregister(self, group_name: str, connection: Peer) -> None:
         """Remove a member from a group."""
         group = self.groups.get(group_name)
         if group is None or group.clients.pop(connection, None) is None:
@@ -106,7 +150,7 @@ class Consumers:
             del self.groups[group_name]
         self.on_members_change(group)
 
-    def names_of(self, connection: Connection) -> list[str]:
+    def names_of(self, connection: Peer) -> list[str]:
         """The groups that a connection is a member in."""
         return list(self._names.get(connection, ()))
 
@@ -129,13 +173,13 @@ class Producers:
     """
 
     def __init__(self) -> None:
-        self.groups: dict[str, dict[Connection, Client]] = {}
+        self.groups: dict[str, dict[Peer, Client]] = {}
 
     def register(self, group: str, client: Client) -> None:
         """Register a client by its heartbeat."""
         self.groups.setdefault(group, {})[client.connection] = client
 
-    def unregister(self, group: str, connection: Connection) -> None:
+    def unregister(self, group: str, connection: Peer) -> None:
         """Remove a member from a group."""
         members = self.groups.get(group)
         if members is not None:
@@ -143,7 +187,7 @@ class Producers:
             if not members:
                 del self.groups[group]
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: Peer) -> None:
         """Remove a closed connection from all groups."""
         for group in [group for group, members in self.groups.items() if connection in members]:
             self.unregister(group, connection)
@@ -154,7 +198,7 @@ class Producers:
         return next((client for client in members if client.client_id == client_id), None)
 
 
-def silent(groups: Iterable[dict[Connection, Client]], heard_before_ms: int) -> list[Connection]:
+def silent(groups: Iterable[dict[Peer, Client]], heard_before_ms: int) -> list[Peer]:
     """The connections of clients whose last heartbeat is older than a time."""
     late = (client.connection for members in groups for client in members.values() if client.heard_ms < heard_before_ms)
     return list(dict.fromkeys(late))

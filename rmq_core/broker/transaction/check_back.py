@@ -7,9 +7,9 @@ import logging
 import random
 
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.clients import Peer
 from rmq_core.broker.transaction.half import PRODUCER_GROUP, real_place
 from rmq_core.remoting.codes import RequestCode
-from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import write_fields
 from rmq_core.remoting.header import request
 from rmq_core.remoting.requests import CheckTransaction
@@ -58,7 +58,7 @@ def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, 
     connection.send_oneway(command)
 
 
-def _member(state: BrokerState, group: str) -> Connection | None:
+def _member(state: BrokerState, group: str) -> Peer | None:
     """A connected member of a producer group; one that is slow to read is skipped."""
     members = [connection for connection in state.producers.groups.get(group, ()) if connection.is_ready]
     return random.choice(members) if members else None

@@ -323,8 +323,7 @@ class Cluster(Service):
             BrokerError: one does not permit them (code 16).
         """
         body = encode_body(HeartbeatData(client_id=self.client_id))
-        addresses = [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
-        asked = (self.ask(address, RequestCode.HEART_BEAT, None, body) for address in addresses)
+        asked = (self.ask(address, RequestCode.HEART_BEAT, None, body) for address in self.masters())
         refusal = _refusal(await asyncio.gather(*asked, return_exceptions=True))
         if refusal is not None:
             raise refusal
@@ -377,10 +376,13 @@ class Cluster(Service):
         finally:
             self._lost_ones.discard(address)
 
+    def masters(self) -> list[str]:
+        """Addresses of all known masters."""
+        return [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
+
     async def to_masters(self, code: int, fields: Fields) -> None:
         """Send a request to all masters; unreachable ones are passed over."""
-        addresses = [by_id[MASTER_ID] for by_id in self._brokers.values() if MASTER_ID in by_id]
-        await asyncio.gather(*(self.ask(address, code, fields) for address in addresses), return_exceptions=True)
+        await asyncio.gather(*(self.ask(address, code, fields) for address in self.masters()), return_exceptions=True)
 
 
 def _refusal(answers: Iterable[object]) -> BrokerError | None:

@@ -19,6 +19,8 @@ from rmq_core.remoting.bodies.clients import (
     ProducerData,
     ProducerInfo,
     ProducerTable,
+    ProxiedClient,
+    ProxiedClients,
     QuerySubscription,
     SubscriptionData,
 )
@@ -139,6 +141,8 @@ __all__ = [
     "ProducerData",
     "ProducerInfo",
     "ProducerTable",
+    "ProxiedClient",
+    "ProxiedClients",
     "QuerySubscription",
     "QueueData",
     "QueueTimeSpan",

@@ -55,6 +55,25 @@ class LongHeartbeat(BodyStruct, frozen=True, kw_only=True):
     without_sub: bool = False
 
 
+class ProxiedClient(BodyStruct, frozen=True, kw_only=True):
+    """A client that is connected to a proxy, by a number of the proxy's (code 900034)."""
+
+    client_addr: str = ""
+    client_id: str = field(name="clientID", default="")
+    consumer_data_set: list[ConsumerData] = []
+    language: str = "OTHER"
+    number: int = 0
+    producer_data_set: list[ProducerData] = []
+    version: int = 0
+
+
+class ProxiedClients(BodyStruct, frozen=True, kw_only=True):
+    """What has changed among a proxy's clients; all others are as they were told on the same connection."""
+
+    clients: list[ProxiedClient] = []
+    gone: list[int] = []
+
+
 class ConnectionBody(BodyStruct, frozen=True, kw_only=True):
     """A client that is connected."""
 
