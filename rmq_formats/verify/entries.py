@@ -218,14 +218,15 @@ def read_units(storage: Storage, directory: str, indexes: NDArray[np.int64]) -> 
     found = np.zeros(len(indexes), dtype=INDEX_UNIT_DTYPE)
     places = indexes * INDEX_UNIT_BYTES
     for segment in list_segments(storage, directory):
-        own = np.flatnonzero((places >= segment.start_offset) & (places < segment.end_offset))
-        if len(own):
+        own = slice(*np.searchsorted(places, [segment.start_offset, segment.end_offset]).tolist())
+        if own.start < own.stop:
             found[own] = _units_of(storage, segment, places[own] - segment.start_offset)
     return found
 
 
 def _units_of(storage: Storage, segment: Segment, places: NDArray[np.int64]) -> NDArray[np.void]:
-    begin, end = int(places.min()), int(places.max()) + INDEX_UNIT_BYTES
+    begin, end = int(places[0]), int(places[-1]) + INDEX_UNIT_BYTES
     with opened(storage, segment.path) as file:
         data = read_range(file, begin, end - begin).ljust(end - begin, b"\0")
-    return np.frombuffer(data, dtype=INDEX_UNIT_DTYPE)[(places - begin) // INDEX_UNIT_BYTES]
+    units = np.frombuffer(data, dtype=INDEX_UNIT_DTYPE)
+    return units if len(units) == len(places) else units[(places - begin) // INDEX_UNIT_BYTES]

@@ -8,7 +8,7 @@ import pytest
 
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
 from rmq_formats.tasks.runner import ProcessRunner
-from rmq_formats.verify.entries import _mended_terms
+from rmq_formats.verify.entries import mended_terms
 from rmq_formats.verify.findings import Finding
 from rmq_formats.verify.job import verify_store
 from rmq_formats.verify.phases.plan import VerifyOptions
@@ -148,6 +148,6 @@ def test_terms_that_do_not_fit_are_told_from_those_that_do() -> None:
         ([9, 0, 0, 1], [0, 0, 0, 1]),
         ([0, 1, 2, 3], [0, 1, 2, 3]),
     ):
-        assert _mended_terms(np.array(terms, dtype=np.int64)).tolist() == mended
+        assert mended_terms(np.array(terms, dtype=np.int64)).tolist() == mended
     noise = np.arange(200, 0, -1)
-    assert len(set(_mended_terms(noise).tolist())) == 1
+    assert len(set(mended_terms(noise).tolist())) == 1
