@@ -1,5 +1,6 @@
 """A broker with users: who is let in, what needs which right, and what a stranger gets."""
 
+import asyncio
 import json
 import logging
 import random
@@ -200,12 +201,11 @@ async def test_a_code_without_an_entry_is_for_super_users(door: Door) -> None:
 async def test_a_stranger_gets_nothing_by_any_code_and_learns_none(door: Door) -> None:
     codes = sorted({*map(int, RequestCode), 0, -1, 9_999})
     async with RemotingClient() as client:
-        for code in codes[:40]:
-            for size in (0, 1 << 10):
-                answer = await client.invoke(door.broker.address, request(code, {"topic": "T"}, b"x" * size), 60)
-                assert (answer.code, answer.remark) == (16, "username cannot be null."), code
-    for code in random.sample(codes, 10):  # by now each is told late
-        answer = await door.ask(None, code)
+        asked = [request(code, {"topic": "T"}, b"x" * size) for code in codes[:40] for size in (0, 1 << 10)]
+        for answer in await asyncio.gather(*(client.invoke(door.broker.address, one, 60) for one in asked)):
+            assert (answer.code, answer.remark) == (16, "username cannot be null."), answer
+    late = random.sample(codes, 10)  # by now each is told late
+    for answer in await asyncio.gather(*(door.ask(None, code) for code in late)):
         assert (answer.code, answer.remark, bytes(answer.body)) == (16, "username cannot be null.", b"")
     assert (await door.ask(ADMIN, RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x")).code == 0
 
