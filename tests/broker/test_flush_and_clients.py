@@ -162,6 +162,13 @@ async def test_groups_that_may_not_broadcast_do_not(asker: Asker) -> None:
     assert (await asker.pull("T", sysFlag=0)).code == ResponseCode.NO_PERMISSION
 
 
+@pytest.fixture
+def frequent_housekeeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts now looks for clients that are gone ten times a second."""
+    monkeypatch.setattr("rmq_core.broker.broker._HOUSEKEEPING_S", 0.1)
+
+
+@pytest.mark.usefixtures("frequent_housekeeping")
 async def test_a_client_without_heartbeats_is_gone(asker: Asker, clock: Clock) -> None:
     await asker.heartbeat("cg")
     clock.ahead_ms += 121_000
