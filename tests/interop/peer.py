@@ -136,7 +136,8 @@ def rebuild(store: Path, **settings: object) -> dict[str, Any]:
     In a process of its own: Java names an IndexFile by the millisecond of its creation, and one that has compiled its
     code already creates two small ones in one, and loses the first.
     """
-    output = run("rebuild", str(store), *(f"{key}={value}" for key, value in settings.items()))
+    given = (f"{key}={value}" for key, value in settings.items())
+    output = run("rebuild", str(store), *given, java_options=QUICK_START)
     report: dict[str, Any] = json.loads(output.splitlines()[-1])
     return report
 
