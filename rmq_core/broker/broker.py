@@ -78,7 +78,7 @@ _NAMES_S: Final = 1.0  # how often topics and groups that could not be written a
 _MAKE_TOPICS: Final = (
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
-    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.PROXIED_CLIENTS, RequestCode.CONSUMER_SEND_MSG_BACK,
 )  # fmt: skip
 _NAME_TOPICS: Final = (
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
