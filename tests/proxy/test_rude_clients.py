@@ -215,7 +215,7 @@ async def test_settings_that_are_sent_without_end_fill_no_memory(caller: Caller)
         async def permit(_: Any) -> None:
             return None
 
-        stream = routing.telemetry(commands(), "c", "127.0.0.1:2", permit, [].append)
+        stream = routing.telemetry(commands(), "c", "127.0.0.1:2", permit, lambda _: None)
         await anext(stream)  # and no more is read
 
         async def is_full() -> bool:
