@@ -1,24 +1,28 @@
 """Runs the tests of sources and jobs on each Spark: ``make test-matrix``, or ``make test-matrix SPARK="4.0 4.3"``.
 
 Each Spark has an environment of its own below ``.matrix``, one a version of Python (``PYTHON=python3.13``), with the
-versions of ``constraints.txt`` for all else. The end of each run is a line of ``.matrix/results.txt``. Tests of what a
-Spark is too old for count as skipped where that is what they are told (``tools/matrix_plugin.py``).
+versions of ``constraints.txt`` for all else. Each file of tests is a run of its own, whose outcome is a line of
+``.matrix/results.jsonl``: a matrix that was ended goes on with the next file, at the same commit, and runs again what
+failed. At the end stands a table of what was run so far. Tests of what a Spark is too old for count as skipped where
+that is what they are told (``tools/matrix_plugin.py``).
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 MATRIX: Final = ROOT / ".matrix"
+RESULTS: Final = MATRIX / "results.jsonl"
 TESTS: Final = ("tests/spark", "tests/jobs", "tests/lakehouse")
 
 
@@ -77,24 +81,90 @@ def python_version(interpreter: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def run(name: str, version: Version, interpreter: str, tests: list[str]) -> bool:
-    """Run the tests with a version; returns whether they passed."""
-    running = python_version(interpreter)
-    directory = MATRIX / f"{name}-python{'.'.join(running.split('.')[:2])}"
-    python = prepare(directory, version, interpreter)
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What has come of one file of tests in one environment.
+
+    Attributes:
+        commit: of the project.
+        spark, delta, python: versions.
+        file: of tests.
+        code: pytest's exit code; 5 is that there were none to run.
+        passed, failed, skipped: tests; errors of fixtures and of imports count as failed.
+        ended: the last line.
+    """
+
+    commit: str
+    spark: str
+    delta: str
+    python: str
+    file: str
+    code: int
+    passed: int
+    failed: int
+    skipped: int
+    ended: str
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing failed."""
+        return self.code in (0, 5)
+
+
+def outcomes(commit: str) -> dict[tuple[str, str, str], Outcome]:
+    """Read what was run at a commit, the last of each: by Spark, Python and file."""
+    found = {}
+    if RESULTS.exists():
+        for line in RESULTS.read_text().splitlines():
+            one = Outcome(**json.loads(line))
+            if one.commit == commit:
+                found[one.spark, one.python, one.file] = one
+    return found
+
+
+def run(python: Path, version: Version, running: str, commit: str, file: str) -> Outcome:
+    """Run a file of tests in an environment, and note what has come of it."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK")}
     # Warnings are no errors here: Spark 4.0 leaves sockets of its own open.
-    command = [python, "-m", "pytest", "-q", "-W", "default", "-p", "tools.matrix_plugin", "-m", "not peer", *tests]
-    log = MATRIX / f"{directory.name}.log"
-    with log.open("w") as file:
-        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, check=False)
-    ended = log.read_text(errors="replace").strip().splitlines()[-1].strip("= ")
-    line = f"Spark {version.pyspark}, Delta {version.delta}, Python {running}: {ended}"
-    with (MATRIX / "results.txt").open("a") as results:
-        results.write(f"{datetime.now(UTC):%Y-%m-%d} {line}\n")
-    sys.stdout.write(f"{line} ({log.relative_to(ROOT)})\n")
-    sys.stdout.flush()
-    return done.returncode == 0
+    command = [python, "-m", "pytest", "-q", "-W", "default", "-p", "tools.matrix_plugin", "-m", "not peer", file]
+    log = MATRIX / f"spark{version.pyspark}-python{running}" / f"{file.replace('/', '.')}.log"
+    log.parent.mkdir(exist_ok=True)
+    with log.open("w") as text:
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=text, stderr=subprocess.STDOUT, check=False)
+    lines = log.read_text(errors="replace").strip().splitlines()
+    ended = lines[-1].strip("= ") if lines else "said nothing"
+    counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", ended)}
+    failed = counts.get("failed", 0) + counts.get("error", 0)
+    if done.returncode not in (0, 5):
+        failed = max(failed, 1)  # a process that died has counted nothing
+    outcome = Outcome(
+        commit, version.pyspark, version.delta, running, file, done.returncode,
+        counts.get("passed", 0), failed, counts.get("skipped", 0), ended,
+    )  # fmt: skip
+    with RESULTS.open("a") as results:
+        results.write(json.dumps(asdict(outcome)) + "\n")
+    return outcome
+
+
+def table(found: Iterable[Outcome], files: int) -> str:
+    """Draw a table of outcomes, a row an environment."""
+    rows: dict[tuple[str, str, str], list[Outcome]] = {}
+    for one in found:
+        rows.setdefault((one.spark, one.delta, one.python), []).append(one)
+    lines = ["| Spark | Delta | Python | files | passed | failed | skipped | failed in |", "| --- " * 8 + "|"]
+    for names, own in sorted(rows.items()):
+        sums = [sum(getattr(one, kind) for one in own) for kind in ("passed", "failed", "skipped")]
+        bad = ", ".join(one.file for one in own if not one.is_good)
+        lines.append(f"| {' | '.join([*names, f'{len(own)} of {files}', *map(str, sums), bad])} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_files(chosen: Iterable[str]) -> list[str]:
+    """List the files of tests below some folders."""
+    found = [
+        path for one in chosen for path in ([ROOT / one] if (ROOT / one).is_file() else (ROOT / one).rglob("test_*.py"))
+    ]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def main() -> int:
@@ -103,13 +173,29 @@ def main() -> int:
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(VERSIONS)}; default: all")
     parser.add_argument("--tests", nargs="+", default=list(TESTS), help="instead of the tests of sources and jobs")
     parser.add_argument("--python", default=sys.executable, help="interpreter; default: that of the project")
+    parser.add_argument("--anew", action="store_true", help="run what has passed at this commit, too")
     given = parser.parse_args()
     unknown = [name for name in given.versions if name not in VERSIONS]
     if unknown:
         parser.error(f"no such version: {', '.join(unknown)}; there are {', '.join(VERSIONS)}")
+    files = test_files(given.tests)
     MATRIX.mkdir(exist_ok=True)
-    passed = [run(name, VERSIONS[name], given.python, given.tests) for name in given.versions or VERSIONS]
-    return 0 if all(passed) else 1
+    git = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    running = python_version(given.python)
+    good = True
+    for name in given.versions or VERSIONS:
+        version = VERSIONS[name]
+        python = prepare(MATRIX / f"{name}-python{'.'.join(running.split('.')[:2])}", version, given.python)
+        for file in files:
+            known = outcomes(commit).get((version.pyspark, running, file))
+            if known is None or not known.is_good or given.anew:
+                known = run(python, version, running, commit, file)
+                sys.stdout.write(f"Spark {version.pyspark}, Python {running}: {file}: {known.ended}\n")
+                sys.stdout.flush()
+            good &= known.is_good
+    sys.stdout.write(table(outcomes(commit).values(), len(files)))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
