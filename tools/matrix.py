@@ -63,6 +63,8 @@ def prepare(directory: Path, version: Version, interpreter: str) -> Path:
     # Delta's package asks for a Spark that was there when it was made.
     subprocess.run([*pip, "--no-deps", f"delta-spark=={version.delta}", "-e", str(ROOT)], check=True)
     subprocess.run(["make", "--no-print-directory", "delta-jars", f"BIN={directory / 'bin'}"], cwd=ROOT, check=True)
+    # Else the first job does so, in each of its processes: on a busy machine that takes longer than a test may.
+    subprocess.run([str(python), "-m", "tools.compile_kernels"], cwd=ROOT, check=True)
     done.touch()
     return python
 
