@@ -268,8 +268,12 @@ class ExactlyOnceTable:
         """Transaction identifier of what was pulled from the selection's queues; see ``cluster.queues``."""
         return f"{self.app_id}:queues"
 
-    def _pulled_end(self, snapshot: TableSnapshot) -> int:
+    def pulled_end(self) -> int:
         """Return a physical offset behind which nothing was pulled from queues; 0 if nothing was at all."""
+        snapshot = self.log.snapshot()
+        return 0 if snapshot.version < 0 else self._pulled_end(snapshot)
+
+    def _pulled_end(self, snapshot: TableSnapshot) -> int:
         if self.selection.broker is None:
             return 0
         found = self.standing_in(snapshot, self.queues_id)

@@ -97,7 +97,7 @@ class ExportRun:
         for export in self._exports:
             export.check()
             export.check_log(log)
-            self._missing(log, self._begin(export, log), self.end(log))
+            self._missing(log, self._held_end(export, log), self.end(log))
         self.progress.start = self.begin(log)
         self.progress.end = self.progress.start
 
@@ -108,6 +108,14 @@ class ExportRun:
     def _begin(self, export: Export, log: StoreLog) -> int:
         landed = export.exported_end()
         return landed if landed >= 0 else max(export.selection.starting_physical_offset, log.segments[0].start_offset)
+
+    def _held_end(self, export: Export, log: StoreLog) -> int:
+        """Return where the export stands; where it has not begun, but one of the cluster has, where that one stands."""
+        begin, first = self._begin(export, log), export.selection.starting_physical_offset
+        if export.exported_end() >= 0:
+            return begin
+        pulled = min((table.pulled_end() for table in export.exactly_once), default=0)
+        return max(first, min(begin, pulled)) if pulled else begin
 
     def end(self, log: StoreLog) -> int:
         """Return the physical offset where the export ends, by the bounds."""
@@ -160,7 +168,7 @@ class ExportRun:
                 f"{self._store}: the CommitLog ends at {log.end}, but the checkpoint was at {end}: "
                 "the log was cut off, or it is another store's; give another --checkpoint"
             )
-        gone = self._missing(log, begin, end)
+        gone = self._missing(log, self._held_end(export, log), end)
         force_log(log.storage, log.segments, begin, end)  # before it is read: no loss of power takes it back then
         records = Records(self._spark, export.selection, export.source_options(), end, self._bounds.topics, log)
         return records, gone

@@ -24,12 +24,13 @@ def first_at(link: ClusterLink, bounds: Mapping[ClusterQueue, tuple[int, int]], 
     found: Offsets = {}
     for queue in bounds:
         low, high = bounds[queue]
+        middle = low  # most often it is the first: one pull
         while low < high:
-            middle = (low + high) // 2
             if physical_offset_of(link, queue, middle) < physical_offset:
                 low = middle + 1
             else:
                 high = middle
+            middle = (low + high) // 2
         found[queue] = low
     return found
 

@@ -92,6 +92,7 @@ class QueueRecords:
         begins: of each table, by its path, the offset that each queue is to be landed from.
         ends: one past the last.
         known: of each table the progress by which the begins were found.
+        heeded: of each table the physical offset before which nothing is owed behind the ends.
         pulled_end: physical offset behind which nothing of it is.
         topics: how many there may be, for the size of files.
     """
@@ -102,6 +103,7 @@ class QueueRecords:
     begins: Mapping[str, Offsets]
     ends: Offsets
     known: Mapping[str, QueueProgress]
+    heeded: Mapping[str, int]
     pulled_end: int
     topics: int
 
@@ -135,7 +137,7 @@ class QueueRecords:
                 f"{table.path}: rows of a tier have no places to tell which of them are there already, as they must be "
                 "where another selection has landed, or transactions expire; give another table"
             )
-        note = _told(landed, self.known[table.path].physical_offset, max(self.pulled_end, now.pulled_end))
+        note = _told(landed, self.heeded[table.path], max(self.pulled_end, now.pulled_end))
         versions = {own: sum(landed.values()), table.selection.lock_id: snapshot.version + 1}
         return Turn(transaction, 0, 0, shared, own, versions, note, table.broker_id, spans)
 

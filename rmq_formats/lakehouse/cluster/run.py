@@ -191,6 +191,7 @@ class ClusterRun:
             ends = {queue: min(end, frozen.get(queue, 0)) for queue, end in ends.items()}
         starts = plan.starting_offsets(link, options, queues, bounds)
         known: dict[str, dict[str, QueueProgress]] = {}
+        heeded: dict[str, dict[str, int]] = {}
         begins: dict[str, plan.Offsets] = {}
         for part in self.parts:
             own = [queue for queue in queues if queue.broker == part.broker.name]
@@ -198,6 +199,10 @@ class ClusterRun:
             known[part.broker.name] = {table.path: progress(table) for table in tables}
             for path, found in known[part.broker.name].items():
                 from_here = self._begins(link, part, own, bounds, found)
+                # The store's export may have landed records that the queues do not have yet.
+                is_past = all(from_here[queue] < bounds[queue][1] for queue in own)
+                own_heeded = heeded.setdefault(part.broker.name, {})
+                own_heeded[path] = found.physical_offset if is_past else found.heeded
                 begins.setdefault(path, {}).update({queue: max(at, starts[queue]) for queue, at in from_here.items()})
         firsts = {queue: min(own[queue] for own in begins.values()) for queue in queues}
         owed = {queue: max(first, ends[queue]) for queue, first in firsts.items()}
@@ -214,7 +219,7 @@ class ClusterRun:
             name: QueueRecords(
                 self._spark, self.brokers[name].broker, reader,
                 {path: _of_broker(own, name) for path, own in begins.items()}, _of_broker(last, name),
-                found, tops[name], len(topics),
+                found, heeded.get(name, {}), tops[name], len(topics),
             )
             for name, found in known.items()
         }, last != owed  # fmt: skip
@@ -240,10 +245,10 @@ class ClusterRun:
                     "made anew, or the broker has lost messages; give another table"
                 )
         lows = {queue: max(at, bounds[queue][0]) for queue, at in noted.items()}
-        begins = lows
-        if known.physical_offset > known.heeded:
-            left = {queue: (low, bounds[queue][1]) for queue, low in lows.items()}
-            begins = link.first_at(left, known.physical_offset)
+        begins = dict(lows)
+        if known.physical_offset > 0:  # a queue that is not noted may have come since
+            owing = [at for at in queues if known.physical_offset > known.heeded or key_of(at) not in known.offsets]
+            begins |= link.first_at({at: (lows[at], bounds[at][1]) for at in owing}, known.physical_offset)
         has_landed = any(begins[queue] > low for queue, low in lows.items())  # so nothing behind that was deleted
         for queue, at in noted.items():
             low, is_known = bounds[queue][0], key_of(queue) in known.offsets or known.physical_offset > 0
