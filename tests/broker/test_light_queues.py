@@ -18,9 +18,11 @@ from rmq_core.broker.tables import names as table_names
 from rmq_core.remoting.bodies import OffsetTable, SubscriptionData, decode_body
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.pop import HANDLE, PopHandle, TopicKind, decode_offsets, decode_starts
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs.config_json import light_consumer_offsets
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
+from tests.broker.pop.conftest import Popped, Popper
 from tests.conftest import VARIANTS
 
 NAMES, PLACES = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -322,6 +324,64 @@ async def test_names_of_light_queues_and_their_groups_are_not_longer_than_any(as
     for topic, group in (("%LMQ%" + 255 * "q", GROUP), ("T", "%LMQ%" + 255 * "g")):
         offset = {"topic": topic, "consumerGroup": group, "queueId": 0, "commitOffset": 1}
         assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code != 0
+
+
+async def popped_place(popper: Popper, **more: object) -> list[Popped]:
+    """Pop a light queue; the messages with the handles that clients make. Source: ``#processPopResponse``."""
+    answer = await popper.ask(**more)
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    told = answer.ext_fields
+    starts, offsets = decode_starts(told["startOffsetInfo"]), decode_offsets(told["msgOffsetInfo"])
+    found = []
+    for one in messages(answer):
+        if HANDLE in one.properties:
+            handle = PopHandle.decode(one.properties[HANDLE])
+        else:
+            at = one.properties[NAMES].split(",").index(popper.topic)
+            place, key = int(one.properties[PLACES].split(",")[at]), (TopicKind.NORMAL, 0)
+            assert place in offsets[key]
+            handle = PopHandle(
+                starts[key], int(told["popTime"]), int(told["invisibleTime"]), int(told["reviveQid"]), TopicKind.NORMAL,
+                popper.broker, 0, place,
+            )  # fmt: skip
+        found.append(Popped(one.body, one.topic, handle, one.reconsume_times, one.properties))
+    return found
+
+
+async def test_light_queues_are_popped_by_their_places(asker: Asker, clock: Clock) -> None:
+    """What is acknowledged is, what is not comes back; a queue that is not there leaves no row of the group."""
+    popper = Popper(asker, topic="%LMQ%b")
+    assert await popped_place(popper) == []
+    assert await popped_place(popper, order="true") == []
+    assert not [key for key in asker.broker.state.offsets.table if key.startswith("%LMQ%")]
+    waiting = asyncio.ensure_future(popped_place(popper, pollTime=60_000, invisibleTime=2000))
+    await asyncio.sleep(0.05)
+    for number, (queue_id, light) in enumerate([(2, ("a",)), (3, ("a", "b")), (1, ("b", "a")), (0, ("b",))]):
+        assert (await asker.send("T", b"%d" % number, queue_id, properties=names(*light))).code == 0
+    found = await waiting + await popped_place(popper, invisibleTime=2000)
+    assert [(one.body, one.topic, one.place) for one in found] == [
+        (b"1", "T", (0, 0)), (b"2", "T", (0, 1)), (b"3", "T", (0, 2)),
+    ]  # fmt: skip
+    assert (await popper.ack(found[1])).code == 0
+    later = await popper.change(found[2], 1000)
+    assert later.offset == 2
+    again: dict[bytes, int] = {}
+
+    async def back() -> bool:
+        for _ in range(4):
+            clock.ahead_ms += 500
+            await asyncio.sleep(0.01)
+        for one in await popped_place(popper, invisibleTime=60_000):
+            assert (one.topic, one.handle.kind) == ("%LMQ%b", TopicKind.RETRY_V1)
+            assert (await popper.ack(one)).code == 0
+            again[one.body] = one.reconsume_times
+        return len(again) >= 2
+
+    await eventually(back)
+    assert again == {b"1": 1, b"3": 1}
+    assert "%RETRY%g_%LMQ%b" in asker.broker.state.topics.table
+    assert "%LMQ%b" not in asker.broker.state.topics.table
 
 
 async def test_groups_of_light_queues_do_not_pop(asker: Asker) -> None:

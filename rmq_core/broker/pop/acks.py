@@ -89,7 +89,7 @@ class Acks:
         except ValueError as error:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"an acknowledgement is broken: {error}") from error
         topic = retry_topic(one.c, one.t, kind)
-        if topic not in self._state.topics.table:
+        if self._state.topics.get(topic) is None:
             return []
         low, high = self._bounds(topic, one.q)
         offsets = [offset for offset in offsets if low <= offset <= high]

@@ -28,6 +28,7 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import TopicKind, kind_of
+from rmq_core.store.commitlog.light_places import is_light_queue
 
 _FILE: Final = "messageRequestMode.json"
 PULL: Final = "PULL"
@@ -78,6 +79,8 @@ class Assigner:
         if asked.topic.startswith(names.RETRY_PREFIX):
             raise ResponseError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         topic_of(self._state, asked.topic)
+        if is_light_queue(asked.topic):  # clients are told of queues by name servers, which know no light queues
+            raise ResponseError(ResponseCode.NO_PERMISSION, f"[{asked.topic}] is a light queue (LMQ): it has no mode")
         refuse_light_group(self._state, asked.consumer_group)
         if asked.mode not in (PULL, POP):
             raise ResponseError(ResponseCode.INVALID_PARAMETER, f"mode {asked.mode!r} is not {PULL} or {POP}")

@@ -65,8 +65,8 @@ def refuse_light_group(state: BrokerState, group: str) -> None:
 
 
 def topic_of(state: BrokerState, topic: str) -> TopicConfig:
-    """The settings of a topic. Raises ResponseError."""
-    found = state.topics.table.get(topic)
+    """The settings of a topic, or of a light queue. Raises ResponseError."""
+    found = state.topics.get(topic)
     if found is None:
         raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {_HELP}")
     return found

@@ -5,7 +5,7 @@ Source: ``NotificationProcessor``, ``PollingInfoProcessor``, ``PeekMessageProces
 
 from typing import Final
 
-from rmq_core.broker.pop.checks import checked, filter_asked
+from rmq_core.broker.pop.checks import checked, filter_asked, topic_of
 from rmq_core.broker.pop.held import HeldPop, HeldPops
 from rmq_core.broker.pop.order import OrderTable
 from rmq_core.broker.state import BrokerState
@@ -82,7 +82,7 @@ class Looks:
         return request.response(int(ResponseCode.SUCCESS), None, fields)
 
     def _has(self, asked: Notification) -> bool:
-        group, topics = asked.consumer_group, self._state.topics.table
+        group, topics = asked.consumer_group, self._state.topics
         names = [asked.topic]
         if not asked.order:
             names += [retry_topic(group, asked.topic, kind) for kind in _RETRIES]
@@ -123,8 +123,8 @@ class Looks:
                 f"the broker[{self._state.address}] peek message's num is greater than {MOST_MESSAGES}",
             )
         checked(self._state, asked.consumer_group, asked.topic, asked.queue_id)
-        topic = self._state.topics.table[asked.topic]
-        queues = [asked.queue_id] if asked.queue_id >= 0 else range(topic.read_queue_nums)
+        queue_count = topic_of(self._state, asked.topic).read_queue_nums
+        queues = [asked.queue_id] if asked.queue_id >= 0 else range(queue_count)
         slices: list[memoryview] = []
         count = rest = 0
         for queue_id in queues:

@@ -15,6 +15,7 @@ import msgspec
 
 from rmq_core.broker.pop.early_acks import EarlyAcks
 from rmq_core.broker.pop.journal import PopJournal
+from rmq_core.broker.pop.places import place_of
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
@@ -125,7 +126,7 @@ class ReviveQueue:
     def _revive(self, point: CheckPoint) -> bool:
         """Store again what a check point still has; False if the store takes none now."""
         state = self._state
-        if point.t not in state.topics.table or point.c not in state.groups.table:
+        if state.topics.get(point.t) is None or point.c not in state.groups.table:
             return True
         for number in range(point.n):
             if point.bm >> number & 1:
@@ -143,8 +144,9 @@ class ReviveQueue:
         store, topic = self._state.store, point.t
         found = store.get(topic, point.q, queue_offset, 1)
         message = next(stored_messages(found.slices), None) if found.status is GetStatus.FOUND else None
-        if message is None or message.queue_offset != queue_offset:
-            return queue_offset < store.min_offset(topic, point.q)  # deleted: nothing is left to give
+        if message is None or place_of(message.properties, topic, message.queue_offset) != queue_offset:
+            # Deleted: nothing is left to give. A light queue without messages is not there any more.
+            return queue_offset < store.min_offset(topic, point.q) or self._is_gone(topic)
         target = topic if kind_of(topic) is not TopicKind.NORMAL else retry_topic(point.c, topic, TopicKind.RETRY_V1)
         if target not in self._state.topics.table:
             self._state.topics.make(target, 1)
@@ -160,6 +162,9 @@ class ReviveQueue:
         if result.status is PutStatus.PUT_OK:
             return True
         return False if result.status.is_hopeless else None
+
+    def _is_gone(self, topic: str) -> bool:
+        return topic not in self._state.topics.table and not self._state.store.max_offset(topic, 0)
 
     def _try_later(self, point: CheckPoint, number: int) -> bool:
         """Write a check point of one message, to try again some time later; after the last time it is given up."""

@@ -64,8 +64,8 @@ class Pop:
 
     def keep_house(self) -> None:
         """Forget takes in order that are old; to be called periodically."""
-        topics, groups = self._state.topics.table, self._state.groups.table
-        self.orders.keep_house(lambda topic, group: topic in topics and group in groups)
+        topics, groups = self._state.topics, self._state.groups.table
+        self.orders.keep_house(lambda topic, group: topics.get(topic) is not None and group in groups)
 
     def close(self) -> None:
         """Stop reviving, and save what is under way."""

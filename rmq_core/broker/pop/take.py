@@ -11,6 +11,7 @@ from typing import Final
 
 from rmq_core.broker.pop.journal import PopJournal
 from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.pop.places import place_of_record
 from rmq_core.broker.pop.records import CheckPoint
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import stats
@@ -23,11 +24,9 @@ from rmq_core.remoting.pop_requests import PopMessage
 from rmq_core.store.results import GetResult, GetStatus, PutStatus
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import decode_record, encode_record
-from rmq_formats.codecs.record_layout import head_struct
 from rmq_formats.errors import FormatError
 
 _SIZE: Final = Struct(">i")
-_PLACE: Final = head_struct("queue_offset")
 _ENOUGH_BYTES: Final = 1 << 20  # of an answer; the last take may add as much as a pull gives
 _PERCENT: Final = 100
 _FROM_LAST: Final = 1  # initMode of a group that wants what comes from now on
@@ -101,9 +100,9 @@ class Taker:
     def take(self, taken: Taken, asked: PopMessage, wanted: Filter, kind: TopicKind) -> None:
         """Take messages of a topic, or of its retry topic of some kind, until the pop is full."""
         name = retry_topic(asked.consumer_group, asked.topic, kind)
-        topic = self._state.topics.table.get(name)
-        if topic is None:
-            return
+        topic = self._state.topics.get(name)
+        if topic is None or (name not in self._state.topics.table and not self._state.store.max_offset(name, 0)):
+            return  # a light queue that has no message yet leaves no offset of the group either
         count = topic.read_queue_nums
         if kind is TopicKind.NORMAL and asked.queue_id >= 0:
             queues: Iterable[int] = (asked.queue_id,)
@@ -137,7 +136,7 @@ class Taker:
             taken.rest += max(0, result.max_offset - result.next_offset)
             return
         records = list(_records(result.slices))
-        offsets = [int(_PLACE.unpack_from(record)[0]) for record in records]
+        offsets = [place_of_record(record, topic) for record in records]
         if asked.order:
             counts = self._orders.took(
                 topic, group, queue_id, offsets, asked.attempt_id, taken.pop_time_ms, asked.invisible_time
