@@ -3,7 +3,7 @@
 Source: ``TopicConfigManager``.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from typing import Final
 
 from msgspec import structs
@@ -48,6 +48,7 @@ class Topics:
         self.version: DataVersion = saved.data_version
         own = _system_topics(config)
         self.table: dict[str, TopicConfig] = {topic.topic_name: topic for topic in own} | saved.topic_config_table
+        self._with_batch_queues = self._found_with_batch_queues()
         self.file = TableFile(files, _FILE, self._body)
         self.unwritten: dict[str, int] = {}
         self.file.on_written(self._note_written)
@@ -67,8 +68,11 @@ class Topics:
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1, perm=names.PERM_READ_WRITE)
         return known
 
-    def with_batch_queues(self) -> set[str]:
+    def with_batch_queues(self) -> Set[str]:
         """The topics whose queues are BatchConsumeQueues."""
+        return self._with_batch_queues
+
+    def _found_with_batch_queues(self) -> set[str]:
         return {name for name, topic in self.table.items() if has_batch_queues(topic)}
 
     def is_system(self, topic: str) -> bool:
@@ -143,6 +147,11 @@ class Topics:
         """Create or replace topics."""
         names = [topic.topic_name for topic in topics]
         self.table.update(zip(names, topics, strict=True))
+        for topic in topics:
+            if has_batch_queues(topic):
+                self._with_batch_queues.add(topic.topic_name)
+            else:
+                self._with_batch_queues.discard(topic.topic_name)
         self.unwritten |= dict.fromkeys(names, self.file.changes + 1)
         self._changed(names)
 
@@ -159,6 +168,7 @@ class Topics:
         """Remove a topic; returns whether it existed."""
         known = self.table.pop(topic, None)
         if known is not None:
+            self._with_batch_queues.discard(topic)
             self._changed(None)
         return known is not None
 
@@ -177,6 +187,7 @@ class Topics:
         if configs.data_version != self.version:
             self.table.clear()
             self.table.update(configs.topic_config_table)
+            self._with_batch_queues = self._found_with_batch_queues()
             self.version = configs.data_version
             self._save()
 
