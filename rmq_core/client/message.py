@@ -125,7 +125,8 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         status: how safely it is stored.
-        msg_id: the unique key; of a batch all of them, separated by commas.
+        msg_id: the unique key; of a batch all of them, separated by commas, or the batch's own where a topic with
+            batch queues keeps it as one record, which has no other key in the Index.
         offset_msg_id: the offset message id; of a batch all of them, separated by commas.
         queue: the queue it is stored in.
         queue_offset: its queue offset; a batch's first.

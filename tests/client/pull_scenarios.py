@@ -239,5 +239,12 @@ def test_inner_batches_are_taken_apart_from_the_message_on_that_is_asked_for(nam
                 (place, b"%d" % (place % 5), place % 5) for place in range(8, 15)
             ]
             assert await consumer.offsets.max(queues[0]) == 15
+            async with Producer(namesrv) as producer:
+                made = await producer.send_batch([Message(topic, b"own", tags=tag) for tag in ("a", "b")])
+            own = await gather_messages(consumer, 2)
+            assert [(one.queue_offset, one.body, one.tags) for one in own] == [(15, b"own", "a"), (16, b"own", "b")]
+            assert (made.queue_offset, "," in made.msg_id, len({made.msg_id, *(one.msg_id for one in own)})) == (
+                15, False, 3,
+            )  # fmt: skip
 
     run(main())

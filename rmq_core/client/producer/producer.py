@@ -314,7 +314,13 @@ def _result(answer: RemotingCommand, packet: Packet, queue: MessageQueue, addres
     if stored.queue_id != queue.queue_id:  # the broker may choose, as for retry topics
         queue = msgspec.structs.replace(queue, queue_id=stored.queue_id)
     return SendResult(
-        status, packet.msg_id, stored.msg_id, queue, stored.queue_offset, stored.transaction_id, stored.recall_handle
+        status,
+        stored.batch_uniq_id or packet.msg_id,
+        stored.msg_id,
+        queue,
+        stored.queue_offset,
+        stored.transaction_id,
+        stored.recall_handle,
     )
 
 
