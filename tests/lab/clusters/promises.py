@@ -41,6 +41,7 @@ class Promises:
         self._holders: dict[int, dict[BrokerNode, bool]] = {}  # slaves that may have it; whether it was seen there
         self._lives: Counter[str] = Counter()  # of a host; one more when what it has acknowledged may be lost
         self._unsure: set[BrokerNode] = set()  # who may have lost, with its power, what was never forced
+        self._had: dict[BrokerNode, int] = {}  # ends of their logs then: a master may hear of what they had later
         master.on_start(lambda broker: broker.state.replication.master.on_acknowledged(self._acknowledged))
 
     def promise(self) -> Promise:
@@ -78,11 +79,12 @@ class Promises:
         if node is self._master and not _forces(node):
             self.is_certain = False
 
-    def lost_power(self, node: BrokerNode) -> None:
-        """A broker has lost its power."""
+    def loses_power(self, node: BrokerNode) -> None:
+        """A broker that is up is about to lose its power."""
         self.may_lose(node)
         if not _forces(node):
             self._unsure.add(node)
+            self._had[node] = node.store.max_physical_offset
             self._lives[node.host] += 1
 
     def wiped(self, slave: BrokerNode) -> None:
@@ -129,7 +131,10 @@ class Promises:
         """Note what so many slaves have acknowledged: its last bytes are there, and forced where they say so."""
         if self._master.broker is None:
             return  # it has gone in order since
-        count = sum(slave.broker is None or self._is_there(slave.store, offset) for slave in self._slaves)
+        count = sum(
+            slave.broker is None or offset <= self._had.get(slave, 0) or self._is_there(slave.store, offset)
+            for slave in self._slaves
+        )
         if count < self._copies:
             ends = [(slave.host, slave.broker and slave.store.max_physical_offset) for slave in self._slaves]
             self.broken.append(f"slaves have acknowledged {offset}, and have {ends}")

@@ -226,8 +226,8 @@ class Schedule:
             await self._later(node)
 
     def _lose(self, node: BrokerNode) -> None:
+        self._promises.loses_power(node)
         node.lose_power(self._dice.choice([1.0, 1.0, 0.5]))
-        self._promises.lost_power(node)
 
     async def _restart(self) -> None:
         if (node := self._faults.up()) is not None:
