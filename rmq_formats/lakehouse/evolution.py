@@ -1,10 +1,35 @@
-"""Schema evolution of a Delta table: new columns are added, within structs too; changed types are refused."""
+"""Schema evolution of tables: new columns are added, within structs too; changed types and lost keys are refused."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from rmq_formats.errors import StoreError
+
 Path = tuple[str, ...]
+
+
+def check_columns(table: str, there: StructType, wanted: StructType, needed: Sequence[str]) -> None:
+    """Refuse columns of a table that cannot be written.
+
+    Args:
+        table: its name.
+        there: its columns.
+        wanted: columns to be written; the table may lack some, or have more.
+        needed: names of columns that tell its rows apart. One that was renamed or dropped must not be added anew, for
+            then it would tell nothing of the rows that are there.
+
+    Raises:
+        StoreError: naming what does not fit.
+    """
+    known = {name.lower() for name in there.fieldNames()}
+    for name in needed:
+        if name.lower() not in known:
+            raise StoreError(f"{table}: has no column {name}, which tells its rows apart: it was renamed or dropped")
+    found = misfit(there, wanted)
+    if found is not None:
+        name, have, asked = found
+        raise StoreError(f"{table}: its column {name} is {have.simpleString()}, not {asked.simpleString()}")
 
 
 def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataType] | None:

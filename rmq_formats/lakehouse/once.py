@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.evolution import misfit, missing
+from rmq_formats.lakehouse.evolution import check_columns, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
 from rmq_formats.lakehouse.owner import check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
@@ -157,6 +157,7 @@ class ExactlyOnceTable:
         later: of a table with a key the first column by which of two rows one is the later: ``offset``, or the store
             time where it has several brokers. A row gives way to a later one alone, so as long as no row is taken
             away, one is there that is as late as any that has landed.
+        key: names of its key columns, if it has a key.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class ExactlyOnceTable:
         offset: str = "physical_offset",
         broker_columns: tuple[str, str] = (CLUSTER, BROKER_NAME),
         later: str | None = None,
+        key: Sequence[str] = (),
     ) -> None:
         self.path = path
         self.selection = selection
@@ -176,7 +178,7 @@ class ExactlyOnceTable:
         self._shape = shape
         self.offset = offset
         self.broker_columns = broker_columns
-        self._later = later
+        self._later, self._key = later, key
         self.log = log
         self._found: dict[tuple[str, int, int], Standing] = {}  # of the version looked at last
 
@@ -320,13 +322,7 @@ class ExactlyOnceTable:
         if partitions != ",".join(self._shape.partitions):
             wanted = ",".join(self._shape.partitions)
             raise StoreError(f"{self.path}: is partitioned by {partitions or 'nothing'}, not {wanted or 'nothing'}")
-        self._check_columns(schema)
-
-    def _check_columns(self, schema: StructType) -> None:
-        found = misfit(self.log.schema(), self.log.stored(schema))
-        if found is not None:
-            name, there, wanted = found
-            raise StoreError(f"{self.path}: its column {name} is {there.simpleString()}, not {wanted.simpleString()}")
+        check_columns(self.path, self.log.schema(), self.log.stored(schema), [self.offset, *self._key])
 
     def prepare(self, schema: StructType) -> None:
         """Create the table if there is none, and add the columns that it lacks."""

@@ -144,7 +144,7 @@ class TypedExport:
         self._order = [self._names[name] for name in names]
         later = self._order[0] if topic.key else None
         self._table = ExactlyOnceTable(
-            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers, later
+            topic.table, open_table(topic.table), self.selection, shape, self._names[_OFFSET], brokers, later, topic.key
         )
         self._dead_columns = StructType([*_DEAD, *(_METADATA[name] for name in broker)])
         self._dead = None

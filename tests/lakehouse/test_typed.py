@@ -154,6 +154,13 @@ def test_a_schema_grows_and_does_not_change(exporter: Exporter, typed: Callable[
     ]:
         with pytest.raises(StoreError, match=said):
             typed({**ORDERS, **changed})
+    table = f"delta.`{exporter.work / 'orders'}`"
+    exporter.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    for column, other in (("id", "number"), ("physical_offset", "place")):
+        exporter.spark.sql(f"ALTER TABLE {table} RENAME COLUMN {column} TO {other}")
+        with pytest.raises(StoreError, match=f"has no column {column}, which tells its rows apart"):
+            typed(ORDERS)
+        exporter.spark.sql(f"ALTER TABLE {table} RENAME COLUMN {other} TO {column}")
 
 
 def test_what_is_within_a_column_grows_too(exporter: Exporter, typed: Callable[..., dict[str, Any]]) -> None:
