@@ -95,7 +95,7 @@ def test_it_has_the_packages_the_jobs_the_settings_and_the_notebooks(wheel: Path
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {name for name in names if "/" not in name} == {f"{name}.py" for name in FOUND_BY_SPARK}
     assert {name.partition("/")[0] for name in names if "/" in name} == {*PACKAGES, "rmq_jobs"}
-    suffixes = {".py", ".conf", ".ipynb", ".properties", ".proto", ".typed"}
+    suffixes = {".py", ".conf", ".ipynb", ".properties", ".proto", ".java", ".typed"}
     packaged = [path for name in PACKAGES for path in (ROOT / name).rglob("*")]
     expected = {str(path.relative_to(ROOT)) for path in packaged if path.suffix in suffixes or path.name == "py.typed"}
     for folder, place in PLACES.items():

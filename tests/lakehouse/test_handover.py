@@ -50,7 +50,7 @@ def sending(namesrv: str, topic: str) -> Iterator[list[int]]:
                 bodies = [json.dumps({"n": number}).encode() for number in numbers]
                 await asyncio.gather(*(producer.send(Message(topic, body), timeout_s=30) for body in bodies))
                 taken[0] += 16
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.05)
 
     thread = threading.Thread(target=lambda: run(send()))
     thread.start()
@@ -67,7 +67,7 @@ def test_each_message_lands_once_while_store_and_cluster_take_turns_and_a_produc
     topic = {"topic": exporter.topic, "format": "json", "schema": "n INT", "table": "numbers"}
     spec = exporter.table.parent / "spec.json"
     spec.write_text(json.dumps({"topics": [topic]}))
-    turns = [exporter.run_store, exporter.run] * 3
+    turns = [exporter.run_store, exporter.run] * 2
     with sending(exporter.namesrv, exporter.topic) as taken:
         wait_for(lambda: taken[0] >= 200)
         landed = [turn("--typed", str(spec))[0]["exports"] for turn in turns]
