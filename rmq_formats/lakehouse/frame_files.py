@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_formats.lakehouse.raw_files import check_seen
 from rmq_formats.spark.runner import SparkRunner
+from rmq_formats.spark.versions import arrow_schema
 
 _FILES = "action STRING, path STRING, rows LONG, bytes LONG"
 _WRITTEN = pa.schema([("action", pa.string()), ("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
@@ -28,7 +28,7 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
         StoreError: a file that cannot be written, or was written where the driver does not see it.
     """
     together = frame.hint("rebalance", *layout.partitions) if layout.partitions else frame
-    return write_parts(together, layout, to_arrow_schema(frame.schema, timezone="UTC"), iter)
+    return write_parts(together, layout, arrow_schema(frame.schema), iter)
 
 
 def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:

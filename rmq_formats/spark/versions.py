@@ -1,8 +1,10 @@
-"""What needs a Spark later than 4.0, the oldest with which the sources work."""
+"""What differs between the versions of Spark, from 4.0 on, the oldest with which the sources work."""
 
 from typing import Final
 
+import pyarrow as pa
 import pyspark
+from pyspark.sql.types import StructType
 
 from rmq_formats.errors import OptionError
 
@@ -22,3 +24,11 @@ def need_spark(minor: tuple[int, int], what: str) -> None:
     if minor > SPARK_VERSION:
         needed = ".".join(map(str, minor))
         raise OptionError(f"{what} needs Spark {needed} or later; this is {pyspark.__version__}")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Convert a schema from Spark to Arrow, with timestamps in UTC; 4.2 names the zone, which was a flag before."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 # loads pandas, which few need
+
+    zone: dict[str, object] = {"timezone": "UTC"} if SPARK_VERSION >= (4, 2) else {"timestamp_utc": True}
+    return to_arrow_schema(schema, **zone)  # type: ignore[arg-type] # of the installed version

@@ -21,12 +21,13 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField
 from pyiceberg.types import StructType as IcebergStruct
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.iceberg.files import FIELD_ID
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
+from rmq_formats.spark.versions import arrow_schema
 
 FILE: Final = "_file"  # Iceberg's own name of the column that tells a row's file
 
@@ -144,7 +145,7 @@ def rows_of(
 def reader_of(table: Table, columns: StructType, kept: pc.Expression | None = None) -> FileReader:
     """Return what tasks read a table's files by; see ``FileReader``."""
     files = TableFileSystem.of(table.location(), table.io)
-    return FileReader(table.schema().model_dump_json(), files, to_arrow_schema(columns, timezone="UTC"), kept)
+    return FileReader(table.schema().model_dump_json(), files, arrow_schema(columns), kept)
 
 
 def parts_of(spark: SparkSession, parts: Sequence[Sequence[FileScanTask]]) -> DataFrame:

@@ -17,7 +17,7 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
@@ -34,6 +34,7 @@ from rmq_formats.lakehouse.iceberg.snapshot import LOG_MARK, TRANSACTION, Iceber
 from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, land_together, note_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.table_log import Appended, Shape
+from rmq_formats.spark.versions import arrow_schema
 from rmq_formats.tasks.publish import sync_file_system
 
 _DATA: Final = "data"
@@ -319,7 +320,7 @@ def _schema(schema: StructType, name: str) -> Schema:
     try:
         columns = [
             plain.with_metadata({b"doc": told}) if (told := (field.metadata or {}).get("comment")) else plain
-            for plain, field in zip(to_arrow_schema(schema, timezone="UTC"), schema, strict=True)
+            for plain, field in zip(arrow_schema(schema), schema, strict=True)
         ]
         found = _pyarrow_to_schema_without_ids(pa.schema(columns))
     except (TypeError, UnsupportedPyArrowTypeException, PySparkException) as error:

@@ -10,12 +10,12 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from rmq_formats.arrow import schema
 from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.spark import explain
 from rmq_formats.spark.options import schemas
+from rmq_formats.spark.versions import arrow_schema
 from tests.consumequeue_oracle import goes_to_consumequeue
 from tests.spark.conftest import Load
 from tests.store_files import flip
@@ -48,7 +48,7 @@ def places(frame: DataFrame) -> list[int]:
     ],
 )
 def test_the_arrow_schema_is_the_one_that_spark_demands(spark_schema: Any, arrow: Any) -> None:
-    assert to_arrow_schema(spark_schema, timezone="UTC").equals(arrow, check_metadata=True)
+    assert arrow_schema(spark_schema).equals(arrow, check_metadata=True)
 
 
 @pytest.mark.parametrize("name", ["crash", "exotic_crc"])
