@@ -5,10 +5,11 @@ committed since rows were chosen. Its own transactions can, but only in Scala: t
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -30,6 +31,9 @@ from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
 from rmq_formats.tasks.publish import sync_file_system
 
+_NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
+_MAKING_S: Final = 5.0  # what that may take
+_LOOK_S: Final = 0.1
 _PLAIN_VERSIONS = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
 _PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
 # Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
@@ -142,9 +146,18 @@ class DeltaTableLog:
         try:
             with own_commits(self._spark, self.committing):
                 self._spark.sql(f"{create} TBLPROPERTIES ({listed})")
-        except (PySparkException, *CONFLICTS):
-            if not self.exists():  # not because another export was faster
+        except (PySparkException, *CONFLICTS) as error:
+            if not self._appears(_MAKING_S if _NOT_EMPTY in str(error) else 0.0):  # not because another was faster
                 raise
+
+    def _appears(self, seconds: float) -> bool:
+        """Return whether there is the table, or will be in so many seconds: another export may be making it."""
+        end = time.monotonic() + seconds
+        while not self.exists():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_LOOK_S)
+        return True
 
     def add_columns(self, schema: StructType) -> None:
         """Add the columns that the table lacks, within structs too."""
