@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import conditional_store
+from rmq_formats.lakehouse.delta.place import first_line
 from rmq_formats.tasks.object_lease import lease
 
 _SUFFIX: Final = ".rmq-leases"  # beside the table: Delta makes none where there is something else
@@ -86,8 +87,7 @@ def _told(place: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        said = str(error.java_exception.getMessage()).partition("\n")[0]
-        raise StoreError(f"{place}: {said}") from error
+        raise StoreError(f"{place}: {first_line(error)}") from error
 
 
 class _Leases:

@@ -40,7 +40,7 @@ class DeltaPlace:
             try:
                 self._found = self._asked()
             except (PySparkException, Py4JError) as error:
-                raise StoreError(f"{self.table}: {_first_line(error)}") from error
+                raise StoreError(f"{self.table}: {first_line(error)}") from error
         return self._found or None
 
     def _asked(self) -> str:
@@ -70,7 +70,8 @@ class DeltaPlace:
         return f"{described.locationUri.rstrip('/')}/{name}"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of what Spark, or Java below it, says of an error."""
     java = getattr(error, "java_exception", None)
     said = str(error if java is None else java.getMessage() or java.toString())
     return said.strip().splitlines()[0]
