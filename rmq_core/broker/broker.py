@@ -76,7 +76,6 @@ _DROPPED_S: Final = 0.1  # how often files of topics that others have deleted ar
 _MORE_DROPPED_S: Final = 0.01  # likewise while some are left
 _NAMES_S: Final = 1.0  # how often topics and groups that could not be written are tried again
 _MAKE_TOPICS: Final = (
-    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
     RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.HEART_BEAT,
     RequestCode.PROXIED_CLIENTS, RequestCode.CONSUMER_SEND_MSG_BACK,
 )  # fmt: skip
@@ -234,8 +233,8 @@ class Broker(Service):
         self._fast_handlers = fast if guard is None else GuardedTable(fast, guard)
         self._know_batch_topics()
         self.state.topics.on_change(self._know_batch_topics)
-        store.on_dispatched(self._held.arrived)
-        store.on_dispatched(self._pop.held.arrived)
+        store.on_dispatched(self._held.arrived, self._held.is_waiting)
+        store.on_dispatched(self._pop.held.arrived, self._pop.held.is_waiting)
         files.start()
 
     def _know_batch_topics(self, _: Collection[str] | None = None) -> None:
@@ -252,7 +251,7 @@ class Broker(Service):
         timed = TimerAdmin(state, self._timed)
         acknowledgements = Acknowledgements(state, self._waiters, storing.failure)
         return {
-            **Sends(state, storing, acknowledgements).handlers(),
+            **Sends(state, storing, acknowledgements, self.registration.after_change).handlers(),
             **Replies(state, storing).handlers(),
             **SendBacks(state, levels, acknowledgements).handlers(),
             **Pulls(state, self._held).handlers(),

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from rmq_core.remoting.loop import work_clock
+
 SLICE_S: Final = 0.0005  # half of what a send takes beside others: the slowest sends wait for one
 _T = TypeVar("_T")
 
@@ -37,23 +39,24 @@ class Slices:
     def collect(self, items: Iterable[_T]) -> "asyncio.Future[Sliced[_T]]":
         """Collect what an iterator gives, in slices; what it raises the future has."""
         loop = asyncio.get_running_loop()
+        now = work_clock(loop)
         done: asyncio.Future[Sliced[_T]] = loop.create_future()
         found: Sliced[_T] = Sliced()
         rest = iter(items)
 
         def go_on() -> None:
-            began = loop.time()
+            began = now()
             try:
                 for item in rest:
                     found.items.append(item)
-                    if loop.time() > began + SLICE_S:
+                    if now() > began + SLICE_S:
                         self._ask(go_on)
                         break
                 else:
                     done.set_result(found)
             except Exception as error:
                 done.set_exception(error)
-            found.took_s += loop.time() - began
+            found.took_s += now() - began
 
         self._ask(go_on)
         return done
@@ -61,14 +64,15 @@ class Slices:
     async def each(self, items: Iterable[_T]) -> AsyncIterator[_T]:
         """Give items one by one; wait for a turn whenever a slice is used up."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + SLICE_S
+        now = work_clock(loop)
+        end = now() + SLICE_S
         for item in items:
             yield item
-            if loop.time() > end:
+            if now() > end:
                 turn: asyncio.Future[None] = loop.create_future()
                 self._ask(lambda turn=turn: None if turn.done() else turn.set_result(None))  # type: ignore[misc]
                 await turn
-                end = loop.time() + SLICE_S
+                end = now() + SLICE_S
 
     def _ask(self, go_on: Callable[[], None]) -> None:
         """Have a function called when it is its turn."""

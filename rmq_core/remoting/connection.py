@@ -15,6 +15,7 @@ from rmq_core.remoting.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode, Ve
 from rmq_core.remoting.errors import ConnectionLostError, ResponseError
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
+from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.pending import PendingRequests
 from rmq_core.remoting.unsupported import not_supported
 from rmq_formats.codecs.hosts import Host
@@ -85,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._reads_only_while_writable = reads_only_while_writable
         self._max_waiting_bytes = max_waiting_bytes
         self._loop = asyncio.get_running_loop()
+        self._now = work_clock(self._loop)
         self._parser = FrameParser(max_frame_bytes, max_header_bytes)
         self._pending = PendingRequests(self._loop)
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -273,7 +275,7 @@ class Connection(asyncio.Protocol):
     def _handle(self, commands: Iterator[RemotingCommand]) -> None:
         """Handle commands, then write the answers."""
         self._flush_due = True
-        now = self._loop.time
+        now = self._now
         end = now() + SLICE_S
         try:
             for command in commands:

@@ -27,10 +27,14 @@ from rmq_core.remoting.header import (
 from rmq_formats.errors import DecodeError, LengthError, TruncatedError
 
 MAX_FRAME_BYTES: Final = 16 << 20  # with its size field, as Java counts it
-_PREFIX = Struct(">iBBH")  # the header's three bytes of size as one and two
+_PREFIX = Struct(">iI")  # the header's type is the highest byte of the second number, its size the others
 _SIZE = Struct(">i")
-_MIN_SIZE: Final = _PREFIX.size - _SIZE.size
-_MAX_HEADER_BYTES: Final = (1 << 24) - 1
+_PREFIX_BYTES: Final = _PREFIX.size
+_SIZE_BYTES: Final = _SIZE.size
+_MIN_SIZE: Final = _PREFIX_BYTES - _SIZE_BYTES
+_TYPE_SHIFT: Final = 24
+_MAX_HEADER_BYTES: Final = (1 << _TYPE_SHIFT) - 1
+_MAX_SIZE: Final = MAX_FRAME_BYTES - _SIZE_BYTES  # and so is a header of at most _MAX_HEADER_BYTES
 
 
 class FrameParser:
@@ -76,20 +80,21 @@ class FrameParser:
                 return
             whole, self._held = self._held, bytearray()
         view = memoryview(whole)
-        at, end, limit = 0, len(whole), self._max_frame_bytes - _SIZE.size
-        while at + _PREFIX.size <= end:
-            size, kind, high, low = _PREFIX.unpack_from(whole, at)
+        at, end, limit, header_limit = 0, len(whole), self._max_frame_bytes - _SIZE_BYTES, self._max_header_bytes
+        while (header_at := at + _PREFIX_BYTES) <= end:
+            size, kind = _PREFIX.unpack_from(whole, at)
             if not _MIN_SIZE <= size <= limit:
                 raise _bad_size(size, limit)
-            header_bytes = high << 16 | low
-            body_at, next_at = at + _PREFIX.size + header_bytes, at + _SIZE.size + size
+            header_bytes = kind & _MAX_HEADER_BYTES
+            kind >>= _TYPE_SHIFT
+            body_at, next_at = header_at + header_bytes, at + _SIZE_BYTES + size
             if body_at > next_at:
                 raise LengthError("a header that is longer than its frame", expected=size, actual=header_bytes)
-            if header_bytes > self._max_header_bytes:
-                raise LengthError("a header of too many bytes", expected=self._max_header_bytes, actual=header_bytes)
+            if header_bytes > header_limit:
+                raise LengthError("a header of too many bytes", expected=header_limit, actual=header_bytes)
             if next_at > end:
                 break
-            header = view[at + _PREFIX.size : body_at]
+            header = view[header_at:body_at]
             if kind == JSON:
                 command = decode_json_header(header)
             elif kind == ROCKETMQ:
@@ -104,8 +109,8 @@ class FrameParser:
             self._hold(view[at:], limit)
 
     def _hold(self, rest: memoryview, limit: int) -> None:
-        self._needed_bytes = _SIZE.size
-        if len(rest) >= _SIZE.size:
+        self._needed_bytes = _SIZE_BYTES
+        if len(rest) >= _SIZE_BYTES:
             (size,) = _SIZE.unpack_from(rest)
             if not _MIN_SIZE <= size <= limit:  # not checked yet where the prefix is not complete
                 raise _bad_size(size, limit)
@@ -128,9 +133,9 @@ def frame_head(command: RemotingCommand) -> bytes:
     header = encode_binary_header(command) if binary else encode_json_header(command)
     header_bytes = len(header)
     size = _MIN_SIZE + header_bytes + len(command.body)
-    if size > MAX_FRAME_BYTES - _SIZE.size or header_bytes > _MAX_HEADER_BYTES:
-        raise LengthError("a frame that no peer takes", expected=MAX_FRAME_BYTES, actual=size + _SIZE.size)
-    return _PREFIX.pack(size, binary, header_bytes >> 16, header_bytes & 0xFFFF) + header
+    if size > _MAX_SIZE:
+        raise LengthError("a frame that no peer takes", expected=MAX_FRAME_BYTES, actual=size + _SIZE_BYTES)
+    return _PREFIX.pack(size, binary << _TYPE_SHIFT | header_bytes) + header
 
 
 def encode_frame(command: RemotingCommand) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,14 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     except ImportError:
         return asyncio.new_event_loop
     return uvloop.new_event_loop
+
+
+def work_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return the clock, in seconds, by which slices of work on a loop end.
+
+    uvloop's ``time`` has whole milliseconds: a slice of half of one would end anywhere within it.
+    """
+    return time.perf_counter if type(loop).__module__.partition(".")[0] == "uvloop" else loop.time
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:

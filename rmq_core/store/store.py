@@ -175,9 +175,9 @@ class MessageStore:
         """
         return self._live.run()
 
-    def on_dispatched(self, listener: ArrivalListener) -> None:
-        """Runs a callback in ``dispatch`` with the queues that have new messages."""
-        self._live.on_dispatched(listener)
+    def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
+        """Runs a callback in ``dispatch`` with the queues that have new messages, while it says that it is waiting."""
+        self._live.on_dispatched(listener, is_waiting)
 
     # --- reading ------------------------------------------------------------------------
     def get(

@@ -71,14 +71,18 @@ class Registration:
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             before = topics.version
             answer = handler(request, connection)
-            if topics.version is before or answer is None or not self._state.config.namesrvs:
-                return answer
-            # Made here, before the registration that the change asks for can begin.
-            if self._registered is None:
-                self._registered = asyncio.get_running_loop().create_future()
-            return _when_registered(answer, self._registered)
+            return answer if topics.version is before else self.after_change(answer)
 
         return handle
+
+    def after_change(self, answer: HandlerAnswer) -> HandlerAnswer:
+        """Have an answer wait until name servers know of a change of topics; call it in the turn of the change."""
+        if answer is None or not self._state.config.namesrvs:
+            return answer
+        # Made here, before the registration that the change asks for can begin.
+        if self._registered is None:
+            self._registered = asyncio.get_running_loop().create_future()
+        return _when_registered(answer, self._registered)
 
     async def start(self) -> None:
         """Register, and start the task that does so periodically."""

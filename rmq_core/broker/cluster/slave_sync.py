@@ -47,7 +47,7 @@ class SlaveSync:
         self._wanted = asyncio.Event()
         self._missed: set[str] = set()  # topics that were not known when messages of them came
         self._dropped = dict(state.store.dropped_topics)  # whose offsets are removed
-        state.store.on_dispatched(self._arrived)
+        state.store.on_dispatched(self._arrived, lambda: True)
         if state.replication.slave is not None:
             state.replication.slave.on_joined(self._wanted.set)
 

@@ -79,6 +79,10 @@ class HeldPops:
         """Number of pops that wait for a queue, or with ANY_QUEUE for any."""
         return sum(pop.queue_id == queue_id for pop in self._held.get((topic, group), ()))
 
+    def is_waiting(self) -> bool:
+        """Whether any is held."""
+        return self.count > 0
+
     def arrived(self, arrivals: list[Arrival]) -> None:
         """Answer pops that newly readable messages may match, when the dispatch that tells of them is over."""
         found = [arrival for arrival in arrivals if arrival.topic in self._keys]

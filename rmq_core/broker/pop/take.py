@@ -211,8 +211,7 @@ class Taker:
                 )
                 taken.bodies.append(_as_of(record, asked.topic, handle))
         key = f"{asked.topic}@{asked.consumer_group}"
-        self._state.stats.count(stats.GROUP_GET_NUMS, key, len(records))
-        self._state.stats.count(stats.GROUP_GET_SIZE, key, size)
+        self._state.stats.count_messages(stats.GOT, key, len(records), size)
 
 
 def _as_of(record: memoryview, topic: str, handle: PopHandle) -> bytes | memoryview:

@@ -33,6 +33,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.requests import ConsumerGroupName, UnregisterClient
 from rmq_formats.sql92 import SqlError
 
@@ -213,10 +214,11 @@ class Memberships:
         """Remove a closed connection from all groups; where it is in many, not at once."""
         self._state.producers.drop(connection)
         loop, consumers = asyncio.get_running_loop(), self._state.consumers
-        end = loop.time() + SLICE_S
+        now = work_clock(loop)
+        end = now() + SLICE_S
         for name in consumers.names_of(connection):
             consumers.unregister(name, connection)
-            if loop.time() > end:
+            if now() > end:
                 loop.call_soon(self.disconnected, connection)
                 return
 

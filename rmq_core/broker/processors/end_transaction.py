@@ -107,8 +107,7 @@ class Transactions:
         result = put_final(state, half, properties, place)
         if result.status is not PutStatus.PUT_OK:
             raise self._failure(result.status)
-        state.stats.count(stats.TOPIC_PUT_NUMS, place[0], 1)
-        state.stats.count(stats.TOPIC_PUT_SIZE, place[0], result.size)
+        state.stats.count_messages(stats.PUT, place[0], 1, result.size)
         return result
 
     def _failure(self, status: PutStatus) -> ResponseError:

@@ -108,8 +108,7 @@ class Pulls:
         slices = result.slices
         if slices:
             key = stats.pull_key(asked.topic, asked.consumer_group)
-            self._state.stats.count(stats.GROUP_GET_NUMS, key, result.message_count)
-            self._state.stats.count(stats.GROUP_GET_SIZE, key, result.size)
+            self._state.stats.count_messages(stats.GOT, key, result.message_count, result.size)
         body = b"" if not slices else slices[0] if len(slices) == 1 else b"".join(slices)
         return request.response(int(code), result.status.value, fields, body)
 

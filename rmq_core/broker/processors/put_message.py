@@ -38,6 +38,8 @@ from rmq_formats.codecs.layout import (
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.variants.inner_batch import count_messages
 
+_new = tuple.__new__  # of a NamedTuple, without the call of its own
+_OK: Final = PutStatus.PUT_OK
 _WAIT: Final = "WAIT"
 _SEPARATOR: Final = bytes([PROPERTY_SEPARATOR])
 _PRIORITY: Final = "_SYS_MSG_PRIORITY_"
@@ -101,6 +103,8 @@ class Storing:
     def __init__(self, state: BrokerState, levels: DelayLevels) -> None:
         self._state = state
         self._levels = levels
+        self._appender = state.store.appender
+        self._has_light_queues = state.store.config.lmq_enabled
         config = state.config
         self.marks = {"MSG_REGION": config.region_id, "TRACE_ON": str(config.trace_on).lower()}
         self._own_properties = self.marks | {"CLUSTER": config.broker_cluster_name}
@@ -118,9 +122,9 @@ class Storing:
         Raises:
             ResponseError: the error response, if it cannot be stored.
         """
-        state = self._state
-        topic = state.topics.table.get(asked.topic)
-        if topic is None or asked.topic in names.NOT_FOR_CLIENTS:
+        state, name = self._state, asked.topic
+        topic = state.topics.table.get(name)
+        if topic is None or name in names.NOT_FOR_CLIENTS:
             topic = self._make_topic(asked)
         if not state.config.broker_permission & names.PERM_WRITE:
             self._check_permission(topic)
@@ -132,20 +136,22 @@ class Storing:
             )
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
-        is_inner = bool(asked.sys_flag & FLAG_INNER_BATCH)
+        sys_flag = asked.sys_flag
+        is_inner = bool(sys_flag & FLAG_INNER_BATCH)
         if topic.attributes and has_batch_queues(topic):
             is_inner = self._is_inner_batch(request, asked)
         elif is_inner:  # Source: ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
-        sys_flag = asked.sys_flag | FLAG_MULTI_TAGS * (topic.topic_filter_type == "MULTI_TAG")
+        if topic.topic_filter_type == "MULTI_TAG":
+            sys_flag |= FLAG_MULTI_TAGS
         text = "\x02" + (asked.properties or "")
-        if state.store.config.lmq_enabled and _LIGHT_NAMES in text:
+        if self._has_light_queues and _LIGHT_NAMES in text:
             self._check_light_names(asked)
         if is_inner:
             stored = self._put_inner_batch(request, connection, asked, queue_id, sys_flag)
         elif asked.batch:
             stored = self._put_batch(request, connection, asked, queue_id, sys_flag)
-        elif _SPECIAL.search(text) is None and not asked.topic.startswith(names.RETRY_PREFIX):
+        elif _SPECIAL.search(text) is None and not name.startswith(names.RETRY_PREFIX):
             found = _UNIQ_KEY.search(text)
             properties = text[1:].encode("utf-8", "replace")
             if properties and properties[-1] != PROPERTY_SEPARATOR:
@@ -153,15 +159,17 @@ class Storing:
             uniq_key = found[1] if found else self._uniq_keys.next(state.clock_ms())
             if not found:
                 properties += encode_properties({PROPERTY_UNIQ_KEY: uniq_key})
-            result = self._put(asked.topic, queue_id, request, connection, asked, properties + self._own, sys_flag)
-            stored = Stored(queue_id, result, uniq_key, True)
+            result = self._appender.put(
+                name, queue_id, request.body, properties + self._own, asked.born_timestamp, connection.remote_host,
+                state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+            )  # fmt: skip
+            stored = _new(Stored, (queue_id, result, uniq_key, True, None, None))
         else:
             stored = self._put_special(request, connection, asked, queue_id, sys_flag)
         result = stored.result
-        if result.status is not PutStatus.PUT_OK:
+        if result.status is not _OK:
             raise self.failure(result.status)
-        state.stats.count(stats.TOPIC_PUT_NUMS, asked.topic, result.message_count)
-        state.stats.count(stats.TOPIC_PUT_SIZE, asked.topic, result.size)
+        state.stats.count_messages(stats.PUT, name, result.message_count, result.size)
         return stored
 
     def _make_topic(self, asked: SendMessage) -> TopicConfig:
@@ -212,15 +220,6 @@ class Storing:
             raise ResponseError(
                 ResponseCode.NO_PERMISSION, f"the broker[{self._state.address}] sending message is forbidden"
             )
-
-    def _put(
-        self, topic: str, queue_id: int, request: RemotingCommand, connection: Connection, asked: SendMessage,
-        properties: bytes, sys_flag: int,
-    ) -> PutResult:  # fmt: skip
-        return self._state.store.appender.put(
-            topic, queue_id, request.body, properties, asked.born_timestamp, connection.remote_host,
-            self._state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
-        )  # fmt: skip
 
     def _put_batch(
         self, request: RemotingCommand, connection: Connection, asked: SendMessage, queue_id: int, sys_flag: int
@@ -307,7 +306,10 @@ class Storing:
         encoded = encode_properties(properties)
         if len(encoded) > MAX_PROPERTIES_BYTES:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
-        result = self._put(topic, queue_id, request, connection, asked, encoded, sys_flag)
+        result = self._appender.put(
+            topic, queue_id, request.body, encoded, asked.born_timestamp, connection.remote_host,
+            self._state.clock_ms(), flag=asked.flag, sys_flag=sys_flag, reconsume_times=asked.reconsume_times or 0,
+        )  # fmt: skip
         waits = properties.get(_WAIT, "true").lower() == "true"
         handle = None if is_half else recall_handle(properties, self._state.config.broker_name)
         return Stored(asked_queue_id, result, uniq_key, waits, handle)

@@ -76,8 +76,7 @@ class Recalls:
         )  # fmt: skip
         if result.status is not PutStatus.PUT_OK:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
-        state.stats.count(stats.TOPIC_PUT_NUMS, topic, 1)
-        state.stats.count(stats.TOPIC_PUT_SIZE, topic, result.size)
+        state.stats.count_messages(stats.PUT, topic, 1, result.size)
         answer = request.response(ext_fields={"MSG_REGION": state.config.region_id, "msgId": handle.uniq_key})
         if self._acknowledgements.must_wait:
             return self._acknowledgements.when_safe(request, answer, result)

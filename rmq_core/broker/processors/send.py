@@ -3,6 +3,9 @@
 Source: ``SendMessageProcessor``.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from rmq_core.broker.processors.acknowledge import Acknowledgements
 from rmq_core.broker.processors.put_message import Stored, Storing
 from rmq_core.broker.state import BrokerState
@@ -16,8 +19,16 @@ from rmq_core.remoting.requests import SendMessage, SendMessageV2
 class Sends:
     """Handles SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 
-    def __init__(self, state: BrokerState, storing: Storing, acknowledgements: Acknowledgements) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: BrokerState,
+        storing: Storing,
+        acknowledgements: Acknowledgements,
+        after_change: Callable[[HandlerAnswer], HandlerAnswer],
+    ) -> None:
+        """Use ``after_change`` for the answer to a message that has created its topic."""
+        self._topics = state.topics
+        self._after_change = after_change
         self._storing = storing
         self._acknowledgements = acknowledgements
         self._id_prefix = state.store_host.to_bytes().hex().upper().encode()
@@ -26,31 +37,24 @@ class Sends:
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
         return {
-            RequestCode.SEND_MESSAGE: self.send,
-            RequestCode.SEND_MESSAGE_V2: self.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+            RequestCode.SEND_MESSAGE: partial(self._send, SendMessage),
+            RequestCode.SEND_MESSAGE_V2: partial(self._send, SendMessageV2),
+            RequestCode.SEND_BATCH_MESSAGE: partial(self._send, SendMessageV2),
         }
 
-    def send(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        """SEND_MESSAGE (10): stores a message."""
-        return self._send(request, connection, read_fields(request, SendMessage))
-
-    def send_v2(self, request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-        """SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320): store a message or a batch; fields have short names."""
-        return self._send(request, connection, read_fields(request, SendMessageV2))
-
-    def _send(self, request: RemotingCommand, connection: Connection, asked: SendMessage) -> HandlerAnswer:
-        topics, acknowledgements = self._state.topics, self._acknowledgements
-        version = topics.version
+    def _send(self, kind: type[SendMessage], request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        """Store a message or a batch; the fields of V2 have short names."""
+        topics, acknowledgements, asked = self._topics, self._acknowledgements, read_fields(request, kind)
+        before = topics.version
         stored = self._storing.store(request, connection, asked)
         answer = self._answer(request, stored)
         waits = stored.waits and acknowledgements.must_wait
+        if topics.version is not before:  # a topic was created
+            return self._after_change(acknowledgements.when_safe(request, answer, stored.result, waits=waits))
         if topics.unwritten and not acknowledgements.is_named(asked.topic):
             return acknowledgements.when_safe(request, answer, stored.result, waits=waits)
         if not waits:
             return answer
-        if topics.version is not version:  # a topic was created: the answer waits for name servers, too
-            return acknowledgements.when_safe(request, answer, stored.result)
 
         def safe(answer: RemotingCommand) -> None:
             connection.release(WAITING_BYTES)

@@ -49,6 +49,10 @@ class HeldPulls:
         self._queues.setdefault((topic, queue_id), []).append(pull)
         self.count += 1
 
+    def is_waiting(self) -> bool:
+        """Whether any is held."""
+        return self.count > 0
+
     def arrived(self, arrivals: list[Arrival]) -> None:
         """Answer the held pulls that newly readable messages may match."""
         for topic, queue_id, max_offset, tags_codes in arrivals:

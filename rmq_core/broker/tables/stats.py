@@ -14,6 +14,8 @@ TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+PUT: Final = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
+GOT: Final = (GROUP_GET_NUMS, GROUP_GET_SIZE)
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 
 SAMPLE_S: Final = 10
@@ -59,6 +61,16 @@ class Stats:
         """Add to a counter."""
         tally = self._tallies[name, key]
         tally.sum += number
+        tally.times += 1
+
+    def count_messages(self, names: tuple[str, str], key: str, messages: int, size: int) -> None:
+        """Add messages and their bytes to the two counters that have these names."""
+        tallies = self._tallies
+        tally = tallies[names[0], key]
+        tally.sum += messages
+        tally.times += 1
+        tally = tallies[names[1], key]
+        tally.sum += size
         tally.times += 1
 
     def keys(self, name: str) -> list[str]:

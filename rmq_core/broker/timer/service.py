@@ -279,8 +279,7 @@ class Timers:
         if result.status.is_hopeless:
             result = put(waiting.properties_bytes)  # the added properties may not fit
         if result.status is PutStatus.PUT_OK:
-            self._state.stats.count(stats.TOPIC_PUT_NUMS, topic, 1)
-            self._state.stats.count(stats.TOPIC_PUT_SIZE, topic, result.size)
+            self._state.stats.count_messages(stats.PUT, topic, 1, result.size)
             return True
         if result.status.is_hopeless:
             log.error(

@@ -164,14 +164,16 @@ class Appender:
         body_bytes = len(body)
         if queue is None or not 0 < body_bytes <= self._max_body_bytes:
             return _ILLEGAL
-        transaction = sys_flag & FLAG_TRANSACTION_MASK
-        counts = transaction in (0, FLAG_TRANSACTION_COMMIT)
+        counts = sys_flag & FLAG_TRANSACTION_MASK in (0, FLAG_TRANSACTION_COMMIT)
         light: Collection[QueueParts] = ()
         if self._light is not None and counts and LIGHT_NAMES in properties:
             properties, light = self._light.place(topic, properties)
-        if self._append_crc:
+        append_crc = self._append_crc
+        if append_crc:
             properties = before_crc(properties)
-        properties_bytes = len(properties) + CRC_PROPERTY_BYTES * self._append_crc
+            properties_bytes = len(properties) + CRC_PROPERTY_BYTES
+        else:
+            properties_bytes = len(properties)
         if properties_bytes > MAX_PROPERTIES_BYTES:
             return _PROPERTIES_EXCEEDED
         if store_host is None:
@@ -198,7 +200,7 @@ class Appender:
         except struct_error:  # a number that its field cannot hold
             return _ILLEGAL
         record = b"".join((head, body, topic_bytes, PROPERTIES_LENGTH.pack(properties_bytes), properties))
-        if self._append_crc:
+        if append_crc:
             record += crc_property(SIZE_AND_MAGIC.pack(size, queue.magic) + record)
         memory = log.memory
         end = position + size
@@ -206,9 +208,9 @@ class Appender:
         SIZE_AND_MAGIC.pack_into(memory, position, size, queue.magic)
         log.position = end
         log.max_offset = physical_offset + size
-        for other in light:  # its own may be one of them
-            other.next_offset += 1
         if counts:
+            for other in light:  # its own may be one of them
+                other.next_offset += 1
             queue.next_offset = queue_offset + 1
         return _new(PutResult, (_OK, physical_offset, size, queue_offset, 1, (), store_host))
 

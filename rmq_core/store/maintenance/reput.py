@@ -28,11 +28,18 @@ class LiveDispatch:
         self._refusals = parts.refusals
         self._is_sync = parts.config.flush_disk_type is FlushDiskType.SYNC
         self._on_arrival: list[ArrivalListener] = []
+        self._are_waiting: list[Callable[[], bool]] = []
         self._tells_light = not parts.config.lmq_enabled
 
-    def on_dispatched(self, listener: ArrivalListener) -> None:
-        """Register a callback for the queues that have new readable messages."""
+    def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
+        """Register a callback for the queues that have new readable messages.
+
+        Args:
+            listener: called with them.
+            is_waiting: whether it wants to be; where no listener does, they are not collected.
+        """
         self._on_arrival.append(listener)
+        self._are_waiting.append(is_waiting)
 
     def run(self) -> bool:
         """Dispatch what has been appended, so that it is readable; call it once for each batch of appends.
@@ -53,7 +60,11 @@ class LiveDispatch:
         limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
         if self._dispatch.offset >= limit:
             return True
-        rows: dict[int, list[int]] | None = {} if self._on_arrival else None
+        rows: dict[int, list[int]] | None = None
+        for is_waiting in self._are_waiting:
+            if is_waiting():
+                rows = {}
+                break
         try:
             self._dispatch.run(limit, rows)
         except OSError as error:  # tried again at the next call: a full disk may get room

@@ -115,7 +115,7 @@ def test_a_record_with_thousands_of_keys_is_indexed_whole(open_store: Opener) ->
 def test_listeners_hear_of_each_queue_once_a_batch(open_store: Opener) -> None:
     store = open_store()
     heard: list[list[Arrival]] = []
-    store.on_dispatched(heard.append)
+    store.on_dispatched(heard.append, lambda: True)
     for number in range(5):
         put(store, "T", number % 2, properties=b"TAGS\x01Tag%d\x02" % number)
     put(store, "Half", 0, sys_flag=0x4)
@@ -125,10 +125,24 @@ def test_listeners_hear_of_each_queue_once_a_batch(open_store: Opener) -> None:
     assert heard == [[Arrival("T", 0, 3, codes[0::2]), Arrival("T", 1, 2, codes[1::2])]]
 
 
+def test_a_listener_that_does_not_wait_hears_of_what_comes_once_it_does(open_store: Opener) -> None:
+    store = open_store()
+    heard: list[list[Arrival]] = []
+    waits: list[bool] = []
+    store.on_dispatched(heard.append, lambda: bool(waits))
+    put(store, "T", 0)
+    store.dispatch()
+    assert not heard
+    waits.append(True)
+    put(store, "T", 0, properties=b"TAGS\x01a\x02")
+    store.dispatch()
+    assert heard == [[Arrival("T", 0, 2, [tags_code("a")])]]
+
+
 def test_delayed_messages_have_their_time_for_a_tags_code(open_store: Opener) -> None:
     store = open_store()
     heard: list[list[Arrival]] = []
-    store.on_dispatched(heard.append)
+    store.on_dispatched(heard.append, lambda: True)
     for delay in (b"1", b"2", b"9", b"0", b"x"):
         put(store, "SCHEDULE_TOPIC_XXXX", 0, properties=b"DELAY\x01" + delay + b"\x02TAGS\x01t\x02")
     store.dispatch()
