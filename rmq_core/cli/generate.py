@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -54,6 +55,10 @@ def generate(
     output.console().print(
         f"{output.counted(made.messages, 'message')}, {size}, {output.counted(made.files, 'file')} "
         f"in {seconds:.2f} s, {rate_text}: {store}",
+        soft_wrap=True,
+    )
+    output.console().print(
+        f"It has no queues and no Index yet: rmq rebuild {quote(store)}, or a broker that opens it, makes them",
         soft_wrap=True,
     )
 

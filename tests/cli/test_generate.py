@@ -14,13 +14,18 @@ def records(rmq: Rmq, store: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_a_line_at_the_end_tells_what_was_written(rmq: Rmq, tmp_path: Path) -> None:
-    done = rmq("generate", tmp_path / "store", "--messages", 1000, "--body-bytes", 100)
+def test_two_lines_at_the_end_tell_what_was_written_and_what_was_not(rmq: Rmq, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    done = rmq("generate", store, "--messages", 1000, "--body-bytes", 100, "--keys")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("1,000 messages, ")
-    assert done.stdout.count("\n") == 1
-    for part in (", 1 file in ", " s, ", " MB/s: ", str(tmp_path / "store")):
-        assert part in done.stdout
+    written, missing = done.stdout.splitlines()
+    assert written.startswith("1,000 messages, ")
+    for part in (", 1 file in ", " s, ", " MB/s: ", str(store)):
+        assert part in written
+    assert missing == f"It has no queues and no Index yet: rmq rebuild {store}, or a broker that opens it, makes them"
+    assert rmq("verify", store).exit_code == 1
+    assert rmq("rebuild", store).exit_code == 0
+    assert rmq("verify", store).exit_code == 0
 
 
 def test_the_report_has_what_a_program_needs(rmq: Rmq, tmp_path: Path) -> None:
