@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import pyspark
+from py4j.java_gateway import JavaPackage
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -154,6 +155,19 @@ def delta_package(spark_version: str = pyspark.__version__) -> str:
     """Return the Maven coordinates of the Delta that fits a version of Spark."""
     minor = ".".join(spark_version.split(".")[:2])
     return f"io.delta:delta-spark_{minor if minor in DELTA_SPARKS else DELTA_SPARKS[-1]}_2.13:{DELTA_VERSION}"
+
+
+def check_class(spark: SparkSession, name: str, package: str) -> None:
+    """Refuse a session whose JVM has not a class; Py4J takes the name of such a class for a package's.
+
+    Raises:
+        OptionError: naming the Maven coordinates of what has it, which ``spark-submit`` has to be given.
+    """
+    found = spark._jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    if isinstance(found, JavaPackage):
+        raise OptionError(f"this session has no {package.split(':')[1]}: give spark-submit --packages {package}")
 
 
 def _stop(spark: SparkSession) -> None:

@@ -7,7 +7,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from rmq_formats.errors import OptionError
 from rmq_formats.spark.job import spark_cause
+from rmq_formats.spark.session import check_class, delta_package
 
 
 def test_a_library_that_does_not_fit_this_spark_is_told(spark: SparkSession) -> None:
@@ -18,3 +20,12 @@ def test_a_library_that_does_not_fit_this_spark_is_told(spark: SparkSession) -> 
     told = spark_cause(caught.value)
     assert told.startswith(f"a library in the JVM does not fit Spark {pyspark.__version__} (Delta 4.4.0 is built for")
     assert told.endswith("java.lang.NoSuchMethodError: 'void org.apache.spark.Some.<init>()'")
+
+
+def test_what_a_session_was_not_given_is_told_with_what_to_give(spark: SparkSession) -> None:
+    check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())
+    with pytest.raises(OptionError) as told:
+        check_class(spark, "org.apache.spark.sql.nosuch.DeltaLog", "io.delta:delta-spark_4.2_2.13:4.4.0")
+    assert str(told.value) == (
+        "this session has no delta-spark_4.2_2.13: give spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0"
+    )

@@ -29,6 +29,7 @@ from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
 from rmq_formats.lakehouse.table_log import Appended, Shape
+from rmq_formats.spark.session import check_class, delta_package
 from rmq_formats.tasks.publish import sync_file_system
 
 _NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
@@ -42,11 +43,16 @@ _AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 
 
 class DeltaTableLog:
-    """Transaction log of one table; each call sees its newest version."""
+    """Transaction log of one table; each call sees its newest version.
+
+    Raises:
+        OptionError: the session has no Delta, which ``spark-submit`` was not given.
+    """
 
     conflicts: tuple[type[Exception], ...] = CONFLICTS
 
     def __init__(self, spark: SparkSession, table: str) -> None:
+        check_class(spark, "org.apache.spark.sql.delta.DeltaLog", delta_package())
         self._spark = spark
         self._place = DeltaPlace(spark, table)
         self._jvm: Any = spark._jvm
