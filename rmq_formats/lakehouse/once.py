@@ -306,13 +306,19 @@ class ExactlyOnceTable:
         return self.selection.from_offset is not None
 
     def check(self, schema: StructType) -> None:
-        """Refuse a table of another store, or of another layout.
+        """Refuse a table of another store, of another layout, or one whose files are gone.
 
         Raises:
             StoreError: naming what does not fit.
         """
         if not self.log.exists():
             return
+        self._check_fit(schema)
+        gone = self.log.missing_file()
+        if gone is not None:
+            raise StoreError(f"{self.path}: its data file {gone} is gone: put it back, or give another --table")
+
+    def _check_fit(self, schema: StructType) -> None:
         found = self.log.configuration()
         check_owner(self.path, found, self.selection)
         for name, wanted in self._shape.properties:
@@ -329,7 +335,7 @@ class ExactlyOnceTable:
         if not self.log.exists():
             own = {**dict(self._shape.more), **dict(self._shape.properties), **dict([owner_of(self.selection)])}
             self.log.create(schema, self._shape, own)
-        self.check(schema)
+        self._check_fit(schema)
         if any(missing(self.log.schema(), schema)):
             self.log.add_columns(schema)
 

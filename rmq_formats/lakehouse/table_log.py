@@ -134,6 +134,13 @@ class TableLog(Protocol):
         """Return the names of the columns that the table is partitioned by."""
         ...
 
+    def missing_file(self) -> str | None:
+        """Return one of the newest version's data files that is gone; None if those that are looked at are there.
+
+        A few are, so that the cost does not grow with the table. Raises StoreError: the log cannot be read.
+        """
+        ...
+
     def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
         """Create the table; nothing happens if another was faster. Raises StoreError."""
         ...

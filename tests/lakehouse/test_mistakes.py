@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from jobs import export_delta
-from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
+from rmq_formats.lakehouse.delta.newest_files import newest_files
 from tests.lakehouse.exported_stores import Exporter, plain, write
 
 ONCE = ("--mode", "available-now")
@@ -162,3 +163,34 @@ class TestWithATable:
         assert (report["messages"], report["ending_physical_offset"] > placed[-1]) == (4, True)
         assert exporter.offsets() == []
         assert exporter.run("--cluster-by", "queue_id,uniq_key")[0]["messages"] == 0
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_a_table_whose_files_are_gone_is_refused_before_anything_is_written(
+    exporter: Exporter, table_format: str
+) -> None:
+    chosen = ("--format", table_format)
+    write(exporter.store, plain(20))
+    exporter.run(*chosen)
+    write(exporter.store, plain(30))
+    there = sorted(exporter.table.rglob("*"))
+    for number in (0, 1):  # one of each topic
+        one = sorted(exporter.table.rglob("*.parquet"))[number]
+        kept = one.rename(exporter.work / "kept")
+        with pytest.raises(StoreError, match=rf"table: its data file .*{one.name} is gone: put it back, or give"):
+            exporter.run(*chosen, *(ONCE if number else ()))
+        kept.rename(one)
+    assert sorted(exporter.table.rglob("*")) == there
+    assert exporter.run(*chosen)[0]["messages"] == 10
+
+
+def test_files_are_those_of_the_newest_commit_whose_own_the_table_still_has() -> None:
+    commits = [
+        [b'{"add":{"path":"a"}}', b'{"add":{"path":"b"}}', b'{"add":{"path":"c"}}'],
+        [b'{"add":{"path":"d"}}'],
+        [b'{"commitInfo":{}}', b'{"remove":{"path":"d"}}', b'{"remove":{"path":"b"}}', b'{"txn":{}}'],
+    ]
+    assert [newest_files(commits.__getitem__, version) for version in (0, 1, 2)] == [["a", "b", "c"], ["d"], ["a", "c"]]
+    assert newest_files(lambda version: commits[version] if version == 2 else None, 2) == []
+    assert newest_files(commits.__getitem__, -1) == []

@@ -21,6 +21,7 @@ from rmq_formats.lakehouse.delta import keyed, s3a
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
+from rmq_formats.lakehouse.delta.newest_files import newest_files
 from rmq_formats.lakehouse.delta.own_commits import own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.delta.torn import set_aside_torn
@@ -67,8 +68,8 @@ class DeltaTableLog:
         found = None if self._place.path() is None else self._snapshot()
         return DeltaSnapshot(found, self.commit)
 
-    def commit(self, version: int) -> Commit | None:
-        """Read a commit of the log; None if it was cleaned up."""
+    def _lines(self, version: int) -> list[bytes] | None:
+        """Read the actions of a commit of the log; None if it was cleaned up."""
         log = self._log()
         path = getattr(getattr(self._jvm.org.apache.spark.sql.delta.util, "FileNames$"), "MODULE$").unsafeDeltaFile(
             log.logPath(), version
@@ -78,9 +79,15 @@ class DeltaTableLog:
             return None
         stream = files.open(path)
         try:
-            lines = bytes(stream.readAllBytes()).splitlines()
+            return bytes(stream.readAllBytes()).splitlines()
         finally:
             stream.close()
+
+    def commit(self, version: int) -> Commit | None:
+        """Read a commit of the log; None if it was cleaned up."""
+        lines = self._lines(version)
+        if lines is None:
+            return None
         told = [json.loads(line) for line in lines if line.startswith((b'{"commitInfo"', b'{"txn"'))]
         info: dict[str, Any] = next((action["commitInfo"] for action in told if "commitInfo" in action), {})
         versions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in told if "txn" in action}
@@ -136,6 +143,14 @@ class DeltaTableLog:
     def stored(self, schema: StructType) -> StructType:
         """Return the columns as they are: Delta has all of Spark's types."""
         return schema
+
+    def missing_file(self) -> str | None:
+        """See ``TableLog``: looks at the first and the last file of the newest commit that has added some."""
+        files, place = self._files(), str(self._log().dataPath())
+        held = newest_files(self._lines, int(self._snapshot().version()))
+        absolute = self._jvm.org.apache.spark.sql.delta.util.DeltaFileOperations.absolutePath
+        paths = [absolute(place, name) for name in (*held[:1], *held[-1:])]
+        return next((str(path) for path in paths if not files.exists(path)), None)
 
     def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
         """See ``TableLog``."""

@@ -12,7 +12,7 @@ from typing import Final
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import FileScanTask, Table, TableProperties
 from pyspark.errors import PySparkException
@@ -79,6 +79,19 @@ class IcebergTableLog:
     def partition_columns(self) -> list[str]:
         """Return the names of the table's partitions; with their transformation, where it is not the identity."""
         return _partitions(self._table())
+
+    def missing_file(self) -> str | None:
+        """See ``TableLog``: looks at the first and the last file of the oldest manifest, and of the newest one."""
+        table = self._table()
+        current = table.current_snapshot()
+        with self._place.told():
+            held = [] if current is None else [one for one in current.manifests(table.io) if _has_data(one)]
+            for manifest in {one.manifest_path: one for one in (*held[:1], *held[-1:])}.values():
+                entries = manifest.fetch_manifest_entry(table.io)
+                for path in (entry.data_file.file_path for entry in (*entries[:1], *entries[-1:])):
+                    if not table.io.new_input(path).exists():
+                        return path
+        return None
 
     def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
         """See ``TableLog``."""
@@ -326,6 +339,12 @@ def _schema(schema: StructType, name: str) -> Schema:
     except (TypeError, UnsupportedPyArrowTypeException, PySparkException) as error:
         raise StoreError(f"{name}: Iceberg has no such column: {str(error).splitlines()[0]}") from error
     return assign_fresh_schema_ids(found)
+
+
+def _has_data(manifest: ManifestFile) -> bool:
+    """Return whether a manifest has data files that are in its snapshot; those of formats before 2 may not tell."""
+    counts = manifest.added_files_count, manifest.existing_files_count
+    return manifest.content == ManifestContent.DATA and any(count is None or count > 0 for count in counts)
 
 
 def _now_s() -> float:
