@@ -8,8 +8,9 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
 import pyspark
@@ -120,10 +121,15 @@ def run_job(
             raise OptionError(_NOT_CONNECT)
         if check:
             check(given)
-        spark = session(parser.prog)
+        spark = _session(parser.prog)
+        signal.signal(signal.SIGINT, _interrupt)
         try:
             with _log_on_stderr(parser.prog):
                 report, code = body(given, spark)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            spark.sparkContext.setLogLevel("OFF")  # each task that ends now would say so, in lines of Java's
+            raise
         finally:
             # A second Ctrl-C while the session stops would print Py4J's own traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -144,6 +150,27 @@ def run_job(
         _fail(parser, _os_fault(error, given.report))
     sys.stdout.flush()
     sys.exit(code)
+
+
+def _session(name: str) -> SparkSession:
+    """Start the session. Its JVM ignores Ctrl-C: left alone, it goes on, and prints a traceback of Java's at last."""
+    try:
+        return session(name)
+    except KeyboardInterrupt:
+        children = Path(f"/proc/self/task/{os.getpid()}/children")
+        for child in children.read_text().split() if children.exists() else ():
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        raise
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End the call to the JVM that is under way, of which Py4J would log a traceback.
+
+    Spark's own handler asks the JVM to cancel its jobs, in the middle of that call; to stop the session does that, too.
+    """
+    logging.disable()
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -2,7 +2,11 @@
 
 import argparse
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import StoreError
 from rmq_formats.spark import job
 from rmq_formats.spark.runner import SparkRunner
+from tests.warm_processes import Popen
 
 pytestmark = pytest.mark.spark
 
@@ -23,6 +28,24 @@ class Unstopped:
 
     def stop(self) -> None:
         """Leave it to the other tests."""
+
+
+# A job in whose tasks so many seconds pass; each makes a file when it begins.
+SLEEPS = """
+import sys, time, uuid
+from pathlib import Path
+from rmq_formats.spark import job
+
+where = sys.argv[1]
+
+def body(given, spark):
+    def sleep(_):
+        Path(where, uuid.uuid4().hex).touch()
+        time.sleep(60)
+    spark.sparkContext.parallelize(range(2), 2).foreach(sleep)
+
+job.run_job(job.job_parser("try", "Sleeps."), body, arguments=[])
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +86,27 @@ def test_a_task_that_fails_is_told_in_a_line_and_two(
     assert out == ""
     assert err.startswith(said)
     assert len(err.splitlines()) == 1
+
+
+def test_ctrl_c_while_spark_starts_ends_its_jvm_in_one_line(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    given = ["--store", str(golden("mixed") / "store"), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "jobs.rebuild", *given]
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        while running.poll() is None and not children.read_text():
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)  # ends when the JVM has, too
+    assert (running.returncode, out, err) == (130, "", "rebuild.py: interrupted\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_in_the_middle_is_told_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLEEPS, str(tmp_path)]
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        while running.poll() is None and not list(tmp_path.iterdir()):
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, ""), err
+    assert [line for line in err.splitlines() if "incubator modules" not in line] == ["try.py: interrupted"]
