@@ -121,8 +121,8 @@ def run_job(
             raise OptionError(_NOT_CONNECT)
         if check:
             check(given)
-        spark = _session(parser.prog)
         signal.signal(signal.SIGINT, _interrupt)
+        spark = _session(parser.prog)
         try:
             with _log_on_stderr(parser.prog):
                 report, code = body(given, spark)
@@ -160,7 +160,7 @@ def _session(name: str) -> SparkSession:
         children = Path(f"/proc/self/task/{os.getpid()}/children")
         for child in children.read_text().split() if children.exists() else ():
             with suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGKILL)
+                os.kill(int(child), signal.SIGTERM)  # at which it tidies up
         raise
 
 

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -115,8 +116,11 @@ def session(
     settings |= {name.replace("_", "."): value for name, value in conf.items()}
     for name, value in settings.items():
         builder = builder.config(name, value)
+    handler = signal.getsignal(signal.SIGINT)
     try:
         spark = builder.getOrCreate()
+        if handler is not None and handler not in (signal.default_int_handler, signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGINT, handler)  # the program's own, in whose place Spark puts one
     except PySparkRuntimeError as error:
         if error.getCondition() == "JAVA_GATEWAY_EXITED" and settings.get("spark.jars.packages") == delta_package():
             raise OptionError(_NO_DELTA.format(package=delta_package(), jars=_jars())) from error
