@@ -2,7 +2,8 @@
 
 The counterparts of ``kernels.scan``, with the same arguments and results: positions of walks are those of entries,
 POSITION of a frame's row is that of its record. A record says itself where it stands, and so is read whatever its
-header says; ``check_heads`` compares headers. ``tests.commitlog_walk_oracle`` is the plain-Python oracle.
+header says; ``check_heads`` and ``follow_entries`` look at headers. The plain-Python oracles are
+``tests.commitlog_walk_oracle`` and, of the latter, in ``tests.kernels.test_dledger``.
 """
 
 from typing import Any, Final
@@ -34,6 +35,11 @@ from rmq_formats.codecs.variants.dledger import (
     ENTRY_TERM_AT,
     FILE_END_BYTES,
     FILE_END_MAGIC,
+    INDEX_UNIT_BYTES,
+    UNIT_INDEX_AT,
+    UNIT_POS_AT,
+    UNIT_SIZE_AT,
+    UNIT_TERM_AT,
 )
 from rmq_formats.kernels.bytes import COMPILED, copy_bytes, find_either, read_i32, read_i64, same_bytes, write_i64
 from rmq_formats.kernels.scan import (
@@ -186,6 +192,52 @@ def check_heads(data: Any, physical_offset: int, frames: Any, heads: Any) -> Non
         heads[row, HEAD_INDEX] = read_i64(data, at + ENTRY_INDEX_AT)
         heads[row, HEAD_TERM] = read_i64(data, at + ENTRY_TERM_AT)
         heads[row, HEAD_FAULTS] = faults
+
+
+@njit("int64(uint8[::1], int64, int64[:, ::1], int64, int64, int64, uint8[::1], int64, int64)", **COMPILED)
+def follow_entries(
+    data: Any,
+    physical_offset: int,
+    frames: Any,
+    row: int,
+    index: int,
+    term: int,
+    units: Any,
+    units_at: int,
+    units_end: int,
+) -> int:
+    """Compare headers and units of entries with their records, as long as all are as they must be.
+
+    Args:
+        data: uint8[n], the window.
+        physical_offset: of ``data[0]``.
+        frames: int64[n, FRAME_COLUMNS], of ``walk_entries``.
+        row: to begin with.
+        index: of that row's entry; those behind it have the next ones.
+        term: of all of them.
+        units: uint8[n], a part of DLedger's index.
+        units_at: position of that row's unit.
+        units_end: one past the last unit.
+
+    Returns:
+        The first row that differs in its header or its unit, or whose unit is not among these; ``len(frames)`` if all
+        are as they must be.
+    """
+    while row < len(frames) and units_at + INDEX_UNIT_BYTES <= units_end:
+        at = frames[row, POSITION] - ENTRY_HEAD_BYTES
+        size, body_bytes, pos = ENTRY_HEAD_BYTES + frames[row, SIZE], frames[row, SIZE], physical_offset + at
+        # Differing bits are gathered, so that one branch, never taken, tells of all twelve fields.
+        odd = (read_i32(data, at) ^ ENTRY_MAGIC) | (read_i32(data, at + ENTRY_SIZE_AT) ^ size)
+        odd |= (read_i64(data, at + ENTRY_INDEX_AT) ^ index) | (read_i64(data, at + ENTRY_TERM_AT) ^ term)
+        odd |= (read_i64(data, at + ENTRY_POS_AT) ^ pos) | (read_i32(data, at + ENTRY_BODY_BYTES_AT) ^ body_bytes)
+        odd |= read_i32(data, at + ENTRY_CHANNEL_AT) | read_i32(data, at + ENTRY_CHAIN_CRC_AT)
+        odd |= read_i32(data, at + ENTRY_BODY_CRC_AT) | (read_i32(units, units_at) ^ ENTRY_MAGIC)
+        odd |= (read_i64(units, units_at + UNIT_POS_AT) ^ pos) | (read_i32(units, units_at + UNIT_SIZE_AT) ^ size)
+        odd |= (read_i64(units, units_at + UNIT_INDEX_AT) ^ index) | (read_i64(units, units_at + UNIT_TERM_AT) ^ term)
+        if odd:
+            return row
+        row, index, units_at = row + 1, index + 1, units_at + INDEX_UNIT_BYTES
+    return row
 
 
 _HALF = np.frombuffer(HALF_TOPIC.encode(), dtype=np.uint8)

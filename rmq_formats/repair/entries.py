@@ -6,6 +6,7 @@ where none of them was committed. Of any other damage the other members have the
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NoReturn
@@ -23,7 +24,8 @@ from rmq_formats.repair.scan import PaddedFile
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.segments import LocalStorage, Segment, opened
 from rmq_formats.verify import finding_kinds, variant_kinds
-from rmq_formats.verify.entries import index_directory, mended_terms, read_units
+from rmq_formats.verify.entries import mended_terms
+from rmq_formats.verify.entry_units import EntryUnits, index_directory
 
 MAX_HEADERS: Final = 4096  # to be written anew; of a log with more nothing is certain
 _WORD: Final = 4
@@ -54,6 +56,7 @@ class _Log:
 
     Attributes:
         root: of the store.
+        units: of DLedger's index.
         stretches: to be written.
         last_index: of the last sound entry before any damage; -1 if there is none.
         last_term: its term.
@@ -65,6 +68,7 @@ class _Log:
     """
 
     root: str
+    units: EntryUnits
     stretches: list[Stretch] = field(default_factory=list)
     last_index: int = -1
     last_term: int = -1
@@ -91,16 +95,8 @@ def plan_entries(
         StoreLayoutError: something that Raft does not allow to be repaired here.
         StoreError: a file cannot be read.
     """
-    log = _Log(root)
-    sizes = []
-    for number, segment in enumerate(segments):
-        if number and segment.start_offset != segments[number - 1].start_offset + file_bytes:
-            _refuse(log, segment, segment.start_offset, "files are missing before this one")
-        if segment.size_bytes > file_bytes:
-            _refuse(log, segment, segment.end_offset, f"the file is longer than {file_bytes} bytes")
-        if segment.size_bytes < file_bytes:
-            sizes.append((_relative(root, segment.path), file_bytes))
-        _scan_file(log, segments, number, file_bytes)
+    with closing(EntryUnits(LocalStorage(), index_directory(segments[0].path))) as units:
+        log, sizes = _scan(root, segments, file_bytes, units)
     if log.last_index < 0:
         _refuse(log, segments[0], segments[0].start_offset, "no sound entry")
     own = segments[0].path.rsplit("/", 2)[0]
@@ -113,6 +109,23 @@ def plan_entries(
         text = f"committedIndex={committed}\nendIndex={log.last_index}\n"
     repair = EntryRepair(_relative(root, own), makes_index or log.bad_at is not None, text)
     return repair, tuple(log.stretches), tuple(sizes)
+
+
+def _scan(
+    root: str, segments: Sequence[Segment], file_bytes: int, units: EntryUnits
+) -> tuple[_Log, list[tuple[str, int]]]:
+    """Scan all entries; the files to be given their size come beside."""
+    log = _Log(root, units)
+    sizes: list[tuple[str, int]] = []
+    for number, segment in enumerate(segments):
+        if number and segment.start_offset != segments[number - 1].start_offset + file_bytes:
+            _refuse(log, segment, segment.start_offset, "files are missing before this one")
+        if segment.size_bytes > file_bytes:
+            _refuse(log, segment, segment.end_offset, f"the file is longer than {file_bytes} bytes")
+        if segment.size_bytes < file_bytes:
+            sizes.append((_relative(root, segment.path), file_bytes))
+        _scan_file(log, segments, number, file_bytes)
+    return log, sizes
 
 
 def _scan_file(log: _Log, segments: Sequence[Segment], number: int, file_bytes: int) -> None:
@@ -206,7 +219,7 @@ def _check_heads(
         values, counts = np.unique(bases, return_counts=True)
         first = int(values[np.argmax(counts)])
     indexes = first + np.arange(len(heads))
-    units = read_units(LocalStorage(), index_directory(segment.path), indexes)
+    units = log.units.take(first, len(heads))
     agrees = (units["magic"] == ENTRY_MAGIC) & (units["index"] == indexes) & (units["pos"] == places)
     agrees &= units["size"] == sizes + ENTRY_HEAD_BYTES
     if not (bases == first).any() and not agrees.any():

@@ -6,7 +6,7 @@ is about a message lost; it is about what a broker of a DLedger group takes for 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,8 +17,9 @@ from rmq_formats.errors import StoreError
 from rmq_formats.kernels import dledger as kernel
 from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.scan.segment import FrameBatch
-from rmq_formats.storage.segments import Segment, Storage, list_segments, opened, read_range
+from rmq_formats.storage.segments import Storage
 from rmq_formats.verify import variant_kinds
+from rmq_formats.verify.entry_units import EntryUnits, index_directory
 from rmq_formats.verify.findings import Finding, FindingList
 
 _FIELDS: Final = (
@@ -49,19 +50,40 @@ class EntrySpan:
     first_at: int = -1
 
 
+@dataclass(slots=True)
+class _WrongUnits:
+    """Units in a row that differ.
+
+    Attributes:
+        expected: the first, as the log has it.
+        found: the first, as the index has it.
+        last_index: of the last entry.
+        next_row: of the split, one past the last.
+        count: of units.
+    """
+
+    expected: np.void
+    found: np.void
+    last_index: int
+    next_row: int
+    count: int
+
+
 class EntryCheck:
     """Check of the entries in one split of a segment.
 
     Args:
+        storage: where the segment and DLedger's index are.
         path: of the segment, for the findings.
         findings: added to.
     """
 
-    def __init__(self, path: str, findings: FindingList) -> None:
+    def __init__(self, storage: Storage, path: str, findings: FindingList) -> None:
         self._path, self._findings = path, findings
         self._span = EntrySpan()
-        self._heads = np.empty((0, kernel.HEAD_COLUMNS), dtype=np.int64)
-        self._units: list[NDArray[np.void]] = []
+        self._units: EntryUnits | None = EntryUnits(storage, index_directory(path))
+        self._wrong: _WrongUnits | None = None
+        self._row = 0  # of the split
         self._after_damage = False
 
     def add_damage(self) -> None:
@@ -69,11 +91,47 @@ class EntryCheck:
         self._after_damage = True
 
     def add(self, batch: FrameBatch) -> None:
-        """Check the headers of the next batch: entries without a damaged stretch between them."""
+        """Check the headers and units of the next batch: entries without a damaged stretch between them."""
+        if not self._follows(batch):
+            self._look_closely(batch)
+        self._row += len(batch.frames)
+
+    def finish(self) -> EntrySpan:
+        """Tell of the last units that differ, and how the split's entries are numbered."""
+        self._tell_wrong()
+        return self._span
+
+    def close(self) -> None:
+        """Close the index."""
+        if self._units is not None:
+            self._units.close()
+
+    def _follows(self, batch: FrameBatch) -> bool:
+        """Whether all entries are as they must be behind those before: the next indexes, the same term."""
+        before, units = self._span, self._units
+        if before.first_index < 0 or self._after_damage or units is None:
+            return False
+        frames, row, first = batch.frames, 0, before.last_index + 1
+        while row < len(frames):
+            try:
+                at, end = units.find(first + row)
+            except StoreError:
+                return False
+            if at == end:
+                return False
+            done = kernel.follow_entries(
+                batch.data, batch.physical_offset, frames, row, first + row, before.last_term, units.block, at, end
+            )
+            if done < len(frames) and at + (done - row) * INDEX_UNIT_BYTES < end:
+                return False
+            row = done
+        self._span = replace(before, last_index=before.last_index + len(frames))
+        return True
+
+    def _look_closely(self, batch: FrameBatch) -> None:
+        """Find what differs in a batch, which may be a new term only."""
         frames = batch.frames
-        if len(frames) > len(self._heads):
-            self._heads = np.empty((len(frames), kernel.HEAD_COLUMNS), dtype=np.int64)
-        heads = self._heads[: len(frames)]
+        heads = np.empty((len(frames), kernel.HEAD_COLUMNS), dtype=np.int64)
         kernel.check_heads(batch.data, batch.physical_offset, frames, heads)
         places = frames[:, scan_kernel.POSITION] + batch.physical_offset - ENTRY_HEAD_BYTES
         base = self._first_index(heads[:, kernel.HEAD_INDEX])
@@ -84,13 +142,7 @@ class EntryCheck:
         units = np.empty(len(frames), dtype=INDEX_UNIT_DTYPE)
         units["magic"], units["pos"], units["index"], units["term"] = ENTRY_MAGIC, places, indexes, terms
         units["size"] = frames[:, scan_kernel.SIZE] + ENTRY_HEAD_BYTES
-        self._units.append(units)
-
-    def finish(self, storage: Storage) -> EntrySpan:
-        """Compare the units of DLedger's index with the entries of the split."""
-        if self._units:
-            self._check_units(storage, np.concatenate(self._units))
-        return self._span
+        self._check_units(units)
 
     def _first_index(self, indexes: NDArray[np.int64]) -> int:
         """The index of the batch's first entry: that which follows, where any header agrees, else what most say."""
@@ -126,38 +178,47 @@ class EntryCheck:
             )  # fmt: skip
 
     def _join(self, after: EntrySpan) -> None:
-        if self._span.first_index < 0:
-            self._span = EntrySpan(
-                after.first_index, after.last_index, after.first_term, after.last_term, self._after_damage,
-                after.first_at,
-            )  # fmt: skip
+        before = self._span
+        if before.first_index < 0:
+            self._span = replace(after, begins_after_damage=self._after_damage)
         else:
-            for finding in seam_findings(self._span, after, self._path, after_damage=self._after_damage):
+            for finding in seam_findings(before, after, self._path, after_damage=self._after_damage):
                 self._findings.add(finding)
-            before = self._span
-            self._span = EntrySpan(
-                before.first_index, after.last_index, before.first_term, after.last_term, before.begins_after_damage,
-                before.first_at,
-            )  # fmt: skip
+            self._span = replace(before, last_index=after.last_index, last_term=after.last_term)
         self._after_damage = False
 
-    def _check_units(self, storage: Storage, expected: NDArray[np.void]) -> None:
+    def _check_units(self, expected: NDArray[np.void]) -> None:
+        """Compare DLedger's index with what the log says of a batch; those that differ in a row are one finding."""
+        if self._units is None:
+            return
         try:
-            found = read_units(storage, index_directory(self._path), expected["index"])
+            found = self._units.take(int(expected[0]["index"]), len(expected))
         except StoreError as error:
+            self._units.close()
+            self._units = None
             self._findings.add(Finding(variant_kinds.ENTRY_UNIT, str(error), index_directory(self._path)))
             return
         wrong = np.flatnonzero(found != expected)
         for run in np.split(wrong, np.flatnonzero(np.diff(wrong) > 1) + 1) if len(wrong) else ():
-            first, last = expected[run[0]], expected[run[-1]]
-            what = "no unit" if not any(found[run[0]].tolist()) else "another unit"
-            self._findings.add(
-                Finding(
-                    variant_kinds.ENTRY_UNIT, f"{what} for entries {first['index']} to {last['index']}",
-                    index_directory(self._path), int(first["pos"]), expected=_told(first), actual=_told(found[run[0]]),
-                    count=len(run),
-                )
-            )  # fmt: skip
+            first, last, row = expected[run[0]], int(expected[run[-1]]["index"]), self._row + int(run[0])
+            if self._wrong is None or self._wrong.next_row != row:
+                self._tell_wrong()
+                self._wrong = _WrongUnits(first, found[run[0]], last, row, 0)
+            self._wrong.last_index, self._wrong.next_row = last, row + len(run)
+            self._wrong.count += len(run)
+
+    def _tell_wrong(self) -> None:
+        wrong, self._wrong = self._wrong, None
+        if wrong is None:
+            return
+        what = "another unit" if any(wrong.found.tolist()) else "no unit"
+        self._findings.add(
+            Finding(
+                variant_kinds.ENTRY_UNIT, f"{what} for entries {wrong.expected['index']} to {wrong.last_index}",
+                index_directory(self._path), int(wrong.expected["pos"]), expected=_told(wrong.expected),
+                actual=_told(wrong.found), count=wrong.count,
+            )
+        )  # fmt: skip
 
 
 def _told(unit: np.void) -> str:
@@ -206,27 +267,3 @@ def seam_findings(before: EntrySpan, after: EntrySpan, path: str, *, after_damag
             expected=f"index {expected}, term {before.last_term} or more",
             actual=f"index {after.first_index}, term {after.first_term}",
         )  # fmt: skip
-
-
-def index_directory(data_path: str) -> str:
-    """The directory of DLedger's index, beside that of the entries' files."""
-    return f"{data_path.rsplit('/', 2)[0]}/index"
-
-
-def read_units(storage: Storage, directory: str, indexes: NDArray[np.int64]) -> NDArray[np.void]:
-    """Read the units of entries with ascending indexes; zeros where there is none. Raises StoreError."""
-    found = np.zeros(len(indexes), dtype=INDEX_UNIT_DTYPE)
-    places = indexes * INDEX_UNIT_BYTES
-    for segment in list_segments(storage, directory):
-        own = slice(*np.searchsorted(places, [segment.start_offset, segment.end_offset]).tolist())
-        if own.start < own.stop:
-            found[own] = _units_of(storage, segment, places[own] - segment.start_offset)
-    return found
-
-
-def _units_of(storage: Storage, segment: Segment, places: NDArray[np.int64]) -> NDArray[np.void]:
-    begin, end = int(places[0]), int(places[-1]) + INDEX_UNIT_BYTES
-    with opened(storage, segment.path) as file:
-        data = read_range(file, begin, end - begin).ljust(end - begin, b"\0")
-    units = np.frombuffer(data, dtype=INDEX_UNIT_DTYPE)
-    return units if len(units) == len(places) else units[(places - begin) // INDEX_UNIT_BYTES]

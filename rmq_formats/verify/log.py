@@ -42,11 +42,18 @@ class LogCheck:
     """
 
     def __init__(
-        self, path: str, reader: RangeReader, file_offset: int, head_bytes: int, findings: FindingList
+        self,
+        storage: Storage,
+        path: str,
+        reader: RangeReader,
+        file_offset: int,
+        head_bytes: int,
+        findings: FindingList,
     ) -> None:
         """Create the check of one split.
 
         Args:
+            storage: where the segment is.
             path: of the segment, for the findings.
             reader: its bytes, to look again at what is damaged.
             file_offset: physical offset of the segment's first byte.
@@ -55,7 +62,7 @@ class LogCheck:
         """
         self.findings = findings
         self.times = TimeCheck(loose=head_bytes > 0)  # DLedger's broker stamps a message before it takes the lock
-        self._entries = EntryCheck(path, findings) if head_bytes else None
+        self._entries = EntryCheck(storage, path, findings) if head_bytes else None
         self.damages: list[Damage] = []
         self.open_damage: Damage | None = None
         self.blank_at: int | None = None
@@ -90,9 +97,14 @@ class LogCheck:
         if not is_end:
             self._close_damage()
 
-    def finish_entries(self, storage: Storage) -> EntrySpan | None:
-        """Compare DLedger's index with the entries of the split; None where the segment has no entries."""
-        return None if self._entries is None else self._entries.finish(storage)
+    def finish_entries(self) -> EntrySpan | None:
+        """How the split's entries are numbered; None where the segment has no entries."""
+        return None if self._entries is None else self._entries.finish()
+
+    def close(self) -> None:
+        """Close what was opened beside the segment."""
+        if self._entries is not None:
+            self._entries.close()
 
     def _add_frames(self, batch: FrameBatch) -> None:
         frames, summary = batch.frames, self._summary

@@ -1,16 +1,20 @@
 """Verification of DLedger's entries, index and state: sound stores are, and each damaged byte of a header is found."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES, INDEX_UNIT_BYTES, EntryHead
+from rmq_formats.scan.segment import scan_segment
+from rmq_formats.storage.segments import LocalStorage, opened
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.entries import mended_terms
-from rmq_formats.verify.findings import Finding
+from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.job import verify_store
+from rmq_formats.verify.log import LogCheck
 from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
 
@@ -100,6 +104,34 @@ def test_each_byte_of_an_index_unit_counts(at: int, variant: Variant) -> None:
     (finding,) = found(store, "dledger.index.unit")
     assert finding.detail.endswith("for entries 9 to 9")
     assert finding.count == 1
+
+
+def test_findings_do_not_depend_on_the_windows_of_the_scan(variant: Variant) -> None:
+    store = variant("dledger")
+    change(store / INDEX, 9 * INDEX_UNIT_BYTES, bytes(200 * INDEX_UNIT_BYTES))
+    fourth, later = (heads(store / DATA, 200)[number] for number in (3, 180))
+    change(store / DATA, fourth.pos + 8, b"\x7f")  # its index
+    change(store / DATA, later.pos + 40, b"\1")
+    told = []
+    for window_bytes in (8 << 10, 1 << 20):
+        findings, path = FindingList(), store / DATA
+        with (
+            opened(LocalStorage(), str(path)) as file,
+            closing(LogCheck(LocalStorage(), str(path), file, 0, ENTRY_HEAD_BYTES, findings)) as check,
+        ):
+            for batch in scan_segment(
+                file, 0, file.size_bytes, data_end=file.data_end(), head_bytes=ENTRY_HEAD_BYTES,
+                window_bytes=window_bytes,
+            ):  # fmt: skip
+                check.add(batch)
+            span = check.finish_entries()
+        told.append((span, sorted((item.kind.code, item.physical_offset, item.count) for item in findings.kept)))
+    small, large = told
+    assert small == large
+    assert [(code, at) for code, at, _ in small[1][:2]] == [
+        ("dledger.entry.header", fourth.pos), ("dledger.entry.header", later.pos)
+    ]  # fmt: skip
+    assert [code for code, _, _ in small[1][2:]] == ["dledger.index.unit"]
 
 
 def test_an_index_without_its_file_or_its_end_is_told(variant: Variant) -> None:

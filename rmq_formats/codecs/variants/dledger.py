@@ -40,6 +40,10 @@ _HEAD: Final = Struct(">iiqqqiiii")
 INDEX_UNIT_DTYPE: Final = np.dtype(
     [("magic", ">i4"), ("pos", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
 )
+UNIT_POS_AT: Final = 4
+UNIT_SIZE_AT: Final = 12
+UNIT_INDEX_AT: Final = 16
+UNIT_TERM_AT: Final = 24
 assert _HEAD.size == ENTRY_HEAD_BYTES
 assert INDEX_UNIT_DTYPE.itemsize == INDEX_UNIT_BYTES
 

@@ -1,6 +1,7 @@
 """First wave of a verification: each task scans one split of the log, checks its records, spills units and keys."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -118,8 +119,10 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
     first, end, last, failed, check, entries = -1, start, -1, False, None, None
     storage, path = open_storage(split.path)
     try:
-        with opened(storage, path) as file:
-            check = LogCheck(split.path, file, split.file_offset, split.head_bytes, findings)
+        with (
+            opened(storage, path) as file,
+            closing(LogCheck(storage, split.path, file, split.file_offset, split.head_bytes, findings)) as check,
+        ):
             for batch in split_frames(file, split, begin=begin):
                 first = batch.begin_physical_offset if first < 0 else first
                 end = batch.next_physical_offset
@@ -128,7 +131,7 @@ def check_split(split: Split, options: ScanOptions, work: WorkArea, *, begin: in
                 if len(batch.frames):
                     last = batch.physical_offset + int(batch.frames[-1, 0])
             check.finish(is_end=end >= split.file_offset + split.data_end)
-            entries = check.finish_entries(storage)
+            entries = check.finish_entries()
             open_finding = check.stretch_finding(check.open_damage) if check.open_damage else None
     except (RmqError, OSError) as error:
         failed, open_finding = True, None
