@@ -207,7 +207,7 @@ class Broker(Service):
         self._accounts = Accounts(files) if config.authentication_enabled else None
         if self._accounts is not None:
             self._accounts.make_super_users(first_users(config))
-        guard = guard_of(config, self._accounts, clock_ms, store.message)
+        guard = guard_of(config, self._accounts, clock_ms, store.message, has_light_queues=store.config.lmq_enabled)
         # Bodies have their limits before policies look into them; of a stranger's nothing is told but that he is one.
         handlers = config.limit_bodies(
             self._allowed(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES

@@ -11,7 +11,7 @@ from typing import Final
 from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, Accounts
 from rmq_core.broker.access.failures import Failures
-from rmq_core.broker.access.needs import RULES, Rule, rules_by_place
+from rmq_core.broker.access.needs import RULES, Rule, rules_by_place, rules_of_light_queues
 from rmq_core.broker.access.policies import Need, decision, refusal
 from rmq_core.broker.access_settings import whitelist
 from rmq_core.broker.config import BrokerConfig
@@ -166,14 +166,15 @@ class GuardedTable(dict[int, Handler]):
 
 def guard_of(
     config: BrokerConfig, accounts: Accounts | None, clock_ms: Callable[[], int],
-    message_at: Callable[[int], StoredMessage | None],
+    message_at: Callable[[int], StoredMessage | None], *, has_light_queues: bool,
 ) -> Guard | None:  # fmt: skip
     """Make what stands before a broker's handlers, if there are users; ``message_at`` is as in ``rules_by_place``."""
     if accounts is None:
         return None
+    light = rules_of_light_queues() if has_light_queues else {}
     return Guard(
         accounts, config.broker_cluster_name, clock_ms,
-        authorizes=config.authorization_enabled, more_rules=rules_by_place(message_at),
+        authorizes=config.authorization_enabled, more_rules=rules_by_place(message_at) | light,
         open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
         codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),
     )  # fmt: skip

@@ -30,7 +30,10 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import normal_topic
 from rmq_core.remoting.requests import ConsumeDirectly, EndTransaction, SendBackFields
+from rmq_core.store.commitlog.light_places import light_names
+from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES
 from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import DecodeError
 
@@ -277,6 +280,31 @@ CHANGES: Final = frozenset(
     }
 )  # fmt: skip
 """Requests of administrators that change a broker, or show its settings: without users, not from other machines."""
+
+
+def rules_of_light_queues() -> dict[int, Rule]:
+    """Make the rules of sends where there are light queues: Pub also on each one that a message names.
+
+    In the original a right on any topic lets a sender put messages into the queue of any device.
+    """
+
+    def sends(code: int, field: str) -> Rule:
+        def needs(request: RemotingCommand, cluster: str) -> Iterable[Need]:
+            yield from RULES[code](request, cluster)
+            text = request.ext_fields.get(field, "")
+            if PROPERTY_LIGHT_NAMES in text:
+                named = decode_properties(text.encode("utf-8", "replace")).get(PROPERTY_LIGHT_NAMES, "")
+                for name in dict.fromkeys(light_names(named)):
+                    yield topic_need(name, *_PUB)
+
+        return needs
+
+    return {
+        _CODE.SEND_MESSAGE: sends(_CODE.SEND_MESSAGE, "properties"),
+        _CODE.SEND_MESSAGE_V2: sends(_CODE.SEND_MESSAGE_V2, "i"),
+        _CODE.SEND_REPLY_MESSAGE: sends(_CODE.SEND_REPLY_MESSAGE, "properties"),
+        _CODE.SEND_REPLY_MESSAGE_V2: sends(_CODE.SEND_REPLY_MESSAGE_V2, "i"),
+    }
 
 
 def rules_by_place(message_at: Callable[[int], StoredMessage | None]) -> dict[int, Rule]:
