@@ -15,6 +15,7 @@ from rmq_core.broker.cluster.registration import Registration
 from rmq_core.broker.cluster.slave_refusals import slave_refusals
 from rmq_core.broker.cluster.slave_sync import SlaveSync
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from rmq_core.broker.dispatching import Dispatching
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import Pop
 from rmq_core.broker.processors.access_admin import AccessAdmin
@@ -222,11 +223,12 @@ class Broker(Service):
             handlers[code] = self.registration.before_answer(handlers[code])
         if config.is_slave:
             handlers |= guarded(guard, slave_refusals())
+        self._dispatching = Dispatching(self.state.replication, store)
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
             on_disconnect=self._disconnected,
-            after_batch=self._dispatch,
+            after_batch=self._dispatching.run,
             tls=config.tls.server(),
         )
         fast = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
@@ -312,10 +314,6 @@ class Broker(Service):
             self._timed.close()
         self._waiters.close()
 
-    def _dispatch(self) -> None:
-        self.state.replication.push()  # before dispatch, so that slaves work meanwhile
-        self.store.dispatch()
-
     def _start_clocks(self) -> None:
         config, state = self._config, self.state
         self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
@@ -356,6 +354,7 @@ class Broker(Service):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._dispatching.cancel()
 
     def _disconnected(self, connection: Connection) -> None:
         self._memberships.disconnected(connection)

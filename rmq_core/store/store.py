@@ -74,8 +74,7 @@ class MessageStore:
         levels_ms = delay_levels_ms(config.delay_levels)
         self._dispatch = Dispatch(
             log, queues, index, levels_ms, UnitWriter(queues, follows=config.slave), tags_from=tags_from(config),
-            to_light_queues=config.lmq_enabled,
-        )  # fmt: skip
+            to_light_queues=config.lmq_enabled)  # fmt: skip
         self._reader = StoreReader(config, log, queues, index)
 
         def roll() -> bool:  # by what is made below
@@ -167,13 +166,14 @@ class MessageStore:
         """The queue offset that the next message of a queue gets."""
         return self.appender.next_offset(topic, queue_id)
 
-    def dispatch(self) -> bool:
-        """Make readable what has been appended, and have it forced; call it after each batch of appends.
+    def dispatch(self, most_new_queues: int | None = None) -> bool:
+        """Make readable what has been appended; call it after each batch of appends. See ``LiveDispatch.run``."""
+        return self._live.run(most_new_queues)
 
-        Returns:
-            False if the disk did not take it; see ``LiveDispatch.run``.
-        """
-        return self._live.run()
+    @property
+    def has_more_to_dispatch(self) -> bool:
+        """Whether the last ``dispatch`` ended early."""
+        return self._live.has_more
 
     def on_dispatched(self, listener: ArrivalListener, is_waiting: Callable[[], bool]) -> None:
         """Runs a callback in ``dispatch`` with the queues that have new messages, while it says that it is waiting."""

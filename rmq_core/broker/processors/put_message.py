@@ -27,6 +27,7 @@ from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
     FLAG_MULTI_TAGS,
     FLAG_TRANSACTION_MASK,
+    MAX_BATCH_COUNT,
     MAX_PROPERTIES_BYTES,
     PROPERTY_DELAY,
     PROPERTY_INNER_BASE,
@@ -55,6 +56,8 @@ _SPECIAL: Final = re.compile(
 )
 _LIGHT_NAMES: Final = f"\x02{PROPERTY_LIGHT_NAMES}\x01"
 _SHOWN_CHARS: Final = 60
+_PLACE_BYTES: Final = 11  # of a light queue with fewer than ten billion messages, and a comma
+_ADDED_BYTES: Final = 1024  # what a broker adds itself: its marks, a unique key, where a delayed message goes
 _TOO_MANY_LIGHT_QUEUES: Final = (
     "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
     "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
@@ -199,12 +202,18 @@ class Storing:
         return made
 
     def _check_light_names(self, asked: SendMessage) -> None:
-        """Refuse a message that names what is no light queue, or more new ones than the store takes.
+        """Refuse a message that names what is no light queue, more than it has places for, or too many new ones.
 
-        The original stores the former; from it on it dispatches nothing any more, or the message to none of them.
+        The original stores the first; from it on it dispatches nothing any more, or the message to none of them. A
+        delayed message without room for its places would be lost when it is delivered.
         """
-        properties = decode_properties((asked.properties or "").encode("utf-8", "replace"))
-        found = light_names(properties.get(PROPERTY_LIGHT_NAMES, ""))
+        encoded = (asked.properties or "").encode("utf-8", "replace")
+        found = light_names(decode_properties(encoded).get(PROPERTY_LIGHT_NAMES, ""))
+        if len(encoded) + len(found) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
+            what = (
+                f"{len(found)} light queues are too many for one message: their places have no room in its properties"
+            )
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
         wrong = next((name for name in found if not is_light_queue(name)), None)
         if wrong is not None:
             what = f"{PROPERTY_LIGHT_NAMES} names {wrong[:_SHOWN_CHARS]!r}, which cannot be a light queue"
@@ -263,7 +272,8 @@ class Storing:
         told, _ = properties.pop(PROPERTY_INNER_NUM, None), properties.pop(PROPERTY_INNER_BASE, None)
         body = bytes(request.body)
         is_later = _level(properties) > 0 or any(name in properties for name in _NOT_BY_PRIORITY[1:])
-        if is_later or is_transaction(properties) or (told is not None and told != str(count_messages(body))):
+        is_lie = told is not None and told != str(count_messages(body, MAX_BATCH_COUNT))
+        if is_later or is_transaction(properties) or is_lie:
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
         uniq_key = properties.setdefault(PROPERTY_UNIQ_KEY, self._uniq_keys.next(self._state.clock_ms()))
         result = self._state.store.bulk.put_inner_batch(

@@ -159,7 +159,7 @@ class BulkAppender:
         if appender.refusal is not None:
             return appender.refusal
         queue = appender.queue(topic, queue_id)
-        count = count_messages(batch)
+        count = count_messages(batch, MAX_BATCH_COUNT)
         if queue is None or not 0 < count <= MAX_BATCH_COUNT or sys_flag & FLAG_TRANSACTION_MASK:
             return _ILLEGAL
         own = encode_properties({PROPERTY_INNER_NUM: str(count), PROPERTY_INNER_BASE: str(queue.next_offset)})

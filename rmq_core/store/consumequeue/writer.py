@@ -41,6 +41,7 @@ class UnitWriter:
     Attributes:
         targets: where each row's next unit goes, int64[rows, TARGET_COLUMNS].
         displaced: units left out because of an impossible queue offset.
+        met: queues that had their first unit here, for most of which a directory and a file were made.
         names: topic and queue id of each row; the owner adds to it.
         follows: this is a slave's store.
         batches: of inner batches, by physical offset, the queue offset of their first message and how many they have;
@@ -58,6 +59,7 @@ class UnitWriter:
         """
         self.targets: Table = np.zeros((_FIRST_ROWS, TARGET_COLUMNS), dtype=np.int64)
         self.displaced = 0
+        self.met = 0
         self.names: list[tuple[str, int]] = []
         self.batches: Mapping[int, tuple[int, int]] = {}
         self.bit_map_of: Callable[[str, int], bytes] | None = None
@@ -184,6 +186,7 @@ class UnitWriter:
             except FormatError:  # a crafted topic that is no directory's name
                 return None
             self._rows[row] = queue
+            self.met += 1
             if isinstance(queue, ConsumeQueue):  # units of others all come to ``put``
                 queue.bind(self._cells, row * TARGET_COLUMNS + TARGET_NEXT)
                 self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.follows else BOUND_TO_ONE_TOPIC

@@ -82,6 +82,7 @@ class Dispatch:
         writer: writes the units.
         skipped: stretches of the log that could not be read.
         tags_from: physical offset from which TAGS are indexed, too.
+        has_more: whether the last run ended early, as it had met as many queues as it might.
         stray_batch_topics: topics that had inner batches, and have no BatchConsumeQueue as far as the store knows.
     """
 
@@ -96,6 +97,7 @@ class Dispatch:
         self.skipped: list[Damage] = []
         self.writer = writer
         self.tags_from = tags_from
+        self.has_more = False
         self.stray_batch_topics: set[str] = set()
         self._log = log
         self._follows = writer.follows
@@ -118,27 +120,31 @@ class Dispatch:
             0 if index is None else index.full_end_timestamp_ms,
         )
 
-    def run(self, limit: int, arrivals: dict[int, list[int]] | None) -> None:
+    def run(self, limit: int, arrivals: dict[int, list[int]] | None, most_new_queues: int | None = None) -> None:
         """Dispatch all whole records below a physical offset.
 
         Args:
             limit: physical offset; a record that begins below it and ends above waits for a later call.
             arrivals: the tags codes of the new messages of each row are added to it; None if no one asks.
+            most_new_queues: that may get their first unit; where there are more, ``has_more`` says so. A message may
+                name a thousand light queues, and each new one takes a directory and a file.
 
         Raises:
             OSError: the disk is full, or broken. What was not dispatched comes again at the next call.
         """
+        most_met = None if most_new_queues is None else self.writer.met + most_new_queues
+        self.has_more = False
         while self.offset < limit:
             file = self._log.file_at(self.offset)
             if file is None:  # its file is deleted, or was never there
                 next_file = self.offset - self.offset % self._log.file_bytes + self._log.file_bytes
                 self._skip_to(min(limit, next_file))
-            elif not self._run_file(file, limit, arrivals):
+            elif not self._run_file(file, limit, arrivals, most_met):
                 break
         self.note()
 
-    def _run_file(self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None) -> bool:
-        """Dispatch a batch of one file's records; False if none is whole below the limit."""
+    def _run_file(self, file: LogFile, limit: int, arrivals: dict[int, list[int]] | None, most_met: int | None) -> bool:
+        """Dispatch a batch of one file's records; False if none is whole below the limit, or not all were done."""
         collector, index = self._collector, self._index
         numbers = collector.numbers
         data_bytes = min(limit - file.start, file.size)
@@ -153,7 +159,9 @@ class Dispatch:
         self._queues.unit_total += found[RUN_WRITTEN]
         if found[RUN_PLACED] < len(units):
             self._know_queues()
-            collector.place(units, found[RUN_PLACED], self.writer)
+            if not collector.place(units, found[RUN_PLACED], self.writer, most_met):
+                self.has_more = True
+                return False
         self._note_strays(units)
         if len(units):
             self.timestamp_ms = found[RUN_TIMESTAMP]

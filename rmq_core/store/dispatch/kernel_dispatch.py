@@ -125,8 +125,17 @@ class Collector(Dispatcher):
         """Whether the last run ended at bytes that are no sound record."""
         return bool(self.numbers[tables.RUN_WALK_STATUS] > scan_kernel.SOUND)
 
-    def place(self, units: Table, begin: int, writer: UnitWriter) -> None:
+    def place(self, units: Table, begin: int, writer: UnitWriter, most_met: int | None = None) -> bool:
         """Write units to their ConsumeQueues, from row ``begin`` on.
+
+        Args:
+            units: a unit table.
+            begin: the first row.
+            writer: writes what the kernel cannot.
+            most_met: end once ``writer.met`` is that; the same units have to be passed again then.
+
+        Returns:
+            Whether all are written.
 
         Raises:
             OSError: the disk is full, or broken. The same units may be passed again.
@@ -138,7 +147,10 @@ class Collector(Dispatcher):
             begin = int(live_dispatch.place_units(units, begin, len(units), writer.targets, numbers))
             writer.note_written(int(numbers[tables.RUN_WRITTEN]))
             if begin < len(units):
+                if most_met is not None and writer.met >= most_met:
+                    return False
                 begin += writer.put(units[begin : begin + writer.most_at_once].tolist())
+        return True
 
     def collect_sound(self, batch: FrameBatch) -> tuple[Table, Table, int]:
         """Units and keys of a batch's sound frames, and the last frame's physical offset (-1 without any)."""

@@ -41,11 +41,19 @@ class LiveDispatch:
         self._on_arrival.append(listener)
         self._are_waiting.append(is_waiting)
 
-    def run(self) -> bool:
+    @property
+    def has_more(self) -> bool:
+        """Whether the last run ended early, as it had met as many queues as it might."""
+        return self._dispatch.has_more
+
+    def run(self, most_new_queues: int | None = None) -> bool:
         """Dispatch what has been appended, so that it is readable; call it once for each batch of appends.
 
         With SYNC_FLUSH only what is forced becomes readable: what a consumer has seen must not be lost. Call
         it again when ``MessageStore.on_flushed`` tells of more.
+
+        Args:
+            most_new_queues: as in ``Dispatch.run``.
 
         Returns:
             False if the disk did not take it: it is tried again at the next call, and until then no message is
@@ -66,7 +74,7 @@ class LiveDispatch:
                 rows = {}
                 break
         try:
-            self._dispatch.run(limit, rows)
+            self._dispatch.run(limit, rows, most_new_queues)
         except OSError as error:  # tried again at the next call: a full disk may get room
             self._refusals.add("dispatch", f"ConsumeQueue or Index cannot be written: {error}")
             return False

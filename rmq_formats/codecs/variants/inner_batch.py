@@ -69,10 +69,15 @@ def inner_messages(message: StoredMessage) -> list[InnerMessage]:
     return found
 
 
-def count_messages(batch: bytes) -> int:
-    """Count a client's batch; 0 where a length in it lies. Source: ``MessageDecoder#countInnerMsgNum``."""
+def count_messages(batch: bytes, most: int) -> int:
+    """Count a client's batch; 0 where a length in it lies. Source: ``MessageDecoder#countInnerMsgNum``.
+
+    Args:
+        batch: as it came over the wire.
+        most: messages that may be in it; of more than these the next one is counted, and no other.
+    """
     count = at = 0
-    while at < len(batch):
+    while at < len(batch) and count <= most:
         body_at = at + _HEAD.size
         if body_at > len(batch):
             return 0

@@ -89,8 +89,8 @@ def _read_inner_batch(data: bytes) -> None:
         found = len(inner_messages(replace(decode_record(record), body=data)))
     except FormatError:
         found = 0
-    if count_messages(data) != found:
-        raise ViolationError(f"{found} messages were counted as {count_messages(data)}")
+    if count_messages(data, len(data)) != found:
+        raise ViolationError(f"{found} messages were counted as {count_messages(data, len(data))}")
 
 
 def _look(message: StoredMessage) -> None:
