@@ -208,7 +208,7 @@ TOPIC_UNKNOWN: Final = Kind(
 )  # fmt: skip
 TOPIC_DELETED: Final = Kind(
     "consumequeue.topic.deleted", _INFO,
-    "messages of a topic that config/topics.json does not know and that has no queue: it was deleted",
+    "messages of a topic that config/topics.json does not know and that no queue has: it was deleted",
 )  # fmt: skip
 NOT_CHECKED: Final = Kind("consumequeue.not_checked", _INFO, "queues of this kind are not verified")
 CONFIG_NOT_CHECKED: Final = Kind("config.not_checked", _INFO, "config of this kind is not verified")

@@ -78,6 +78,8 @@ class QueueCheck:
         findings: FindingList,
         excused: FindingList,
         ext: ExtTable | None = None,
+        *,
+        is_known: bool = True,
     ) -> None:
         """Create the check of one queue.
 
@@ -88,6 +90,8 @@ class QueueCheck:
             findings: added to.
             excused: takes findings that are none if a broker wrote on meanwhile.
             ext: its ConsumeQueueExt units.
+            is_known: whether the broker knows the topic. The queue of one that was deleted comes back when a broker
+                that was killed dispatches the end of the log, with fillers up to there (``ConsumeQueue#fillPreBlank``).
         """
         self.name = name
         self.placement = placement
@@ -96,6 +100,7 @@ class QueueCheck:
         self.findings = findings
         self.excused = excused
         self.ext = ext
+        self._late_kind = finding_kinds.QUEUE_MINIMUM if is_known else finding_kinds.TOPIC_DELETED
         self.end_offset = self.expected.last + 1
         self._judge = UnitJudge(self.expected, facts)
         self._lost: list[tuple[int, int]] = []
@@ -151,7 +156,7 @@ class QueueCheck:
             detail = f"{len(numbers)} files from byte {numbers[0] * file_bytes} on are not there"
             kind = finding_kinds.QUEUE_FILE_MISSING
             if present and numbers[0] < min(present):
-                kind = finding_kinds.QUEUE_MINIMUM
+                kind = self._late_kind
             is_at_end = bool(present) and numbers[0] > max(present)
             (self.excused if is_at_end else self.findings).add(self._range_finding(kind, detail, own))
 
@@ -195,7 +200,8 @@ class QueueCheck:
             self.findings.add(self.name.finding(finding_kinds.QUEUE_EXPIRED, detail, path=file.path, count=1))
 
     def _add_run(self, path: str, view: FileView, begin: int, end: int, status: Status) -> None:
-        kind, claimed = KINDS[status], bool(view.claims[begin])
+        kind = self._late_kind if status is Status.MINIMUM else KINDS[status]
+        claimed = bool(view.claims[begin])
         queue_offset = int(view.offsets[begin])
         wanted, actual = view.wanted[begin], view.actual[begin]
         expected = _unit_text(wanted) if claimed else ("pre-blank" if status is Status.PRE_BLANK else "none")

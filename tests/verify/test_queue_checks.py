@@ -227,6 +227,22 @@ def test_topics_that_the_config_does_not_know_are_told_only_if_there_is_a_config
     assert codes(verify(store)) == {"consumequeue.missing": 100, "config.lost": 1}
 
 
+def test_the_queue_of_a_deleted_topic_that_came_back_need_not_begin_at_its_first_message(store: Path) -> None:
+    """A broker that was killed dispatches the log's end again, whatever topics there are, with fillers up to there."""
+    put(queue_file(store), 0, PRE_BLANK * 8)
+    assert codes(verify(store)) == {"consumequeue.minimum": 8}
+    (store / "config").mkdir()
+    (store / "config" / "topics.json").write_text(topics_json("Clicks"))
+    report = verify(store)
+    assert codes(report, informing=True) == {
+        "consumequeue.topic.unknown": 1, "consumequeue.topic.deleted": 8, "checkpoint.missing": 1
+    }  # fmt: skip
+    queue_file(store, 0).unlink()
+    assert codes(verify(store), informing=True)["consumequeue.topic.deleted"] == 20
+    put(queue_file(store, 400), 5, bytes(UNIT_BYTES))
+    assert codes(verify(store))["consumequeue.unit.zero"] == 1
+
+
 def test_a_light_queue_of_no_message_dangles_and_a_lost_batch_queue_is_missing(store: Path) -> None:
     (store / "config").mkdir()
     (store / "config" / "topics.json").write_text(topics_json("Orders", batch=("Clicks",)))
