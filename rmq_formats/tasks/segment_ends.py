@@ -5,16 +5,15 @@ A store of a million objects would take a driver that looks at one after the oth
 
 import functools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from rmq_formats.errors import StoreError
 from rmq_formats.scan.splits import data_end_of
 from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, answers
 from rmq_formats.tasks.together import Steps, Wave
 
 SEGMENTS_PER_TASK: Final = 4096
-REQUESTS_AT_ONCE: Final = 128  # of a task: object stores answer in tens of milliseconds, whatever else they do
 
 End = int | StoreError
 
@@ -47,11 +46,7 @@ def known_ends(ends: Sequence[End]) -> list[int]:
 
 def _ends(segments: Sequence[Segment], storage: Storage) -> list[End]:
     """Task: look at some segments, at many at once where they are objects."""
-    look = functools.partial(_end, storage)
-    if storage.is_local:
-        return [look(segment) for segment in segments]
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-        return list(pool.map(look, segments))
+    return list(answers(storage, functools.partial(_end, storage), segments))
 
 
 def _end(storage: Storage, segment: Segment) -> End:

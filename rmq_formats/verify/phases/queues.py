@@ -21,6 +21,7 @@ from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened
 from rmq_formats.storage.store_variants import StoreVariants, Variant
 from rmq_formats.tasks import batch_queues, spill
+from rmq_formats.tasks.requests import answers
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
@@ -79,6 +80,7 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
     is_database = Variant.ROCKSDB_QUEUES in variants
     if is_database and not variants.has_queue_files:
         trees = [batch]
+    topics: list[tuple[str, str]] = []  # paths and names
     for tree in trees:
         for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
             path = f"{tree}/{topic.name}"
@@ -89,23 +91,27 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
             elif not is_named_topic(topic.name):
                 findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
             else:
-                found.update(_queues_of(storage, path, topic.name, findings))
+                topics.append((path, topic.name))
+    for queues, own in answers(storage, functools.partial(_queues_of, storage), topics):
+        found.update(queues)
+        findings.merge(own)
     return found
 
 
-def _queues_of(storage: Storage, path: str, topic: str, findings: FindingList) -> set[tuple[str, int]]:
-    found = set()
+def _queues_of(storage: Storage, place: tuple[str, str]) -> tuple[list[tuple[str, int]], FindingList]:
+    """List the queues of a topic, of which its path and name are given; what else is there is a finding."""
+    found, findings, (path, topic) = [], FindingList(), place
     for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
         # Java creates a queue with a negative id, too, if a record has one.
         is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
         if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
-            found.add((topic, int(queue.name)))
+            found.append((topic, int(queue.name)))
         else:
             what = "a directory" if queue.is_directory else "a file"
             findings.add(
                 Finding(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
             )
-    return found
+    return found, findings
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:

@@ -1,0 +1,29 @@
+"""Many requests to a storage at once: object stores answer in tens of milliseconds, whatever else they do."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from rmq_formats.storage.segments import Storage
+
+REQUESTS_AT_ONCE: Final = 128  # of a task
+_WAITING: Final = 4096  # requests that a pool is given before their answers are taken: each takes a kilobyte
+
+Argument = TypeVar("Argument")
+Answer = TypeVar("Answer")
+
+
+def answers(storage: Storage, ask: Callable[[Argument], Answer], arguments: Sequence[Argument]) -> Iterator[Answer]:
+    """Ask for each argument, and give the answers in their order; one after the other on a disk.
+
+    Args:
+        storage: that is asked.
+        ask: called in threads where the storage is none of this machine.
+        arguments: one for each request.
+    """
+    if storage.is_local or len(arguments) < 2:
+        yield from map(ask, arguments)
+        return
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        for at in range(0, len(arguments), _WAITING):
+            yield from pool.map(ask, arguments[at : at + _WAITING])
