@@ -5,8 +5,8 @@ Source: ``AckMessageActivity``, ``ChangeInvisibleDurationActivity``, ``ForwardMe
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
 from rmq_core.client.errors import BrokerError
@@ -103,12 +103,8 @@ class Receipts:
         """Acknowledge a message at its broker. Raises StatusError, BrokerError, TransportError."""
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
-        try:
+        with _handles_refused():
             await self._brokers.ask(address, RequestCode.ACK_MESSAGE, ack_of(group, topic, handle))
-        except BrokerError as error:
-            if error.code in (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL):
-                raise StatusError(v2.INVALID_RECEIPT_HANDLE, error.remark) from error
-            raise
 
     async def change_invisibility(self, asked: Any, client_id: str, _: str) -> Any:
         """ChangeInvisibleDuration."""
@@ -120,7 +116,8 @@ class Receipts:
         async def change() -> Receipt:
             async with self._receipt(client_id, group, asked.receipt_handle) as receipt:
                 self._check_time(receipt)
-                return await self.change(group, topic, receipt, invisible_ms)
+                with _handles_refused():
+                    return await self.change(group, topic, receipt, invisible_ms)
 
         receipt = await asyncio.shield(self.begin(change()))
         return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
@@ -180,6 +177,17 @@ class Receipts:
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         await self._brokers.ask(address, RequestCode.ACK_MESSAGE, ack_of(group, topic, handle))
+
+
+@contextmanager
+def _handles_refused() -> Iterator[None]:
+    """Tell of a place that a broker does not have as of a handle: the official clients ask on after other codes."""
+    try:
+        yield
+    except BrokerError as error:
+        if error.code in (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL):
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, error.remark) from error
+        raise
 
 
 def records_of(body: bytes) -> list[StoredMessage]:

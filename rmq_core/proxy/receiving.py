@@ -5,6 +5,7 @@ Source: ``ReceiveMessageActivity``, ``ReceiveMessageResponseStreamWriter``.
 
 import asyncio
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable
@@ -82,11 +83,12 @@ class Receiving:
         self._sessions.of(client_id)
         fields = self._fields(asked, group, topic, left_s)
         config = await self._brokers.group(group, topic)
+        broker, queue_id = await self._place(asked, topic)
         if config.consume_message_orderly:
-            fields = structs.replace(fields, queue_id=max(-1, asked.message_queue.id), order=True)
+            fields = structs.replace(fields, queue_id=queue_id, order=True)
         read = _Read(
-            client_id, group, topic, await self._broker(asked, topic), config.retry_max_times + 1,
-            tags_of(asked.filter_expression), renews=bool(asked.auto_renew),
+            client_id, group, topic, broker, config.retry_max_times + 1, tags_of(asked.filter_expression),
+            renews=bool(asked.auto_renew),
         )  # fmt: skip
         popping = self._receipts.begin(self._pop(read, fields))
         left: deque[_Popped] | None = None
@@ -111,18 +113,25 @@ class Receiving:
         yield last
 
     def _fields(self, asked: Any, group: str, topic: str, left_s: float | None) -> PopMessage:
-        expression, kind = asked.filter_expression.expression or "*", asked.filter_expression.type
+        expression, kind = asked.filter_expression.expression, asked.filter_expression.type
+        if kind == v2.SQL and not expression:
+            raise StatusError(v2.ILLEGAL_FILTER_EXPRESSION, "Expression can't be null! SQL92")
         if len(asked.attempt_id) > _MOST_ATTEMPT_CHARS:
             raise StatusError(v2.BAD_REQUEST, f"the attempt id has more than {_MOST_ATTEMPT_CHARS} characters")
+        if asked.batch_size < 0:  # as of the original, whose broker fails with an IllegalArgumentException
+            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"the batch size {asked.batch_size} is negative")
         return PopMessage(
-            consumer_group=group, topic=topic, queue_id=-1, max_msg_nums=min(max(1, asked.batch_size), RECEIVE_BATCH),
+            consumer_group=group, topic=topic, queue_id=-1, max_msg_nums=min(asked.batch_size, RECEIVE_BATCH),
             invisible_time=self._invisible_ms(asked), poll_time=self._poll_ms(asked, left_s),
             born_time=time.time_ns() // 1_000_000, init_mode=1, exp_type="SQL92" if kind == v2.SQL else "TAG",
-            exp=expression, order=False, attempt_id=asked.attempt_id or None,
+            exp=expression or "*", order=False, attempt_id=asked.attempt_id or None,
         )  # fmt: skip
 
     async def _pop(self, read: _Read, fields: PopMessage) -> tuple[Any, list[_Popped]]:
         """Pop messages; the status, and what there is for the client."""
+        if not fields.max_msg_nums:  # the original's broker holds the poll: a client that asks so must not spin
+            await asyncio.sleep(fields.poll_time / 1000)
+            return v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), []
         address = await self._brokers.address(read.topic, read.broker)
         answer = await self._brokers.ask(
             address, RequestCode.POP_MESSAGE, fields, timeout_s=fields.poll_time / 1000 + 10,
@@ -149,13 +158,18 @@ class Receiving:
             except RmqError as error:
                 log.info("a message that its client did not get comes back later: %(error)s", {"error": error})
 
-    async def _broker(self, asked: Any, topic: str) -> str:
-        if asked.message_queue.broker.name:
-            return str(asked.message_queue.broker.name)
+    async def _place(self, asked: Any, topic: str) -> tuple[str, int]:
+        """Name of the broker that is asked, and id of the queue, -1 for any; another broker, if that one is not there.
+
+        Source: ``ReceiveMessageQueueSelector``.
+        """
         queues = (await self._brokers.route(topic)).read_queues
         if not queues:
             raise StatusError(v2.FORBIDDEN, f"no readable queue of topic {topic}")
-        return queues[0].broker_name
+        wanted = asked.message_queue.broker.name
+        if any(queue.broker_name == wanted for queue in queues):
+            return wanted, max(-1, asked.message_queue.id)
+        return random.choice(queues).broker_name, -1
 
     @staticmethod
     def _invisible_ms(asked: Any) -> int:

@@ -281,3 +281,51 @@ async def test_names_and_settings_have_limits(caller: Caller) -> None:
         yield rpc.TelemetryCommand(settings=v2.Settings(publishing=v2.Publishing(topics=topics)))
 
     assert (await caller.telemetry(commands()).read()).status.code == v2.BAD_REQUEST
+
+
+async def test_a_receive_of_no_message_waits_and_takes_none(caller: Caller) -> None:
+    """As at the original's proxy, which holds it as a poll: it does not spin."""
+    await caller.send(caller.message())
+    begin = time.monotonic()
+    (told, *_) = await caller.ask_for(batch_size=0)
+    assert told.status.code == v2.MESSAGE_NOT_FOUND
+    assert time.monotonic() - begin > 4
+    assert len(await caller.receive()) == 1
+
+
+async def test_a_filter_of_an_unknown_type_is_one_by_tags(caller: Caller) -> None:
+    """As at the original's: clients of later versions are answered."""
+    await caller.send(caller.message(tag="b"))
+    await caller.send(caller.message(tag="a"))
+    found = await caller.receive(filter_expression=v2.FilterExpression(type=99, expression="a"))
+    assert [one.system_properties.tag for one in found] == ["a"]
+
+
+async def test_a_receive_from_a_broker_that_is_not_there_is_one_from_another(caller: Caller) -> None:
+    """As at the original's: a client knows of a broker that has gone for up to 30 s."""
+    await caller.send(caller.message())
+    gone = v2.MessageQueue(topic=named("NormalT"), id=0, broker=v2.Broker(name="gone"))
+    assert len(await caller.receive(message_queue=gone)) == 1
+
+
+async def test_a_handle_counts_for_the_group_that_has_received_it_alone(caller: Caller) -> None:
+    """Another group's acknowledgement is answered with OK, as by the original, and the message comes back."""
+    await caller.send(caller.message())
+    (one,) = await caller.receive(invisible_s=10)
+    assert (await caller.ack(one, group="h")).status.code == v2.OK
+    (again,) = await back(caller, 1)
+    assert again.system_properties.message_id == one.system_properties.message_id
+
+
+async def test_a_change_of_a_message_that_is_not_there_is_refused(caller: Caller) -> None:
+    """With the code that has the official clients give up: after others they ask without end."""
+    await caller.send(caller.message())
+    (one,) = await caller.receive()
+    parts = one.system_properties.receipt_handle.split(" ")
+    for at, number in ((6, "9"), (7, "1000")):
+        handle = " ".join([*parts[:at], number, *parts[at + 1 :]])
+        told = await caller.call(
+            "ChangeInvisibleDuration", group=named("g"), topic=named("NormalT"), receipt_handle=handle,
+            invisible_duration=seconds(20),
+        )  # fmt: skip
+        assert told.status.code == v2.INVALID_RECEIPT_HANDLE

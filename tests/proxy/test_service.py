@@ -264,6 +264,8 @@ async def test_receives_and_handles_that_cannot_be_are_refused(caller: Caller) -
         ({"timeout": 3.0}, v2.ILLEGAL_POLLING_TIME),
         ({"client_id": ""}, v2.CLIENT_ID_REQUIRED),
         ({"filter_expression": v2.FilterExpression(type=v2.TAG, expression="||")}, v2.ILLEGAL_FILTER_EXPRESSION),
+        ({"filter_expression": v2.FilterExpression(type=v2.SQL)}, v2.ILLEGAL_FILTER_EXPRESSION),
+        ({"batch_size": -1}, v2.INTERNAL_SERVER_ERROR),
     ):
         assert (await caller.ask_for(**more))[0].status.code == code, more
     (one,) = await caller.receive()
