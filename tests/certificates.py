@@ -37,10 +37,11 @@ class Authority:
         self.cert = directory / f"{name}.pem"
         self.cert.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
-    def sign(self, subject: str, *names: str, has_password: bool = False) -> Signed:
-        """Make a key and a certificate that is good for these hosts' names and addresses."""
+    def sign(self, subject: str, *names: str, has_password: bool = False, from_day: int = -1) -> Signed:
+        """Make a key and a certificate that is good for these hosts' names and addresses, for two days."""
         key = ec.generate_private_key(ec.SECP256R1())
-        signed = _built(subject, key, self._name, self._key, *([_hosts(names)] if names else []))
+        extensions = [_hosts(names)] if names else []
+        signed = _built(subject, key, self._name, self._key, *extensions, from_day=from_day)
         files = Signed(self._directory / f"{subject}.pem", self._directory / f"{subject}.key")
         files.cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
@@ -63,6 +64,7 @@ def _built(
     issuer: str,
     signer: ec.EllipticCurvePrivateKey,
     *extensions: x509.ExtensionType,
+    from_day: int = -1,
 ) -> x509.Certificate:
     now = datetime.now(UTC)
     builder = (
@@ -71,8 +73,8 @@ def _built(
         .issuer_name(_name(issuer))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
+        .not_valid_before(now + timedelta(days=from_day))
+        .not_valid_after(now + timedelta(days=from_day + 2))
     )
     for extension in extensions:
         builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))

@@ -25,7 +25,7 @@ from rmq_core.remoting.access.server_tls import read_tls_file
 from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from rmq_formats.errors import OptionError
 from tests.broker.conftest import Clock, small_store
-from tests.certificates import KEY_PASSWORD, Authority
+from tests.certificates import KEY_PASSWORD, Authority, Signed
 from tests.proxy.conftest import Caller, named
 
 ADMIN = Credentials("admin", "of-admin")
@@ -176,6 +176,35 @@ async def test_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
         async with grpc.aio.insecure_channel(proxy.address) as channel:
             with pytest.raises(grpc.aio.AioRpcError):
                 await Caller(channel, None, Clock()).call("Heartbeat", timeout=10)  # type: ignore[arg-type]
+
+
+async def test_clients_show_their_certificates(tmp_path: Path) -> None:
+    """To who has none, or one of others, or one whose time is over, nothing is said."""
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    own = authority.sign("server", "127.0.0.1")
+    values = {
+        "certPath": own.cert,
+        "keyPath": own.key,
+        "trustCertPath": authority.cert,
+        "need__client__auth": "require",
+    }
+    file = read_tls_file(str(tls_file(tmp_path, **values)))
+
+    async def answers(port: str, cert: Signed | None) -> bool:
+        pair = (None, None) if cert is None else (cert.key.read_bytes(), cert.cert.read_bytes())
+        shown = grpc.ssl_channel_credentials(authority.cert.read_bytes(), *pair)
+        async with grpc.aio.secure_channel(port, shown) as channel:
+            caller = Caller(channel, None, Clock())  # type: ignore[arg-type] # no broker is asked
+            try:
+                answer = await caller.call("Heartbeat", client_type=v2.PRODUCER, timeout=10)
+            except grpc.aio.AioRpcError:
+                return False
+            return bool(answer.status.code == v2.OK)
+
+    async with Proxy("127.0.0.1:1", "127.0.0.1:0", tls=file) as proxy:
+        for cert in (None, stranger.sign("strange"), authority.sign("over", from_day=-3)):
+            assert not await answers(proxy.address, cert)
+        assert await answers(proxy.address, authority.sign("client"))
 
 
 def test_certificates_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -136,7 +136,10 @@ async def test_a_client_shows_its_certificate(serve: Serve, tls_of: Make, author
     required = (await serve(tls=tls_of(need__client__auth="require", trustCertPath=authority.cert)))[1]
     optional = (await serve(tls=tls_of(need__client__auth="optional", trustCertPath=authority.cert)))[1]
     assert await echoed(required, known) == await echoed(optional, known) == await echoed(optional, trusting) == b"x"
-    for address, tls in ((required, trusting), (required, unknown), (optional, unknown)):
+    over, early = (authority.sign(f"client{day}", from_day=day) for day in (-3, 1))
+    outdated = [replace(trusting, cert_path=str(one.cert), key_path=str(one.key)) for one in (over, early)]
+    refused = [(address, tls) for address in (required, optional) for tls in (unknown, *outdated)]
+    for address, tls in ((required, trusting), *refused):
         with pytest.raises(TransportError):  # by TLS 1.3 it hears of that after the handshake
             await echoed(address, tls)
 
@@ -270,6 +273,21 @@ def test_a_missing_file_and_a_key_without_its_password_are_named(tmp_path: Path,
     with pytest.raises(OptionError, match="no certificate, or key of it, in PEM") as caught:
         ServerTls(TlsMode.PERMISSIVE, read_tls_file(str(file)))
     assert "secret1" not in str(caught.value) + repr(read_tls_file(str(file)))
+
+
+def test_a_file_that_is_cut_is_named_at_every_length(tmp_path: Path, authority: Authority) -> None:
+    """None is taken for a shorter certificate or key; but for the last line's end."""
+    whole = authority.sign("whole", "127.0.0.1")
+    file = tmp_path / "tls.properties"
+    for name, path, other in (("certPath", whole.cert, whole.key), ("keyPath", whole.key, whole.cert)):
+        text = path.read_text()
+        cut = tmp_path / "cut.pem"
+        for length in range(0, len(text) - 2, 7):
+            cut.write_text(text[:length])
+            paths = {name: cut, "keyPath" if name == "certPath" else "certPath": other}
+            file.write_text("".join(f"tls.server.{key}={value}\n" for key, value in paths.items()))
+            with pytest.raises(OptionError, match="no certificate, or key of it, in PEM"):
+                ServerTls(TlsMode.PERMISSIVE, read_tls_file(str(file)))
 
 
 def test_own_connections_speak_it_where_the_server_demands_it(tmp_path: Path) -> None:

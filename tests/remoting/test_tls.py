@@ -100,6 +100,28 @@ async def test_a_server_has_to_prove_who_it_is(serve: Serve, authority: Authorit
         assert await echoed(address, Tls(auth_server=False, server_name="other.example"), b"x") == b"x"
 
 
+@pytest.mark.parametrize(
+    ("from_day", "why"), [(-3, "certificate has expired"), (1, "certificate is not yet valid")], ids=["over", "early"]
+)
+async def test_a_server_s_certificate_is_good_for_its_time(
+    serve: Serve, authority: Authority, from_day: int, why: str
+) -> None:
+    cert = authority.sign(f"server{from_day}", "127.0.0.1", from_day=from_day)
+    async with terminated((await serve())[1], cert) as address:
+        said = await failure(address, Tls(trust_cert_path=str(authority.cert)))
+        assert said == f"the server's certificate is not trusted: {why}"
+
+
+async def test_a_server_of_an_authority_that_nobody_has_named_is_not_trusted(serve: Serve, tmp_path: Path) -> None:
+    own, other = Authority(tmp_path, "own"), Authority(tmp_path, "other")
+    cert = own.sign("server", "127.0.0.1")
+    async with terminated((await serve())[1], cert) as address:
+        assert (await failure(address, Tls(trust_cert_path=str(other.cert)))).startswith(
+            "the server's certificate is not trusted"
+        )
+        assert await echoed(address, Tls(trust_cert_path=str(own.cert)), b"x") == b"x"
+
+
 async def test_a_client_shows_its_certificate(serve: Serve, authority: Authority, server_cert: Signed) -> None:
     own = authority.sign("client", has_password=True)
     tls = Tls(trust_cert_path=str(authority.cert), cert_path=str(own.cert), key_path=str(own.key))
