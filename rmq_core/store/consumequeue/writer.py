@@ -177,7 +177,7 @@ class UnitWriter:
             self._rows += [None] * _FIRST_ROWS
             self._files += [None] * _FIRST_ROWS
         if row >= len(self.targets):
-            self._grow()
+            self._grow(row + 1)
         queue = self._rows[row]
         if queue is None:
             topic, queue_id = self.names[row]
@@ -192,8 +192,10 @@ class UnitWriter:
                 self.targets[row, TARGET_BOUND] = BOUND_TO_A_SLAVES if self.follows else BOUND_TO_ONE_TOPIC
         return queue
 
-    def _grow(self) -> None:
-        targets = np.zeros((2 * len(self.targets), TARGET_COLUMNS), dtype=np.int64)
+    def _grow(self, least: int) -> None:
+        """Have targets for so many rows, however few there are: a start walks many queues, and writes to none."""
+        count = max(2 * len(self.targets), least)
+        targets = np.zeros((count, TARGET_COLUMNS), dtype=np.int64)
         targets[: len(self.targets)] = self.targets
         self.targets = targets
         self._cells = targets.reshape(-1).data

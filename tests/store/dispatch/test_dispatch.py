@@ -77,6 +77,23 @@ def test_an_index_can_be_had_later(open_store: Opener) -> None:
     check_derived(store.config)
 
 
+def test_the_newest_of_many_queues_gets_messages_after_a_start(open_store: Opener) -> None:
+    """A start walks the log's last files: the table of targets has to grow to any row at once, not twofold."""
+    count = 1100
+    store = open_store(commitlog_file_bytes=1 << 20, consumequeue_file_bytes=20 * 10)
+    for queue_id in range(count):
+        put(store, queue_id=queue_id)
+    store.dispatch()
+    assert store.shutdown()
+    store = open_store(commitlog_file_bytes=1 << 20, consumequeue_file_bytes=20 * 10)
+    for queue_id in (count - 1, 0, count - 1):
+        put(store, queue_id=queue_id)
+    store.dispatch()
+    assert [store.max_offset("T", queue_id) for queue_id in (0, 1, count - 1)] == [2, 1, 3]
+    assert store.shutdown()
+    check_derived(store.config)
+
+
 def test_hundreds_of_queues_grow_the_tables(open_store: Opener) -> None:
     store = open_store(commitlog_file_bytes=1 << 20)
     for number in range(1500):
