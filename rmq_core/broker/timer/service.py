@@ -10,6 +10,7 @@ import logging
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -29,6 +30,7 @@ from rmq_formats.codecs.timer import FLAG_DELETE, FLAG_ROLL
 from rmq_formats.codecs.topics import TIMER_TOPIC
 
 log = logging.getLogger("rmq.broker.timers")
+_hash_of: Final = lru_cache(maxsize=4096)(java_string_hash)  # of topics: those that wait are few
 _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 32
 _LAG_MS: Final = 7 * 86_400_000  # the wheel holds twice as much: what is due goes out before more comes in
@@ -172,7 +174,7 @@ class Timers:
                 return False
             try:
                 files.add(
-                    waiting.due_ms, physical_offset, len(record), java_string_hash(waiting.topic), now_ms,
+                    waiting.due_ms, physical_offset, len(record), _hash_of(waiting.topic), now_ms,
                     recalls=waiting.recalls is not None,
                 )  # fmt: skip
             except OSError as error:
