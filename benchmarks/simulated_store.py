@@ -18,8 +18,8 @@ from rmq_formats.storage.segments import ArrowStorage
 
 URI: Final = "simulated://bucket/store"
 KEYS_PER_PAGE: Final = 1000  # of a listing, in S3
-_ROOT: Final = "bucket/store"
-_LOG: Final = f"{_ROOT}/commitlog"
+ROOT: Final = "bucket/store"
+_LOG: Final = f"{ROOT}/commitlog"
 _CHANGED_NS: Final = 1_760_000_000_000_000_000
 
 
@@ -82,29 +82,41 @@ class SimulatedStore:
         """Look up a name, or list a directory."""
         if isinstance(asked, str):
             with self.requests.one(self.round_trip_s):
-                return self._info(asked)
-        names: list[str] = []
-        if asked.base_dir == _ROOT:
-            names = [_LOG]
-        elif asked.base_dir == _LOG:
-            names = [f"{_LOG}/{paths.segment_name(number * self.segment_bytes)}" for number in range(self.segments)]
-        for _ in range(0, max(1, len(names)), KEYS_PER_PAGE):
+                return self.info(asked)
+        found = self.listed(asked.base_dir)
+        for _ in range(0, max(1, len(found)), KEYS_PER_PAGE):
             with self.requests.one(self.round_trip_s):
                 pass
-        return [self._info(name) for name in names]
+        return found
 
-    def _info(self, name: str) -> pafs.FileInfo:
-        if name in {_ROOT, _LOG}:
+    def listed(self, directory: str) -> list[pafs.FileInfo]:
+        """Describe what a directory holds."""
+        return [self.info(f"{directory}/{name}") for name in self.names(directory)]
+
+    def names(self, directory: str) -> list[str]:
+        """What a directory holds."""
+        if directory == _LOG:
+            return [paths.segment_name(number * self.segment_bytes) for number in range(self.segments)]
+        return ["commitlog"] if directory == ROOT else []
+
+    def info(self, name: str) -> pafs.FileInfo:
+        """Describe a file or directory."""
+        if name in {ROOT, _LOG}:
             return pafs.FileInfo(name, pafs.FileType.Directory)
         if name.startswith(f"{_LOG}/"):
             return pafs.FileInfo(name, pafs.FileType.File, size=self.segment_bytes, mtime_ns=_CHANGED_NS)
         return pafs.FileInfo(name, pafs.FileType.NotFound)
 
-    def open_input_file(self, path: str) -> _Segment:
+    def open_input_file(self, path: str) -> Any:
         """Open a file; as S3's client does, ask for its size."""
         with self.requests.one(self.round_trip_s):
-            if self._info(path).type != pafs.FileType.File:
+            info = self.info(path)
+            if info.type != pafs.FileType.File:
                 raise FileNotFoundError(path)
+        return self.opened(path, info.size)
+
+    def opened(self, _path: str, _size_bytes: int) -> Any:
+        """An open file."""
         return _Segment(self)
 
     @contextmanager
@@ -112,7 +124,7 @@ class SimulatedStore:
         """Serve it at a URI, in this process."""
 
         def connect(storage: Any) -> None:
-            storage._location, storage._root, storage.file_system = URI, _ROOT, self
+            storage._location, storage._root, storage.file_system = URI, ROOT, self
 
         with patch.object(ArrowStorage, "_connect", connect):
             yield URI
