@@ -32,7 +32,7 @@ LARGE_BODY_BYTES: Final = 32 << 10  # smaller ones are copied into one write, la
 # More is written before the batch ends: the other side works on it meanwhile, and the transport's limit decides.
 FLUSH_BYTES: Final = 64 << 10
 WAITING_BYTES: Final = 2048  # what a request and its answer take, without the body, while the answer is awaited
-SLICE_S: Final = 0.0005  # of work on one connection's requests, before the others have their turn
+SLICE_S: Final = 0.001  # of work on one connection's requests, before the others have their turn
 MAX_REMARK: Final = 4096  # characters of an error's text
 _GO_AWAY_ABOVE: Final = int(Version.V5_3_1)
 
