@@ -1,7 +1,7 @@
 """A connection between two peers, either of which may send requests to the other.
 
-All frames that have arrived are handled in one batch, and their answers leave in one write. A handler that returns
-its answer at once costs no task and no future.
+All frames that have arrived are handled in one batch, and their answers leave in one write; where that takes long, the
+other connections have their turn in between. A handler that returns its answer at once costs no task and no future.
 """
 
 import asyncio
@@ -12,14 +12,16 @@ from functools import partial
 from typing import Any, Final, cast
 
 from rmq_core.remoting.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode, Version
-from rmq_core.remoting.errors import ConnectionLostError, ResponseError
+from rmq_core.remoting.errors import ConnectionLostError
+from rmq_core.remoting.failure import failure
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.pending import PendingRequests
+from rmq_core.remoting.socket_address import address_text
 from rmq_core.remoting.unsupported import not_supported
 from rmq_formats.codecs.hosts import Host
-from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.errors import FormatError
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,8 @@ LARGE_BODY_BYTES: Final = 32 << 10  # smaller ones are copied into one write, la
 # More is written before the batch ends: the other side works on it meanwhile, and the transport's limit decides.
 FLUSH_BYTES: Final = 64 << 10
 WAITING_BYTES: Final = 2048  # what a request and its answer take, without the body, while the answer is awaited
-SLICE_S: Final = 0.001  # of work on one connection's requests, before the others have their turn
-MAX_REMARK: Final = 4096  # characters of an error's text
+SLICE_S: Final = 0.0005  # of work on one connection's requests, before the others have their turn
+BATCH_S: Final = 0.004  # of requests that have arrived together, before the answers so far are written
 _GO_AWAY_ABOVE: Final = int(Version.V5_3_1)
 
 
@@ -98,6 +100,7 @@ class Connection(asyncio.Protocol):
         self._flush_due = False  # at the end of the batch, or of this turn of the loop
         self._writable: asyncio.Future[None] | None = None  # set while writing is paused
         self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped before its end
+        self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
         self._unread: list[bytes] = []  # bytes that arrived since
         self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
 
@@ -207,9 +210,9 @@ class Connection(asyncio.Protocol):
         """Begin with a transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit from it
         self._transport.set_write_buffer_limits(high=self._write_high_water_bytes)
-        remote = Host.parse(_address(transport.get_extra_info("peername")))
+        remote = Host.parse(address_text(transport.get_extra_info("peername")))
         self.remote_host, self.remote_address = remote.to_bytes(), remote.text
-        self.local_address = _address(transport.get_extra_info("sockname"))
+        self.local_address = address_text(transport.get_extra_info("sockname"))
         self._pending.address = self.remote_address
 
     def data_received(self, data: bytes) -> None:
@@ -251,6 +254,10 @@ class Connection(asyncio.Protocol):
         if rest is not None and not self._is_held_up:
             self._rest = None
             self._handle(rest)
+        elif self._batch_end_s is not None:  # what releases it may wait for the end of the batch
+            self._batch_end_s = None
+            self._end_batch()
+            self._flush()
         while self._unread and self._rest is None and not self._is_held_up:
             self._handle(self._parser.feed(self._unread.pop(0)))
         if self._rest is None and not self._is_held_up and not self._unread and not self.is_closing:
@@ -259,7 +266,9 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Fail all requests that wait for an answer, and release who waits to write."""
         self._transport = None
-        self._rest = None
+        if self._batch_end_s is not None:
+            self._end_batch()
+        self._rest = self._batch_end_s = None
         self._unread.clear()
         self._parser.clear()
         self._out.clear()
@@ -276,7 +285,10 @@ class Connection(asyncio.Protocol):
         """Handle commands, then write the answers."""
         self._flush_due = True
         now = self._now
-        end = now() + SLICE_S
+        began = now()
+        end = began + SLICE_S
+        batch_end = self._batch_end_s or began + BATCH_S
+        self._batch_end_s = None
         try:
             for command in commands:
                 if command.flag & RESPONSE_FLAG:
@@ -293,16 +305,22 @@ class Connection(asyncio.Protocol):
                     self._rest = commands
                     self._pause_reading()
                     self._loop.call_soon(self._go_on)
-                    break
+                    if now() > batch_end:
+                        break
+                    self._batch_end_s = batch_end
+                    return
         except FormatError as error:
             log.warning("closed %(client)s: %(error)s", {"client": self.remote_address, "error": error})
             self.close()
+        self._end_batch()
+        self._flush()
+
+    def _end_batch(self) -> None:
         if self._after_batch is not None:
             try:
                 self._after_batch()
             except Exception:
                 log.exception("the callback after a batch failed")
-        self._flush()
 
     def _answer(self, request: RemotingCommand) -> None:
         """Call the handler of a request, and queue its answer."""
@@ -379,23 +397,3 @@ class Connection(asyncio.Protocol):
         self._out, self._out_bytes, self._out_large = [], 0, False
         self.idle_ticks = 0
         transport.writelines(out) if large else transport.write(b"".join(out))
-
-
-def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
-    """Build the answer to a request whose handler has raised; unexpected exceptions are logged."""
-    if isinstance(error, ResponseError):
-        code, remark = error.code, error.remark
-    elif isinstance(error, RmqError):
-        code, remark = int(ResponseCode.SYSTEM_ERROR), str(error)
-    else:
-        log.error("request %(code)d failed", {"code": request.code}, exc_info=error)
-        code, remark = int(ResponseCode.SYSTEM_ERROR), f"{type(error).__name__}: {error}"
-    # It may quote what came in: no surrogates, which have no UTF-8, and not all of a large body.
-    return request.response(code, remark[:MAX_REMARK].encode("utf-8", "replace").decode())
-
-
-def _address(name: Any) -> str:
-    """Return a socket's ``host:port``; IPv6 in brackets, without its zone; zeros if the peer has gone already."""
-    host, port = name[:2] if isinstance(name, tuple) else ("0.0.0.0", 0)
-    host = host.partition("%")[0]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from rmq_core.remoting import connection as connection_module
 from rmq_core.remoting.codes import JSON, ROCKETMQ
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import ConnectionLostError, ListenError, ResponseError
@@ -65,6 +66,80 @@ async def test_answers_of_one_batch_leave_in_one_write(serve: Serve, connect: Co
     peer.write(numbered(100))
     await peer.read(100)
     assert len(writes) == len(batches) < 5
+
+
+@pytest.mark.parametrize(("batch_s", "ends"), [(60.0, 1), (-1.0, 100)])
+async def test_a_long_batch_lets_others_in_between_and_writes_its_answers_from_time_to_time(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, batch_s: float, ends: int
+) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)  # a slice is one request
+    monkeypatch.setattr(connection_module, "BATCH_S", batch_s)
+    turns: list[str] = []
+    batches: list[int] = []
+
+    async def passes() -> None:
+        while True:
+            turns.append("other")
+            await asyncio.sleep(0)
+
+    _, address = await serve({ECHO: lambda request, _: (turns.append("echo"), echo(request, _))[1]},
+                             after_batch=lambda: batches.append(1))  # fmt: skip
+    peer = await connect(address)
+    await peer.ask()
+    turns.clear()
+    batches.clear()
+    other = asyncio.create_task(passes())
+    try:
+        peer.write(numbered(100))
+        assert [answer.opaque for answer in await peer.read(100)] == list(range(100))
+    finally:
+        other.cancel()
+    assert "echoecho" not in "".join(turns)
+    assert ends <= len(batches) < ends + 5
+
+
+async def test_a_batch_that_is_held_up_between_slices_ends_there(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)
+    monkeypatch.setattr(connection_module, "BATCH_S", 60.0)
+    batches: list[int] = []
+    held = 17 << 20  # more than a connection's requests may have waiting
+
+    def echo_and_hold(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        if request.opaque == 1:  # as by another's work, before the next slice
+            asyncio.get_running_loop().call_soon(connection.hold, held)
+        return echo(request, connection)
+
+    server, address = await serve({ECHO: echo_and_hold}, after_batch=lambda: batches.append(1))
+    peer = await connect(address)
+    peer.write(numbered(5))
+    first = await peer.read(2)
+    assert [answer.opaque for answer in first] == [0, 1]
+    assert batches
+    (connection,) = server.connections
+    connection.release(held)
+    assert [answer.opaque for answer in await peer.read(3)] == [2, 3, 4]
+
+
+async def test_what_was_handled_of_a_batch_is_ended_where_its_connection_is_lost(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)
+    monkeypatch.setattr(connection_module, "BATCH_S", 60.0)
+    batches: list[int] = []
+
+    def echo_and_end(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        if request.opaque == 1:
+            asyncio.get_running_loop().call_soon(connection.abort)
+        return echo(request, connection)
+
+    _, address = await serve({ECHO: echo_and_end}, after_batch=lambda: batches.append(1))
+    peer = await connect(address)
+    peer.write(numbered(5000))
+    async with asyncio.timeout(60):
+        while not batches:
+            await asyncio.sleep(0.01)
 
 
 async def test_an_unknown_code_is_answered_as_the_original_does(serve: Serve, connect: Connect) -> None:

@@ -12,8 +12,9 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, failure
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
 from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.failure import failure
 from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import MOST_MESSAGES, TopicKind, retry_topic

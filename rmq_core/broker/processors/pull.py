@@ -14,8 +14,9 @@ from rmq_core.broker.tables.held_pulls import HeldPull, HeldPulls
 from rmq_core.broker.tables.subscription_filter import EVERYTHING, Filter, filter_of, is_tag_type, subscription
 from rmq_core.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, failure
+from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler
 from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.failure import failure
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import PullMessage
