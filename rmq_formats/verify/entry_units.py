@@ -10,9 +10,7 @@ from rmq_formats.codecs.index import MAX_LONG
 from rmq_formats.codecs.variants.dledger import INDEX_UNIT_BYTES, INDEX_UNIT_DTYPE
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, list_segments
 
-BLOCK_BYTES: Final = (
-    256 << 10
-)  # the units of 8,192 entries: small enough for a core's cache, large enough for a request
+BLOCK_BYTES: Final = 256 << 10  # 8,192 units: small enough for a core's cache, large enough for a request
 
 
 def index_directory(data_path: str) -> str:
