@@ -194,7 +194,9 @@ class Broker(Service):
             clock_ms=clock_ms,
         )
         self._held = HeldPulls()
-        self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms)
+        self._dispatching = Dispatching(self.state.replication, store)
+        self.state.dispatch = self._dispatching.run
+        self._waiters = DiskWaiters(store, config.sync_flush_timeout_ms, self.state.dispatch)
         self._memberships = Memberships(self.state)
         self._proxied = ProxiedMembers(self.state, self._memberships)
         self.registration = Registration(self.state)
@@ -223,12 +225,11 @@ class Broker(Service):
             handlers[code] = self.registration.before_answer(handlers[code])
         if config.is_slave:
             handlers |= guarded(guard, slave_refusals())
-        self._dispatching = Dispatching(self.state.replication, store)
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
             on_disconnect=self._disconnected,
-            after_batch=self._dispatching.run,
+            after_batch=self.state.dispatch,
             tls=config.tls.server(),
         )
         fast = {code: one for code, one in handlers.items() if code not in _NOT_ON_FAST_PORT}
@@ -343,7 +344,7 @@ class Broker(Service):
 
     def _write_notes(self) -> None:
         self.notes.write()
-        self.store.dispatch()
+        self.state.dispatch()
 
     def _save_names(self) -> None:
         """Write topics and groups again, if that failed when they changed."""

@@ -42,6 +42,7 @@ class BrokerState:
         clock_ms: the time, ms since 1970.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
         filters: SQL92 filters that groups have registered.
+        dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
         long_requests: taken by requests about all queues of a topic: one at a time, for each may fill a frame.
     """
 
@@ -60,6 +61,7 @@ class BrokerState:
     clock_ms: Callable[[], int]
     timers: TimerAdmission = field(init=False)
     filters: ConsumerFilters = field(init=False)
+    dispatch: Callable[[], None] = field(init=False)
     long_requests: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Light queues and batch queues under what strangers send, and over files that are damaged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
-from rmq_core.store.config import StoreConfig
+from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_formats.codecs.layout import MAX_BATCH_COUNT
 from rmq_formats.codecs.variants.inner_batch import count_messages
 from rmq_formats.errors import StoreSizeError
@@ -49,6 +50,20 @@ async def test_a_thousand_new_light_queues_are_made_by_and_by(asker: Asker) -> N
     await eventually(are_all_there, 60)
     assert {store.max_offset(f"%LMQ%q{number}", 0) for number in range(count)} == {2}
     assert store.max_offset("T", 0) == 2
+
+
+async def test_they_are_where_sends_wait_for_the_disk_too(config: BrokerConfig, store_config: StoreConfig) -> None:
+    sync = replace(store_config, flush_disk_type=FlushDiskType.SYNC)
+    async with Broker(config, sync) as broker, RemotingClient({}) as client:
+        sent = await Asker(broker, client, {}).send("T", properties=names(*(f"q{number}" for number in range(1400))))
+        assert sent.code == 0
+        assert broker.store.has_more_to_dispatch
+
+        async def are_all_there() -> bool:
+            return not broker.store.has_more_to_dispatch
+
+        await eventually(are_all_there, 60)
+        assert {broker.store.max_offset(f"%LMQ%q{number}", 0) for number in range(1400)} == {1}
 
 
 async def test_a_broker_that_is_closed_has_made_all(config: BrokerConfig, store_config: StoreConfig) -> None:

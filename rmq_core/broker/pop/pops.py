@@ -104,7 +104,7 @@ class Pops:
                 response = failure(request, error)
             if response is not None:
                 connection.send(response)
-            self._state.store.dispatch()  # the check point; after a batch of requests that is done anyway
+            self._state.dispatch()  # the check point; after a batch of requests that is done anyway
 
         size = WAITING_BYTES + len(asked.exp or "") + wanted.own_bytes
         pop = HeldPop(connection, max(ANY_QUEUE, asked.queue_id), wanted, deadline_ms, answer, size)

@@ -210,7 +210,7 @@ class Revival:
                 busy = [queue for queue in busy if queue.step()]
         finally:
             if store.max_physical_offset != before:
-                store.dispatch()
+                self._state.dispatch()
         if busy:
             self._more = loop.call_soon(self.run)
 

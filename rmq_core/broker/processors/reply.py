@@ -53,7 +53,7 @@ class Replies:
             fields["msgId"] = stored.result.msg_id
         except ResponseError as error:  # it was pushed to its asker, which is what counts
             log.warning("a reply to %(topic)s was not stored: %(error)s", {"topic": asked.topic, "error": error})
-        self._state.store.dispatch()
+        self._state.dispatch()
         if fault is not None:
             return request.response(int(ResponseCode.SYSTEM_ERROR), fault, fields)
         return request.response(ext_fields=fields)

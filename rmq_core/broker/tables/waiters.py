@@ -98,16 +98,18 @@ class DelayLevels:
 class DiskWaiters(Waiters):
     """Callbacks that wait for the flush of a message; with ASYNC_FLUSH there are none."""
 
-    def __init__(self, store: MessageStore, timeout_ms: int) -> None:
+    def __init__(self, store: MessageStore, timeout_ms: int, dispatch: Callable[[], None]) -> None:
         """Wait on the running event loop.
 
         Args:
             store: where messages go.
             timeout_ms: how long each waits at most.
+            dispatch: makes flushed messages readable.
         """
         super().__init__(timeout_ms)
         self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC
         self._store = store
+        self._dispatch = dispatch
         self._is_closed = False
         if self.is_sync:
             store.on_flushed(lambda _: self._call(self._forced))
@@ -120,7 +122,7 @@ class DiskWaiters(Waiters):
 
     def _forced(self) -> None:
         """Dispatch the messages that are flushed now, so that they are readable, then run their callbacks."""
-        self._store.dispatch()
+        self._dispatch()
         self.release(self._store.flushed_offset)
 
     def close(self) -> None:

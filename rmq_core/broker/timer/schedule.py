@@ -73,7 +73,7 @@ class Schedule:
                 while self._deliver(level, now_ms):
                     delivered = True
         if delivered:
-            self._state.store.dispatch()
+            self._state.dispatch()
 
     def _deliver(self, level: int, now_ms: int) -> bool:
         """Deliver the due ones of a level's next messages; returns whether there may be more."""

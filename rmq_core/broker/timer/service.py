@@ -104,7 +104,7 @@ class Timers:
             raise
         finally:
             if self._store.max_physical_offset != end:
-                self._store.dispatch()
+                self._state.dispatch()
 
     def _scan(self, begin: int) -> None:
         """Find what was delivered behind a physical offset and is not in the checkpoint."""

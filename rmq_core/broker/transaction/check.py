@@ -75,7 +75,7 @@ class TransactionChecks:
                 state.offsets.commit(names.HALF_TOPIC, GROUP, HALF_QUEUE, this.at)
             if this.ended.done_op_offset != first_op:
                 state.offsets.commit(names.OP_HALF_TOPIC, GROUP, HALF_QUEUE, this.ended.done_op_offset)
-            state.store.dispatch()
+            state.dispatch()
 
     def _offset(self, topic: str) -> int:
         offset = self._state.offsets.get(topic, GROUP, HALF_QUEUE)
