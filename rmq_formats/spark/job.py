@@ -1,6 +1,7 @@
 """Shell of every spark-submit job: arguments in, one JSON report out, exit codes as of ``rmq``."""
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -121,19 +122,27 @@ def run_job(
             raise OptionError(_NOT_CONNECT)
         if check:
             check(given)
-        signal.signal(signal.SIGINT, _interrupt)
+        interrupted: list[int] = []
+        signal.signal(signal.SIGINT, functools.partial(_interrupt, interrupted))
         spark = _session(parser.prog)
+        is_interrupted = False
         try:
             with _log_on_stderr(parser.prog):
                 report, code = body(given, spark)
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            spark.sparkContext.setLogLevel("OFF")  # each task that ends now would say so, in lines of Java's
-            raise
+        except (KeyboardInterrupt, Exception):
+            # A call to the JVM on the interrupt's way up, such as of a ``with``, may fail in its place. The traceback
+            # is let go here, and with it the connection that waits for an answer.
+            is_interrupted = bool(interrupted)
+            if not is_interrupted:
+                raise
         finally:
             # A second Ctrl-C while the session stops would print Py4J's own traceback.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            spark.stop()
+            if not is_interrupted:
+                spark.stop()
+        if is_interrupted:
+            _stop_silently(spark)
+            raise KeyboardInterrupt
         line = json.dumps(report)
         if given.report:
             Path(given.report).write_text(line + "\n", encoding="utf-8")
@@ -164,11 +173,20 @@ def _session(name: str) -> SparkSession:
         raise
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """End the call to the JVM that is under way, of which Py4J would log a traceback.
+def _stop_silently(spark: SparkSession) -> None:
+    """Stop a session whose tasks are under way: each that ends now would say so, in lines of Java's."""
+    with suppress(Py4JError, PySparkException):
+        spark.sparkContext.setLogLevel("OFF")
+    with suppress(Py4JError, PySparkException):
+        spark.stop()
+
+
+def _interrupt(interrupted: list[int], number: int, _frame: FrameType | None) -> NoReturn:
+    """Note the signal, and end the call to the JVM that is under way, of which Py4J would log a traceback.
 
     Spark's own handler asks the JVM to cancel its jobs, in the middle of that call; to stop the session does that, too.
     """
+    interrupted.append(number)
     logging.disable()
     raise KeyboardInterrupt
 
