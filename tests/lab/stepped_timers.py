@@ -47,7 +47,7 @@ class SteppedTimers:
         files = TableFiles(store.config.root, store.disk, NoThreads())
         state = SimpleNamespace(
             config=_CONFIG, store=store, clock_ms=lambda: self.now_ms, files=files, stats=Stats(lambda: self.now_ms),
-            topics=SimpleNamespace(table={_TOPIC: None}),
+            topics=SimpleNamespace(table={_TOPIC: None}), dispatch=store.dispatch,
         )  # fmt: skip
         self._store, self._timers = store, Timers(cast(BrokerState, state))
 
