@@ -1,4 +1,4 @@
-"""Dispatches what requests have appended, and keeps nobody waiting for many new queues.
+"""Dispatches what a broker has appended, and keeps nobody waiting for many new queues.
 
 A message may name a thousand light queues, and each new queue takes a directory and a file.
 """
@@ -13,7 +13,7 @@ NEW_QUEUES_AT_ONCE: Final = 64  # some 10 ms of an idle processor
 
 
 class Dispatching:
-    """Dispatches after each batch of requests."""
+    """Dispatches after each batch of appends: of requests, timers, delays and transactions."""
 
     def __init__(self, replication: Replication, store: MessageStore) -> None:
         self._replication, self._store = replication, store

@@ -151,6 +151,17 @@ def tls_file(tmp_path: Path, **values: object) -> Path:
     return file
 
 
+async def is_answered(port: str, credentials: grpc.ChannelCredentials) -> bool:
+    """Whether a client with these credentials is let in."""
+    async with grpc.aio.secure_channel(port, credentials) as channel:
+        caller = Caller(channel, None, Clock())  # type: ignore[arg-type] # no broker is asked
+        try:
+            answer = await caller.call("Heartbeat", client_type=v2.PRODUCER, timeout=10)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status.code == v2.OK)
+
+
 async def test_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
     authorities = [Authority(tmp_path, name) for name in ("first", "second")]
     now = authorities[0].sign("server", "127.0.0.1")
@@ -158,13 +169,7 @@ async def test_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
 
     async def answers(port: str, authority: Authority) -> bool:
         trusted = grpc.ssl_channel_credentials(authority.cert.read_bytes())
-        async with grpc.aio.secure_channel(port, trusted) as channel:
-            caller = Caller(channel, None, Clock())  # type: ignore[arg-type] # no broker is asked
-            try:
-                answer = await caller.call("Heartbeat", client_type=v2.PRODUCER, timeout=10)
-            except grpc.aio.AioRpcError:
-                return False
-            return bool(answer.status.code == v2.OK)
+        return await is_answered(port, trusted)
 
     async with Proxy("127.0.0.1:1", "127.0.0.1:0", tls=file) as proxy:
         assert await answers(proxy.address, authorities[0])
@@ -193,13 +198,7 @@ async def test_clients_show_their_certificates(tmp_path: Path) -> None:
     async def answers(port: str, cert: Signed | None) -> bool:
         pair = (None, None) if cert is None else (cert.key.read_bytes(), cert.cert.read_bytes())
         shown = grpc.ssl_channel_credentials(authority.cert.read_bytes(), *pair)
-        async with grpc.aio.secure_channel(port, shown) as channel:
-            caller = Caller(channel, None, Clock())  # type: ignore[arg-type] # no broker is asked
-            try:
-                answer = await caller.call("Heartbeat", client_type=v2.PRODUCER, timeout=10)
-            except grpc.aio.AioRpcError:
-                return False
-            return bool(answer.status.code == v2.OK)
+        return await is_answered(port, shown)
 
     async with Proxy("127.0.0.1:1", "127.0.0.1:0", tls=file) as proxy:
         for cert in (None, stranger.sign("strange"), authority.sign("over", from_day=-3)):

@@ -68,11 +68,18 @@ async def test_answers_of_one_batch_leave_in_one_write(serve: Serve, connect: Co
     assert len(writes) == len(batches) < 5
 
 
+@pytest.fixture
+def one_request_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have their turn after each request, and a batch lasts as long as it likes."""
+    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)
+    monkeypatch.setattr(connection_module, "BATCH_S", 60.0)
+
+
+@pytest.mark.usefixtures("one_request_a_slice")
 @pytest.mark.parametrize(("batch_s", "ends"), [(60.0, 1), (-1.0, 100)])
 async def test_a_long_batch_lets_others_in_between_and_writes_its_answers_from_time_to_time(
     serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, batch_s: float, ends: int
 ) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)  # a slice is one request
     monkeypatch.setattr(connection_module, "BATCH_S", batch_s)
     turns: list[str] = []
     batches: list[int] = []
@@ -98,11 +105,8 @@ async def test_a_long_batch_lets_others_in_between_and_writes_its_answers_from_t
     assert ends <= len(batches) < ends + 5
 
 
-async def test_a_batch_that_is_held_up_between_slices_ends_there(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)
-    monkeypatch.setattr(connection_module, "BATCH_S", 60.0)
+@pytest.mark.usefixtures("one_request_a_slice")
+async def test_a_batch_that_is_held_up_between_slices_ends_there(serve: Serve, connect: Connect) -> None:
     batches: list[int] = []
     held = 17 << 20  # more than a connection's requests may have waiting
 
@@ -122,11 +126,10 @@ async def test_a_batch_that_is_held_up_between_slices_ends_there(
     assert [answer.opaque for answer in await peer.read(3)] == [2, 3, 4]
 
 
+@pytest.mark.usefixtures("one_request_a_slice")
 async def test_what_was_handled_of_a_batch_is_ended_where_its_connection_is_lost(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, connect: Connect
 ) -> None:
-    monkeypatch.setattr(connection_module, "SLICE_S", -1.0)
-    monkeypatch.setattr(connection_module, "BATCH_S", 60.0)
     batches: list[int] = []
 
     def echo_and_end(request: RemotingCommand, connection: Connection) -> RemotingCommand:

@@ -68,11 +68,7 @@ class LiveDispatch:
         limit = self._flusher.flushed_offset if self._is_sync else log.max_offset
         if self._dispatch.offset >= limit:
             return True
-        rows: dict[int, list[int]] | None = None
-        for is_waiting in self._are_waiting:
-            if is_waiting():
-                rows = {}
-                break
+        rows: dict[int, list[int]] | None = {} if any(is_waiting() for is_waiting in self._are_waiting) else None
         try:
             self._dispatch.run(limit, rows, most_new_queues)
         except OSError as error:  # tried again at the next call: a full disk may get room
