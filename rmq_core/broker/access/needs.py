@@ -30,10 +30,9 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import normal_topic
 from rmq_core.remoting.requests import ConsumeDirectly, EndTransaction, SendBackFields
-from rmq_core.store.commitlog.light_places import light_names
+from rmq_core.store.commitlog.light_places import named_light_queues
 from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES
 from rmq_formats.codecs.message_id import decode_message_id
-from rmq_formats.codecs.properties import decode_properties
 from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import DecodeError
 
@@ -293,8 +292,7 @@ def rules_of_light_queues() -> dict[int, Rule]:
             yield from RULES[code](request, cluster)
             text = request.ext_fields.get(field, "")
             if PROPERTY_LIGHT_NAMES in text:
-                named = decode_properties(text.encode("utf-8", "replace")).get(PROPERTY_LIGHT_NAMES, "")
-                for name in dict.fromkeys(light_names(named)):
+                for name in dict.fromkeys(named_light_queues(text.encode("utf-8", "replace"))):
                     yield topic_need(name, *_PUB)
 
         return needs

@@ -21,7 +21,7 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.remoting.uniq_key import UniqKeys
-from rmq_core.store.commitlog.light_places import is_light_queue, light_names
+from rmq_core.store.commitlog.light_places import is_light_queue, named_light_queues
 from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
@@ -208,7 +208,7 @@ class Storing:
         delayed message without room for its places would be lost when it is delivered.
         """
         encoded = (asked.properties or "").encode("utf-8", "replace")
-        found = light_names(decode_properties(encoded).get(PROPERTY_LIGHT_NAMES, ""))
+        found = named_light_queues(encoded)
         if len(encoded) + len(found) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
             what = (
                 f"{len(found)} light queues are too many for one message: their places have no room in its properties"

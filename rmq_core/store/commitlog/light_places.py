@@ -27,6 +27,11 @@ def light_names(text: str) -> list[str]:
     return text.rstrip(_SEPARATOR).split(_SEPARATOR) if text.strip(_SEPARATOR).strip() else []
 
 
+def named_light_queues(properties: bytes) -> list[str]:
+    """List the light queues that a message's encoded properties name."""
+    return light_names(decode_properties(properties).get(PROPERTY_LIGHT_NAMES, ""))
+
+
 def is_light_queue(name: str) -> bool:
     """Whether a name can be a light queue's: one without control characters, which is a directory's as well."""
     return name.startswith(LIGHT_QUEUE_PREFIX) and is_safe_topic(name) and _CONTROL.search(name) is None
