@@ -11,7 +11,7 @@ only what has not landed, and of two that race each row is landed by one.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.evolution import check_columns, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
+from rmq_formats.lakehouse.newest import GONE, NEWEST, NewestRows
 from rmq_formats.lakehouse.owner import check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
@@ -32,7 +33,6 @@ from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
 PULLED_END: Final = "pulled_end"
 _BROKERS: Final = "brokers"
-_NEWEST: Final = ":newest"  # behind an application id: the newest row that has landed
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 
 Finish = Callable[[DataFrame], DataFrame]
@@ -53,7 +53,8 @@ class Turn:
         note: what the commit says of the log; see ``StoreLog.mark``.
         broker: identifier of the broker in a commit's note; None where the table has one store.
         spans: of queues of a running broker, instead of physical offsets.
-        newest: what tells of the newest row, where rows are landed again, and -1 if that is gone.
+        newest: what tells of the newest row, where rows are landed again, and ``GONE`` if that is gone.
+        marks: transaction versions that mark the newest rows of other selections as gone, before these may hide it.
     """
 
     transaction: AppendTransaction
@@ -66,6 +67,7 @@ class Turn:
     broker: str | None
     spans: tuple[Span, ...] = ()
     newest: int | None = None
+    marks: Mapping[str, int] = field(default_factory=dict)
 
     def landing(self, last: int | None) -> "Turn":
         """Return the turn with a version that tells of the newest row that has landed, by which a RESTORE is seen.
@@ -75,9 +77,8 @@ class Turn:
                 time in ms; None if there are no rows.
         """
         newest = max((offset for offset in (self.newest, last) if offset is not None), default=None)
-        if self.spans or newest is None:
-            return self
-        return replace(self, versions={**self.versions, self.app_id + _NEWEST: newest})
+        own = {} if self.spans or newest is None else {self.app_id + NEWEST: newest}
+        return replace(self, versions={**self.versions, **self.marks, **own})
 
     @property
     def owes(self) -> bool:
@@ -177,9 +178,9 @@ class ExactlyOnceTable:
         self.broker_id = None if selection.broker is None else selection.broker.id
         self._shape = shape
         self.offset = offset
-        self.broker_columns = broker_columns
         self._later, self._key = later, key
         self.log = log
+        self._rows = NewestRows(log, selection, offset, broker_columns, later)
         self._found: dict[tuple[str, int, int], Standing] = {}  # of the version looked at last
 
     def exported_end(self) -> int:
@@ -221,17 +222,8 @@ class ExactlyOnceTable:
         return own_note(last_note(snapshot, snapshot.version, f"{self.selection.lock_id}:"), self.broker_id)
 
     def _has_rows_behind(self, end: int) -> bool:
-        held = self._held(self.log.snapshot().version)
+        held = self._rows.offsets(self.log.snapshot().version)
         return held is not None and not held.where(F.col(self.offset) >= end).isEmpty()
-
-    def _held(self, version: int) -> DataFrame | None:
-        """Read the physical offsets of the store's rows in a version; None if there are no rows."""
-        broker = self.selection.broker
-        if broker is None:
-            return self.log.rows(version, [self.offset])
-        held = self.log.rows(version, [self.offset, *self.broker_columns])
-        cluster, name = (F.col(column) for column in self.broker_columns)
-        return None if held is None else held.where((cluster == broker.cluster) & (name == broker.name))
 
     def standing_in(self, snapshot: TableSnapshot, app_id: str) -> Standing:
         """Find how far the selection has landed in a version, by its transaction identifier of stores or of queues."""
@@ -240,30 +232,16 @@ class ExactlyOnceTable:
         if key not in self._found:
             mine = any(map(self.is_of_store, snapshot.app_ids()))
             is_complete = mine and not snapshot.drops_transactions()
-            lost = partial(self._lost_row, snapshot)
+            lost = partial(self._rows.lost, snapshot)
             found = standing(snapshot, snapshot.version, app_id, known, lost, is_complete=is_complete)
             newest = {other: one for other, one in self._found.items() if other[0] != app_id}
             self._found = {**newest, key: replace(found, note=own_note(found.note, self.broker_id))}
         return self._found[key]
 
-    def _lost_row(self, snapshot: TableSnapshot, app_id: str) -> str | None:
-        """Tell which is the newest row of a selection that has landed, if it is not there any more."""
-        newest = snapshot.transaction_version(app_id + _NEWEST)
-        if newest < 0:
-            return None
-        if self._later is None:
-            held, there = self._held(snapshot.version), F.col(self.offset) == newest
-        else:
-            column = F.col(f"`{self._later}`")
-            held = self.log.rows(snapshot.version, [self._later])
-            there = (column if self._later == self.offset else F.unix_millis(column)) >= newest
-        place = f"at {newest}" if self._later in {None, self.offset} else f"stored at {newest} ms"
-        return place if held is None or held.where(there).isEmpty() else None
-
     @property
     def newest_id(self) -> str:
         """Transaction identifier of the selection's newest row; its version is the physical offset."""
-        return self.app_id + _NEWEST
+        return self.app_id + NEWEST
 
     @property
     def queues_id(self) -> str:
@@ -371,10 +349,21 @@ class ExactlyOnceTable:
         begin = max(first, selection.starting_physical_offset)
         newest = None
         if self.lands_again:
-            is_gone = self._lost_row(snapshot, self.app_id) is not None
-            newest = -1 if is_gone else snapshot.transaction_version(self.newest_id)
-        note = log.mark(end)
-        return Turn(transaction, begin, end, shared, self.app_id, versions, note, self.broker_id, newest=newest)
+            is_gone = self._rows.lost(snapshot, self.app_id) is not None
+            newest = GONE if is_gone else snapshot.transaction_version(self.newest_id)
+        note, marks = log.mark(end), self._marks(snapshot, begin, end)
+        return Turn(
+            transaction, begin, end, shared, self.app_id, versions, note, self.broker_id, newest=newest, marks=marks
+        )
+
+    def _marks(self, snapshot: TableSnapshot, begin: int, end: int) -> dict[str, int]:
+        by_time = self._later not in {None, self.offset}  # a row of any broker may be as late as another's
+        others = [
+            name
+            for name in snapshot.app_ids()
+            if name.endswith(NEWEST) and name != self.newest_id and (by_time or self.is_of_store(name))
+        ]
+        return self._rows.marks(snapshot, others, begin, end) if begin < end else {}
 
     def append(self, turn: Turn, frame: DataFrame, finish: Finish = lambda frame: frame) -> Appended:
         """Append rows by Spark, and commit them with the turn's transaction versions.
@@ -394,7 +383,7 @@ class ExactlyOnceTable:
 
     def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:
         """Remove rows that the table has."""
-        held = self._held(turn.transaction.snapshot.version)
+        held = self._rows.offsets(turn.transaction.snapshot.version)
         if held is None:
             return frame
         there = held.select(self.offset)

@@ -103,6 +103,15 @@ class TestWithATable:
             exporter.run(*arguments)
         assert not exporter.table.exists()
 
+    def test_a_place_that_is_not_empty_and_no_table_is_refused(self, exporter: Exporter) -> None:
+        write(exporter.store, plain(5))
+        kept = exporter.table / "notes.txt"
+        kept.parent.mkdir()
+        kept.write_text("mine")
+        with pytest.raises(RmqError, match="table: is not empty, and no table"):
+            exporter.run()
+        assert [(path.name, path.read_text()) for path in exporter.table.iterdir()] == [("notes.txt", "mine")]
+
     def test_a_checkpoint_of_another_store_is_refused(self, exporter: Exporter) -> None:
         checkpoint = exporter.work / "checkpoint"
         write(exporter.store, plain(5))

@@ -167,6 +167,41 @@ def test_a_restore_of_a_table_with_a_key_is_seen_when_its_commit_was_cleaned_up(
     assert exporter.run(*typed, table=False)[0]["messages"] == 0
 
 
+def test_another_selection_that_lands_the_newest_row_again_hides_no_restore(exporter: Exporter) -> None:
+    placed = write(exporter.store, plain(30))
+    exporter.run("--ending-physical-offset", str(placed[10]))
+    exporter.run("--ending-physical-offset", str(placed[20]))
+    sql(exporter, "RESTORE TABLE {} TO VERSION AS OF 1")
+    assert exporter.run("--topics", "Odd")[0]["messages"] == 10  # five of which were taken away, the newest one too
+    clean_log(exporter)
+    with pytest.raises(StoreError, match=f"its newest row, at {placed[19]}, is gone"):
+        exporter.run()
+    assert exporter.run("--topics", "Odd")[0]["messages"] == 0  # its own row is there
+    assert exporter.run("--from-offset", "0")[0]["messages"] == 10
+    clean_log(exporter)
+    assert exporter.run()[0]["messages"] == 0
+    assert exporter.offsets() == placed
+
+
+def test_another_selection_hides_no_restore_of_a_table_with_a_key(exporter: Exporter) -> None:
+    typed = spec(exporter)[:2]
+    placed = write(exporter.store, orders(8))
+    exporter.run(*typed, table=False)
+    version = exporter.spark.sql(f"DESCRIBE HISTORY delta.`{exporter.work}/orders`").first()["version"]
+    placed = write(exporter.store, orders(12))
+    exporter.run(*typed, table=False)
+    sql(exporter, f"RESTORE TABLE {{}} TO VERSION AS OF {version}", "orders")
+    later = ("--starting-physical-offset", str(placed[10]))
+    exporter.run(*typed, *later, table=False)  # lands the last two
+    clean_log(exporter, "orders")
+    with pytest.raises(StoreError, match=f"orders: has landed .* its newest row, at {placed[11]}, is gone"):
+        exporter.run(*typed, table=False)
+    exporter.run(*typed, "--from-offset", "0", table=False)
+    assert [row.n for row in exporter.rows("orders")] == [9, 10, 11]
+    clean_log(exporter, "orders")
+    assert exporter.run(*typed, table=False)[0]["messages"] == 0
+
+
 def test_a_clone_is_told_and_gone_on_with(exporter: Exporter) -> None:
     placed = write(exporter.store, plain(20))
     end = exporter.run("--ending-physical-offset", str(placed[10]))[0]["ending_physical_offset"]

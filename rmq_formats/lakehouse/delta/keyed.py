@@ -57,7 +57,8 @@ def upsert(
             settings[_NOTE] = note
         if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
             settings.clear()
-        told = {table.newest_id: newest} if settings and newest is not None and not turn.spans else {}
+        own = {table.newest_id: newest} if settings and newest is not None and not turn.spans else {}
+        told = {**turn.marks, **own}
         try:
             with _set(spark, settings), own_commits(spark, committing, told):
                 _merge(spark, table, rows(turn), key, order)

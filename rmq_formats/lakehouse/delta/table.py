@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import keyed, s3a
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
@@ -170,6 +171,10 @@ class DeltaTableLog:
         except (PySparkException, *CONFLICTS) as error:
             if not self._appears(_MAKING_S if _NOT_EMPTY in str(error) else 0.0):  # not because another was faster
                 raise
+            return
+        # IF NOT EXISTS takes each place that is not empty for a table, and then does nothing.
+        if not self._appears(_MAKING_S):
+            raise StoreError(f"{self._place.table}: is not empty, and no table: empty it, or give another --table")
 
     def _appears(self, seconds: float) -> bool:
         """Return whether there is the table, or will be in so many seconds: another export may be making it."""
