@@ -15,11 +15,11 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-COMPILED: Final[dict[str, Any]] = {"cache": True, "nogil": True}  # options of all kernels
+# Options of kernels. They only borrow their arrays, and count no references: numba does not always prune the counts out
+# of loops that call helpers. Appending short strings takes six times as long with them, the dispatch of a record twice.
+COMPILED: Final[dict[str, Any]] = {"cache": True, "nogil": True, "_nrt": False}
 INLINED: Final[dict[str, Any]] = {**COMPILED, "forceinline": True}  # of those that others are made of
-# Options of kernels that only borrow their arrays and allocate none: no reference counts, which numba
-# does not always prune out of loops that call helpers. Appending short strings is six times faster so.
-BORROWING: Final[dict[str, Any]] = {**COMPILED, "_nrt": False}
+ALLOCATING: Final[dict[str, Any]] = {**COMPILED, "_nrt": True}  # of those that make arrays of their own
 
 
 def emitted(signature: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -141,7 +141,7 @@ def write_i64(data: Any, at: int, value: int) -> None:
     _store_64(np.uint64(data.ctypes.data + at), np.int64(value))
 
 
-@njit(forceinline=True, **BORROWING)  # no signature: numba types global arrays as read-only, arguments not
+@njit(**INLINED)  # no signature: numba types global arrays as read-only, arguments not
 def same_bytes(data: Any, at: int, other: Any, other_at: int, byte_count: int) -> bool:
     """Return whether ``data`` and ``other`` hold the same ``byte_count`` bytes at their positions."""
     for index in range(byte_count):

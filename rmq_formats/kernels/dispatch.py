@@ -24,7 +24,7 @@ from rmq_formats.codecs.record_layout import (
     RECORD_STORE_TIMESTAMP_AT,
     RECORD_SYS_FLAG_AT,
 )
-from rmq_formats.kernels.bytes import COMPILED, INLINED, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.bytes import ALLOCATING, COMPILED, INLINED, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.light_queues import (
     goes_to_light_queues,
     has_slash,
@@ -231,7 +231,8 @@ def _append_light_units(
                 return -QUEUES_FULL
             last = queues[queue, QUEUE_LAST_UNIT]
             if not (own_row <= last < unit_count and units[last, UNIT_QUEUE] == queue):
-                units[unit_count] = units[own_row]
+                for column in range(UNIT_COLUMNS):
+                    units[unit_count, column] = units[own_row, column]
                 units[unit_count, UNIT_QUEUE], units[unit_count, UNIT_QUEUE_OFFSET] = queue, queue_offset
                 units[unit_count, UNIT_STORE_TIMESTAMP] = LIGHT_UNIT
                 queues[queue, QUEUE_LAST_UNIT] = unit_count
@@ -243,7 +244,7 @@ def _append_light_units(
 @njit(
     "int64(uint8[::1], int64, int64[:, ::1], int64, int64[::1], int64, boolean, int64[:, ::1], int32[::1], uint8[::1],"
     " int64[::1], int64[:, ::1], int64[:, ::1], int64[::1])",
-    **COMPILED,
+    **ALLOCATING,
 )
 def dispatch_frames(
     data: Any,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
-from rmq_formats.kernels.bytes import COMPILED
+from rmq_formats.kernels.bytes import ALLOCATING
 from rmq_formats.kernels.scan import CODE, POSITION, PROPERTIES_AT, PROPERTIES_BYTES, SOUND
 from rmq_formats.kernels.text import INNER_BASE, INNER_NUM, PROPERTY_ROWS, find_properties, parse_decimal, parse_long
 
@@ -19,7 +19,7 @@ BATCH_MESSAGES: Final = 2
 BATCH_COLUMNS: Final = 3
 
 
-@njit("int64(uint8[::1], int64, int64[:, ::1], int64[:, ::1])", **COMPILED)
+@njit("int64(uint8[::1], int64, int64[:, ::1], int64[:, ::1])", **ALLOCATING)
 def find_inner_batches(data: Any, physical_offset: int, frames: Any, batches: Any) -> int:
     """Fill a table with the inner batches among the sound frames of a window.
 

@@ -21,7 +21,7 @@ from rmq_formats.codecs.layout import (
     UNIT_SIZE_AT,
     UNIT_TAGS_CODE_AT,
 )
-from rmq_formats.kernels.bytes import read_i32
+from rmq_formats.kernels.bytes import COMPILED, read_i32
 from rmq_formats.kernels.dispatch import (
     DONE,
     KEY_COUNT,
@@ -76,6 +76,7 @@ from rmq_formats.kernels.scan import (
 
 SECTOR_BYTES: Final = 512  # what a disk writes whole, or not at all
 _UNIT_OFFSETS: Final = (UNIT_PHYSICAL_OFFSET_AT, UNIT_SIZE_AT, UNIT_TAGS_CODE_AT)
+_HOLDING: Final[dict[str, Any]] = {**COMPILED, "nogil": False}  # the interpreter's lock: what others see is whole
 _TORN: Final = int(DamageCode.PROPERTIES_CRC)
 
 
@@ -96,7 +97,7 @@ def _store_unit(typing_context: Any, address: Any, physical_offset: Any, size: A
     return signature, generate
 
 
-@njit("int64(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])", cache=True)
+@njit("int64(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])", **_HOLDING)
 def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) -> int:
     """Write units to the mapped places of their queues.
 
@@ -134,7 +135,7 @@ def place_units(units: Any, begin: int, end: int, targets: Any, numbers: Any) ->
 @njit(
     "int64(uint8[::1], int64[::1], int64[:, ::1], int64[::1], int64[:, ::1], int32[::1], uint8[::1], int64[::1],"
     " int64[:, ::1], int64[:, ::1], int64[::1], int64[:, ::1], uint8[::1])",
-    cache=True,
+    **_HOLDING,
 )
 def dispatch_log(
     data: Any, numbers: Any, frames: Any, delay_levels_ms: Any, queues: Any, slots: Any, pool: Any, used: Any,
@@ -203,7 +204,7 @@ def dispatch_log(
     return DONE
 
 
-@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def _is_zero(data: Any, begin: int, end: int) -> bool:
     for at in range(begin, end):
         if data[at] != 0:
@@ -211,7 +212,7 @@ def _is_zero(data: Any, begin: int, end: int) -> bool:
     return True
 
 
-@njit("boolean(uint8[::1], int64, int64)", cache=True, nogil=True)
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def _has_zero(data: Any, begin: int, end: int) -> bool:
     for at in range(begin, end):
         if data[at] == 0:
@@ -219,7 +220,7 @@ def _has_zero(data: Any, begin: int, end: int) -> bool:
     return False
 
 
-@njit("void(uint8[::1], int64, int64[:, ::1], int64, boolean)", cache=True, nogil=True)
+@njit("void(uint8[::1], int64, int64[:, ::1], int64, boolean)", **COMPILED)
 def mark_torn(data: Any, window_at: int, frames: Any, first: int, follows: bool) -> None:
     """Set the CODE of frames of which a sector's topic or properties end in zeros that go on to the sector's end.
 

@@ -11,7 +11,7 @@ from rmq_formats.codecs.layout import (
     UNIT_SIZE_AT,
     UNIT_TAGS_CODE_AT,
 )
-from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, write_i32, write_i64
+from rmq_formats.kernels.bytes import ALLOCATING, COMPILED, read_i32, read_i64, write_i32, write_i64
 from rmq_formats.kernels.dispatch import (
     UNIT_PHYSICAL_OFFSET,
     UNIT_QUEUE,
@@ -30,7 +30,7 @@ STORE_TIMESTAMP: Final = 4  # ms, or LIGHT_UNIT
 ROW_COLUMNS: Final = 5
 
 
-@njit("void(int64[:, ::1], int64[::1], int64[::1], int64[:, ::1])", **COMPILED)
+@njit("void(int64[:, ::1], int64[::1], int64[::1], int64[:, ::1])", **ALLOCATING)
 def group_by_queue(units: Any, rank: Any, starts: Any, rows: Any) -> None:
     """Sort units by the rank of their queue, in one stable pass.
 

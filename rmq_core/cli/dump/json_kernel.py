@@ -19,7 +19,7 @@ from rmq_formats.codecs.record_layout import (
     RECORD_SYS_FLAG_AT,
 )
 from rmq_formats.kernels import drop_stale_code
-from rmq_formats.kernels.bytes import BORROWING, read_i32, read_i64, write_i32
+from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, write_i32
 from rmq_formats.kernels.scan import (
     BODY_AT,
     BODY_BYTES,
@@ -85,7 +85,7 @@ for _character, _letter in {'"': '"', "\\": "\\", "\b": "b", "\t": "t", "\n": "n
     _SHORT_ESCAPES[ord(_character)] = ord(_letter)
 
 
-@njit("int64(uint8[::1], int64, int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def _put_literal(out: Any, at: int, number: int) -> int:
     for index in range(_ENDS[number], _ENDS[number + 1]):
         out[at] = _TEXT[index]
@@ -93,7 +93,7 @@ def _put_literal(out: Any, at: int, number: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, int64)", **COMPILED)
 def _put_decimal(out: Any, at: int, value: int) -> int:
     rest = np.uint64(value)
     if value < 0:
@@ -111,7 +111,7 @@ def _put_decimal(out: Any, at: int, value: int) -> int:
     return end
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, uint8[::1], int64)", **COMPILED)
 def _put_host_v4(out: Any, at: int, data: Any, host_at: int) -> int:
     for index in range(4):
         at = _put_decimal(out, at, int(data[host_at + index]))
@@ -120,7 +120,7 @@ def _put_host_v4(out: Any, at: int, data: Any, host_at: int) -> int:
     return _put_decimal(out, at, read_i32(data, host_at + 4))
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **COMPILED)
 def _put_hex(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
     for index in range(start, start + byte_count):
         out[at] = _UPPER_HEX[data[index] >> 4]
@@ -129,7 +129,7 @@ def _put_hex(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **COMPILED)
 def _put_base64(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
     whole = byte_count - byte_count % 3
     for index in range(start, start + whole, 3):
@@ -148,7 +148,7 @@ def _put_base64(out: Any, at: int, data: Any, start: int, byte_count: int) -> in
     return at
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, uint8[::1], int64, int64)", **COMPILED)
 def _put_text(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
     """Write text within quotes: quotes, the backslash and control characters are escaped, and nothing else."""
     for index in range(start, start + byte_count):
@@ -168,7 +168,7 @@ def _put_text(out: Any, at: int, data: Any, start: int, byte_count: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, int64, int64, int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, int64, int64, int64)", **COMPILED)
 def _compare(data: Any, first: int, first_bytes: int, second: int, second_bytes: int) -> int:
     """Compare two names as Java's ``String#compareTo`` does, by UTF-16 code units."""
     for index in range(min(first_bytes, second_bytes)):
@@ -181,7 +181,7 @@ def _compare(data: Any, first: int, first_bytes: int, second: int, second_bytes:
     return first_bytes - second_bytes
 
 
-@njit("int64(uint8[::1], int64, int64, int64[:, ::1])", **BORROWING)
+@njit("int64(uint8[::1], int64, int64, int64[:, ::1])", **COMPILED)
 def _sorted_properties(data: Any, start: int, byte_count: int, entries: Any) -> int:
     """Fill ``entries`` with the properties of a block, by name; returns their number, -1 if there is no room.
 
@@ -216,7 +216,7 @@ def _sorted_properties(data: Any, start: int, byte_count: int, entries: Any) -> 
     return count
 
 
-@njit("boolean(uint8[::1], int64, int64, uint8[::1])", **BORROWING)
+@njit("boolean(uint8[::1], int64, int64, uint8[::1])", **COMPILED)
 def _equals(data: Any, start: int, byte_count: int, other: Any) -> bool:
     if byte_count != len(other):
         return False
@@ -229,7 +229,7 @@ def _equals(data: Any, start: int, byte_count: int, other: Any) -> bool:
 @njit(
     "int64(uint8[::1], int64[:, ::1], int64, int64, boolean, uint8[::1], boolean, int64[:, ::1], uint8[::1],"
     " int64[::1])",
-    **BORROWING,
+    **COMPILED,
 )
 def render_records(
     data: Any,

@@ -26,7 +26,7 @@ from rmq_formats.codecs.record_layout import (
     RECORD_STORE_TIMESTAMP_AT,
     RECORD_SYS_FLAG_AT,
 )
-from rmq_formats.kernels.bytes import BORROWING, copy_bytes, emitted, read_i32, read_i64
+from rmq_formats.kernels.bytes import COMPILED, INLINED, copy_bytes, emitted, read_i32, read_i64
 from rmq_formats.kernels.scan import BODY_AT, POSITION
 from rmq_formats.kernels.text import REPLACEMENT, decode_code_point
 
@@ -58,7 +58,7 @@ def _copy_16(context: Any, builder: Any, target: Any, source: Any) -> Any:
     builder.store(loaded, builder.inttoptr(target, pointer), align=1)
 
 
-@njit("void(uint8[::1], int64, int64, uint8[::1], int64)", forceinline=True, **BORROWING)
+@njit("void(uint8[::1], int64, int64, uint8[::1], int64)", **INLINED)
 def append_bytes(data: Any, at: int, byte_count: int, out: Any, target: int) -> None:
     """Copy ``data[at : at + byte_count]`` to ``out[target]``, and perhaps some bytes more."""
     source_address = np.uint64(data.ctypes.data + at)
@@ -74,7 +74,7 @@ def append_bytes(data: Any, at: int, byte_count: int, out: Any, target: int) -> 
 
 @njit(
     "void(uint8[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64, int32[:, ::1], int64[:, ::1])",
-    **BORROWING,
+    **COMPILED,
 )
 def append_fixed(data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_narrow: Any, out_wide: Any) -> None:
     """Append the integers of each record to columns, as many fields of 32 and of 64 bits as are asked for.
@@ -100,7 +100,7 @@ def append_fixed(data: Any, frames: Any, narrow: Any, wide: Any, at: int, out_na
             out_wide[field, at + row] = read_i64(data, anchors[wide[field, 0]] + wide[field, 1])
 
 
-@njit("int64(int64[::1], int64[::1], boolean[::1])", **BORROWING)
+@njit("int64(int64[::1], int64[::1], boolean[::1])", **COMPILED)
 def to_microseconds(timestamps_ms: Any, out: Any, valid: Any) -> int:
     """Convert timestamps in the years 1 to 9999 to microseconds; others get 0 and are not valid.
 
@@ -122,7 +122,7 @@ def to_microseconds(timestamps_ms: Any, out: Any, valid: Any) -> int:
     return invalid_count
 
 
-@njit("void(uint8[::1], int64[:, ::1], boolean, int64[:, ::1])", **BORROWING)
+@njit("void(uint8[::1], int64[:, ::1], boolean, int64[:, ::1])", **COMPILED)
 def find_hosts(data: Any, frames: Any, born: bool, spans: Any) -> None:
     """Find the span of each record's born or store host; its length is 8 bytes or 20.
 
@@ -144,7 +144,7 @@ def find_hosts(data: Any, frames: Any, born: bool, spans: Any) -> None:
             spans[row, 0] = frames[row, BODY_AT] - _BEHIND_HOSTS_BYTES - host_bytes
 
 
-@njit("int64(int64[:, ::1], int64)", **BORROWING)
+@njit("int64(int64[:, ::1], int64)", **COMPILED)
 def total_bytes(table: Any, column: int) -> int:
     """Sum the lengths of the byte strings in one pair of columns, given by that of the positions."""
     total = 0
@@ -153,7 +153,7 @@ def total_bytes(table: Any, column: int) -> int:
     return total
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int32[::1], uint8[::1], int64)", **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int32[::1], uint8[::1], int64)", **COMPILED)
 def append_spans(data: Any, table: Any, column: int, at: int, offsets: Any, out: Any, target: int) -> int:
     """Append the byte strings of one pair of columns, with their Arrow offsets.
 
@@ -177,14 +177,14 @@ def append_spans(data: Any, table: Any, column: int, at: int, offsets: Any, out:
     return target
 
 
-@njit("void(int64[:, ::1], int64, int64, boolean[::1])", **BORROWING)
+@njit("void(int64[:, ::1], int64, int64, boolean[::1])", **COMPILED)
 def append_valid(table: Any, column: int, at: int, valid: Any) -> None:
     """Set which rows have a byte string; ``valid`` is boolean[capacity], written from ``at`` on."""
     for row in range(len(table)):
         valid[at + row] = table[row, column] >= 0
 
 
-@njit("int64(uint8[::1], int64, int64)", forceinline=True, **BORROWING)
+@njit("int64(uint8[::1], int64, int64)", **INLINED)
 def ascii_end(data: Any, start: int, stop: int) -> int:
     """Find where ``data[start:stop]`` stops being ASCII for sure, by steps of 32 bytes or fewer; at most stop."""
     at = start
@@ -198,7 +198,7 @@ def ascii_end(data: Any, start: int, stop: int) -> int:
     return min(at, stop)
 
 
-@njit("boolean(uint8[::1], int64, int64)", **BORROWING)
+@njit("boolean(uint8[::1], int64, int64)", **COMPILED)
 def _is_utf8(data: Any, start: int, stop: int) -> bool:
     at = start
     while at < stop:
@@ -210,7 +210,7 @@ def _is_utf8(data: Any, start: int, stop: int) -> bool:
     return True
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, boolean[::1])", **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64, boolean[::1])", **COMPILED)
 def find_invalid_utf8(data: Any, table: Any, column: int, invalid: Any) -> int:
     """Mark the rows whose byte string is not UTF-8 as Arrow and Java demand it, without surrogates.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 
 from rmq_formats.codecs.record_layout import HOST_V4_BYTES, RECORD_PHYSICAL_OFFSET_AT
-from rmq_formats.kernels.bytes import BORROWING, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.bytes import COMPILED, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.columns.gather import append_bytes
 from rmq_formats.kernels.scan import POSITION
 
@@ -23,7 +23,7 @@ _LOWER_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 
 @njit(
     "int64(uint8[::1], int64[:, ::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)",
-    **BORROWING,
+    **COMPILED,
 )
 def append_message_ids(data: Any, frames: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int) -> int:
     """Append offset message ids: store host and recorded physical offset in upper-case hex.
@@ -57,7 +57,7 @@ def append_message_ids(data: Any, frames: Any, hosts: Any, at: int, offsets: Any
     return target
 
 
-@njit("int64(int64, uint8[::1], int64)", **BORROWING)
+@njit("int64(int64, uint8[::1], int64)", **COMPILED)
 def _write_decimal(value: int, out: Any, at: int) -> int:
     """Write a 32-bit integer in decimal at ``out[at]``; returns where it ends."""
     if value < 0:
@@ -74,7 +74,7 @@ def _write_decimal(value: int, out: Any, at: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, uint8[::1], int64)", **COMPILED)
 def _write_v4(data: Any, address_at: int, out: Any, at: int) -> int:
     for index in range(4):
         if index > 0:
@@ -84,7 +84,7 @@ def _write_v4(data: Any, address_at: int, out: Any, at: int) -> int:
     return at
 
 
-@njit("int64(uint8[::1], int64, uint8[::1], int64)", **BORROWING)
+@njit("int64(uint8[::1], int64, uint8[::1], int64)", **COMPILED)
 def _write_v6(data: Any, address_at: int, out: Any, at: int) -> int:
     """Write IPv6 by RFC 5952: lower case, no leading zeros, ``::`` for the first longest run of two or more zeros."""
     best_start, best_length, length = -1, 1, 0
@@ -118,7 +118,7 @@ def _write_v6(data: Any, address_at: int, out: Any, at: int) -> int:
     return at + 1
 
 
-@njit("boolean(uint8[::1], int64)", **BORROWING)
+@njit("boolean(uint8[::1], int64)", **COMPILED)
 def _is_mapped(data: Any, address_at: int) -> bool:
     """Whether 16 bytes are ``::ffff:a.b.c.d``, which a JVM takes for IPv4."""
     return (
@@ -130,7 +130,7 @@ def _is_mapped(data: Any, address_at: int) -> bool:
     )
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)", **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int32[::1], uint8[::1], int64)", **COMPILED)
 def append_hosts(data: Any, hosts: Any, at: int, offsets: Any, out: Any, target: int) -> int:
     """Append hosts as ``ip:port`` or ``[ipv6]:port``.
 

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, RECORD_PHYSICAL_OFFSET_AT
-from rmq_formats.kernels.bytes import BORROWING, find_byte, read_i32, read_i64, same_bytes
+from rmq_formats.kernels.bytes import COMPILED, find_byte, read_i32, read_i64, same_bytes
 from rmq_formats.kernels.dispatch import find_queue
 from rmq_formats.kernels.scan import CODE, FRAME_COLUMNS, SIZE, SOUND, TOPIC_AT, TOPIC_BYTES, check_crc, check_frame
 from rmq_formats.kernels.text import java_hash
@@ -26,7 +26,7 @@ _SPACE = np.uint8(32)
 @njit(
     "int64(uint8[::1], int64[:, ::1], int32[::1], int64, int64[:, ::1], int32[::1], uint8[::1], int64[::1],"
     " int64[::1])",
-    **BORROWING,
+    **COMPILED,
 )
 def number_queues(
     data: Any,
@@ -65,7 +65,7 @@ def number_queues(
     return len(frames)
 
 
-@njit("void(int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1])", **BORROWING)
+@njit("void(int64[::1], int64[::1], int64[::1], int64[::1], boolean[::1])", **COMPILED)
 def within_bounds(numbers: Any, values: Any, lowest: Any, end: Any, keep: Any) -> None:
     """Clear the mark of each row whose value is outside its queue's bounds.
 
@@ -82,7 +82,7 @@ def within_bounds(numbers: Any, values: Any, lowest: Any, end: Any, keep: Any) -
             keep[row] = False
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], int64[:, ::1], boolean[::1])", **BORROWING)
+@njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], int64[:, ::1], boolean[::1])", **COMPILED)
 def match_any(data: Any, table: Any, column: int, pool: Any, wanted: Any, keep: Any) -> None:
     """Mark the rows whose byte string is in a set of byte strings.
 
@@ -105,7 +105,7 @@ def match_any(data: Any, table: Any, column: int, pool: Any, wanted: Any, keep: 
                 break
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], boolean[::1])", **BORROWING)
+@njit("void(uint8[::1], int64[:, ::1], int64, uint8[::1], boolean[::1])", **COMPILED)
 def match_part(data: Any, table: Any, column: int, wanted: Any, keep: Any) -> None:
     """Mark the rows whose byte string has ``wanted`` among its space-separated parts.
 
@@ -128,7 +128,7 @@ def match_part(data: Any, table: Any, column: int, wanted: Any, keep: Any) -> No
             at = end + 1
 
 
-@njit("int64(uint8[::1], int64, int64[:, ::1], int64, int64, boolean, int64[:, ::1])", **BORROWING)
+@njit("int64(uint8[::1], int64, int64[:, ::1], int64, int64, boolean, int64[:, ::1])", **COMPILED)
 def check_points(
     data: Any, data_bytes: int, points: Any, file_offset: int, file_bytes: int, verify_crc: bool, frames: Any
 ) -> int:
@@ -163,7 +163,7 @@ def check_points(
 assert FRAME_COLUMNS > CODE
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64[::1])", **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64[::1])", **COMPILED)
 def list_records(data: Any, points: Any, result: Any) -> int:
     """List the records' positions and sizes, by the sizes that they begin with.
 

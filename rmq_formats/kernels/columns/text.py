@@ -11,7 +11,8 @@ from numba import njit
 
 from rmq_formats.codecs.layout import MAX_PROPERTIES_BYTES
 from rmq_formats.kernels.bytes import (
-    BORROWING,
+    COMPILED,
+    INLINED,
     find_byte,
     match_mask_32,
     read_i32,
@@ -44,7 +45,7 @@ _UNIQ_KEY_WORD = int.from_bytes(b"UNIQ_KEY", "big", signed=True)
 _SPACE = np.uint8(32)
 
 
-@njit("int64(uint8[::1], int64, int64, int32[::1])", forceinline=True, **BORROWING)
+@njit("int64(uint8[::1], int64, int64, int32[::1])", **INLINED)
 def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
     """Find the positions of all bytes 0x01 and 0x02 in ``data[start:stop]``, counted from ``start``.
 
@@ -78,7 +79,7 @@ def find_separators(data: Any, start: int, stop: int, separators: Any) -> int:
     return count
 
 
-@njit("int64(uint8[::1], int64, int64)", forceinline=True, **BORROWING)
+@njit("int64(uint8[::1], int64, int64)", **INLINED)
 def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
     """Return the column of the spans of TAGS, KEYS or UNIQ_KEY, if that is the name; else -1."""
     if name_bytes == 4:
@@ -92,7 +93,7 @@ def _well_known_column(data: Any, at: int, name_bytes: int) -> int:
     return -1
 
 
-@njit("void(uint8[::1], int64[:, ::1], int64, int32[::1], int64[:, ::1])", **BORROWING)
+@njit("void(uint8[::1], int64[:, ::1], int64, int32[::1], int64[:, ::1])", **COMPILED)
 def find_well_known(data: Any, table: Any, column: int, separators: Any, found: Any) -> None:
     """Find TAGS, KEYS and UNIQ_KEY in property blocks; of several, the last one counts.
 
@@ -125,7 +126,7 @@ def find_well_known(data: Any, table: Any, column: int, separators: Any, found: 
             entry, name_end = at + 1, np.int64(-1)
 
 
-@njit("uint64(uint8[::1], int64, int64)", forceinline=True, **BORROWING)
+@njit("uint64(uint8[::1], int64, int64)", **INLINED)
 def _name_hash(data: Any, at: int, byte_count: int) -> int:
     """Hash a property's name, from its length and at most its first and last eight bytes."""
     if byte_count >= 8:
@@ -140,7 +141,7 @@ def _name_hash(data: Any, at: int, byte_count: int) -> int:
     return mixed ^ (mixed >> np.uint64(29))
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64)", forceinline=True, **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64)", **INLINED)
 def _find_name(data: Any, entries: Any, first: int, at: int, name_bytes: int, slots: Any, mask: int) -> int:
     """Find the slot of a name among one row's entries: it holds the entry's number plus one, or 0 if free."""
     slot = np.int64(_name_hash(data, at, name_bytes) & np.uint64(mask))
@@ -155,7 +156,7 @@ def _find_name(data: Any, entries: Any, first: int, at: int, name_bytes: int, sl
 @njit(
     "int64(uint8[::1], int64[:, ::1], int64, int32[::1], int32[::1], int64, int64, int32[::1], int64[:, ::1],"
     " int64[:, ::1])",
-    **BORROWING,
+    **COMPILED,
 )
 def parse_properties(
     data: Any,
@@ -224,7 +225,7 @@ def parse_properties(
     return total
 
 
-@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1])", **BORROWING)
+@njit("int64(uint8[::1], int64[:, ::1], int64, int64, int64, int32[::1], int64[:, ::1])", **COMPILED)
 def split_spaces(data: Any, table: Any, column: int, at: int, base: int, offsets: Any, parts: Any) -> int:
     """Split texts at spaces; empty parts are left out.
 
