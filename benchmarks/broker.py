@@ -127,13 +127,14 @@ class Rates:
     per_second: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
 
-    def measure(self, pid: int, run: Callable[[], tuple[float, int]]) -> None:
+    def measure(self, pid: int, run: Callable[[], tuple[float, int]]) -> int:
         """Run a load, which tells its rate and how many messages it has handled, at the server with this pid."""
         before = psutil.Process(pid).cpu_times()
         per_second, count = run()
         after = psutil.Process(pid).cpu_times()
         self.per_second.append(per_second)
         self.cpu_us.append((after.user + after.system - before.user - before.system) / max(count, 1) * 1e6)
+        return count
 
 
 def beside_java_in_turn(name: str, ours: Rates, theirs: Rates) -> Figure:

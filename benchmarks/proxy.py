@@ -28,20 +28,21 @@ ROUNDS: Final = 3
 def figures(work: Path) -> list[Figure]:
     """Measure sends and consumption by the official gRPC client, on new stores under ``work``."""
     build_peer()
-    loads = {"send": THREADS, "consume": CONSUMED}
-    rates = {(name, mode): Rates() for name in ("ours", "java") for mode in loads}
+    modes = ("send", "consume")
+    rates = {(name, mode): Rates() for name in ("ours", "java") for mode in modes}
+    sent = dict.fromkeys(("ours", "java"), 0)
     with our_proxy(work / "proxy-ours") as ours, java_proxy(work / "proxy-java") as java:
         servers = {"ours": ours, "java": java}
         for namesrv, _, _ in servers.values():
             uvloop.run(_make_topic(namesrv))
         for number in range(ROUNDS + 1):
-            for mode, amount in loads.items():
+            for mode in modes:
                 for name, (_, proxy, pid) in servers.items():
+                    amount = THREADS if mode == "send" else min(CONSUMED, sent[name])
                     run = partial(loaded, proxy, mode, TOPIC, amount, program="load5")
-                    if number:
-                        rates[name, mode].measure(pid, run)
-                    else:  # for warming up: Java compiles meanwhile
-                        run()
+                    # The first is for warming up: Java compiles meanwhile.
+                    count = rates[name, mode].measure(pid, run) if number else run()[1]
+                    sent[name] += count * (mode == "send")
     told = {"send": f"sends through the proxy, {THREADS} threads", "consume": "receives and acknowledgements there"}
     return [
         beside_java_in_turn(f"{text}, official Java client", rates["ours", mode], rates["java", mode])

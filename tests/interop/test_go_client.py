@@ -48,7 +48,7 @@ class Produced:
 @pytest.fixture(scope="module")
 def produced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Produced]:
     directory = tmp_path_factory.mktemp("go")
-    go_peer.build()
+    go_peer.build(go_peer.REMOTING)
     with standalone(directory / "store", log=directory / "log") as running:
         yield Produced(running.namesrv, go_peer.run(running.namesrv, "produce", TOPIC, COUNT))
 

@@ -1,4 +1,4 @@
-"""All flows of the official Python, Java and Node.js clients of RocketMQ 5 at our proxy, beside a broker of ours."""
+"""All flows of the official Python, Java, Node.js and Go clients of RocketMQ 5 at our proxy, beside a broker of ours."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from rmq_core.remoting.loop import run
 from tests import warm_processes
 from tests.broker_processes import COMMAND, configured
 from tests.certificates import Authority
-from tests.interop import peer
+from tests.interop import go_peer, peer
 
 PROGRAM = Path(__file__).parent / "grpc" / "py5.py"
 FLOWS = ("simple", "push", "fifo", "delay", "tran")
 NODE_PROGRAM = PROGRAM.with_name("node5.cjs")
 NODE_CLIENT = "1.0.8"
 TOPICS = {"NormalT": "NORMAL", "FifoT": "FIFO", "DelayT": "DELAY", "TranT": "TRANSACTION", "PriorityT": "PRIORITY"}
-SETTINGS = "transactionTimeOut=3000\ntransactionCheckInterval=2000\n"
+SETTINGS = "transactionTimeOut=3000\ntransactionCheckInterval=2000\nrecallMessageEnable=true\n"
 PATIENCE_S = 150
 
 
@@ -37,7 +37,7 @@ def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         async with Admin(namesrv) as admin:
             for topic, kind in TOPICS.items():
                 await admin.create_topic(topic, queues=4, attributes=f"+message.type={kind}")
-            for group in ("fifo_g", "j_fifo", "node_fifo"):
+            for group in ("fifo_g", "j_fifo", "node_fifo", "go_fifo"):
                 await admin.create_group(SubscriptionGroupConfig(group_name=group, consume_message_orderly=True))
 
     with configured(directory, SETTINGS) as running, (directory / "proxy.log").open("wb") as log:
@@ -94,6 +94,14 @@ def test_all_flows_of_the_node_client_pass(endpoints: str) -> None:
     assert done.stdout, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["ok"] is True, (told, done.stderr[-2000:])
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not go_peer.IS_THERE, reason="needs Go and its module proxy")
+@pytest.mark.xdist_group("grpc_clients")
+def test_all_flows_of_the_go_client_pass(endpoints: str) -> None:
+    told = go_peer.run(endpoints, 6, name=go_peer.GRPC)[-1]
+    assert told["ok"] is True, told
 
 
 @pytest.mark.long
