@@ -16,7 +16,7 @@ IS_THERE = shutil.which("go") is not None
 
 @cache
 def build(name: str) -> Path:
-    """The program over a client; its modules are fetched from Go's proxy, and Go's own cache has what was built before."""
+    """The program over a client; its modules come from Go's proxy, and Go's own cache has what was built before."""
     directory = Path(os.environ.get("PEER_HOME", Path.home() / ".cache" / "rocketmq-peer"))
     directory.mkdir(parents=True, exist_ok=True)
     program = directory / f"{name}-client"

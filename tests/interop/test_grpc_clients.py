@@ -1,4 +1,4 @@
-"""All flows of the official Python, Java, Node.js and Go clients of RocketMQ 5 at our proxy, beside a broker of ours."""
+"""All flows of the official Python, Java, Node.js and Go clients of RocketMQ 5 at our proxy and a broker of ours."""
 
 import json
 import os
