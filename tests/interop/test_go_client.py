@@ -4,13 +4,15 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_core.client import Admin
 from rmq_core.remoting.loop import run
-from tests.broker_processes import standalone
+from tests.broker_processes import configured, standalone
+from tests.certificates import Authority
 from tests.interop import go_peer
 
 pytestmark = [
@@ -113,3 +115,15 @@ def test_what_a_consumer_sends_back_comes_again(produced: Produced) -> None:
     told = produced.push("go_later", "batch", 2 * COUNT, "later")
     assert Counter(one["reconsume_times"] for one in told) == {0: COUNT, 1: COUNT}
     assert bodies(told) == of_kinds("batch") + of_kinds("batch")
+
+
+def test_it_comes_in_where_only_tls_is_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = Authority(tmp_path).sign("broker", "127.0.0.1")
+    file = tmp_path / "tls.properties"
+    file.write_text(f"tls.server.certPath={signed.cert}\ntls.server.keyPath={signed.key}\ntls.client.authServer=false\n")
+    monkeypatch.setenv("TLS", "true")
+    with configured(tmp_path, f"tls.server.mode=enforcing\ntls.config.file={file}\n") as running:
+        go_peer.run(running.namesrv, "produce", TOPIC, 2)
+        told = go_peer.run(running.namesrv, "pull", "go_pull", TOPIC, 2 * len(KINDS) + 1, WAIT_S)
+    sent = [f"{kind} {number}" for kind in KINDS for number in range(2)]
+    assert bodies(told) == Counter([*sent, "delayed 0"])

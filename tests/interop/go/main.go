@@ -4,6 +4,7 @@
 //	NAMESRV push GROUP TOPIC TAGS COUNT SECONDS KIND         KIND is concurrent, orderly, or later: each message is sent back once
 //	NAMESRV pull GROUP TOPIC COUNT SECONDS                   poll and acknowledge
 //
+// With TLS=true in the environment it speaks TLS, and takes any certificate: this client checks none.
 // A consumer begins at the first message and ends after COUNT of them or SECONDS, whichever comes first.
 package main
 
@@ -40,6 +41,7 @@ type Told struct {
 }
 
 var printing sync.Mutex
+var speaksTLS = os.Getenv("TLS") == "true"
 
 func tell(told Told) {
 	printing.Lock()
@@ -82,7 +84,8 @@ func main() {
 
 func produce(resolver primitive.NsResolver, topic string, count int) {
 	p, err := rocketmq.NewProducer(producer.WithNsResolver(resolver), producer.WithGroupName("go_producers"),
-		producer.WithQueueSelector(producer.NewHashQueueSelector()), producer.WithSendMsgTimeout(sendTimeout))
+		producer.WithQueueSelector(producer.NewHashQueueSelector()), producer.WithSendMsgTimeout(sendTimeout),
+		producer.WithTls(speaksTLS))
 	check(err)
 	check(p.Start())
 	ctx := context.Background()
@@ -131,7 +134,7 @@ func received(m *primitive.MessageExt) Told {
 
 func options(resolver primitive.NsResolver, group string) []consumer.Option {
 	return []consumer.Option{consumer.WithNsResolver(resolver), consumer.WithGroupName(group),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithTls(speaksTLS)}
 }
 
 func push(resolver primitive.NsResolver, group, topic, tags string, count, seconds int, kind string) {
