@@ -120,7 +120,9 @@ def test_what_a_consumer_sends_back_comes_again(produced: Produced) -> None:
 def test_it_comes_in_where_only_tls_is_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signed = Authority(tmp_path).sign("broker", "127.0.0.1")
     file = tmp_path / "tls.properties"
-    file.write_text(f"tls.server.certPath={signed.cert}\ntls.server.keyPath={signed.key}\ntls.client.authServer=false\n")
+    file.write_text(
+        f"tls.server.certPath={signed.cert}\ntls.server.keyPath={signed.key}\ntls.client.authServer=false\n"
+    )
     monkeypatch.setenv("TLS", "true")
     with configured(tmp_path, f"tls.server.mode=enforcing\ntls.config.file={file}\n") as running:
         go_peer.run(running.namesrv, "produce", TOPIC, 2)
