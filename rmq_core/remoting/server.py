@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rmq_core.remoting.access.server_tls import ServerTls
 from rmq_core.remoting.connection import Connection, Handler, log
@@ -84,6 +84,7 @@ class RemotingServer:
         self._on_disconnect = on_disconnect
         self.after_batch = after_batch
         self._servers: list[asyncio.Server] = []
+        self._unanswered: set[_ServerConnection] = set()  # that have ended while their answers were awaited
         self._clock: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "RemotingServer":
@@ -171,6 +172,10 @@ class RemotingServer:
         for connection in list(self.connections):
             connection.abort()
         await asyncio.gather(*closing)
+        # What was to give these answers may have ended, too: they would be awaited for ever.
+        dropped = [task for connection in self._unanswered for task in connection.drop_answers()]
+        if dropped:
+            await asyncio.wait(dropped, timeout=grace_s)
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
@@ -180,6 +185,7 @@ class RemotingServer:
 
     def _tick(self) -> None:
         """Close connections that have been idle for too long."""
+        self._unanswered = {connection for connection in self._unanswered if connection.unanswered}
         for connection in list(self.connections):
             connection.idle_ticks += 1
             if connection.idle_ticks > _TICKS:
@@ -220,6 +226,8 @@ class RemotingServer:
         """Forget a connection that has ended, which calls this itself."""
         if connection in self.connections:
             del self.connections[connection]
+            if connection.unanswered:
+                self._unanswered.add(connection)
             if self._on_disconnect is not None:
                 self._on_disconnect(connection)
 
@@ -301,6 +309,12 @@ class _ServerConnection(Connection):
         if held_bytes != self.held_bytes:
             self._server.held_bytes += held_bytes - self.held_bytes
             self.held_bytes = held_bytes
+
+    def drop_answers(self) -> list[asyncio.Future[Any]]:
+        """Cancel the work on requests whose answers are awaited; gives it, for who waits until it has ended."""
+        for task in self._tasks:
+            task.cancel()
+        return list(self._tasks)
 
     def give_up(self) -> None:
         """Close at once, and hold nothing any more."""

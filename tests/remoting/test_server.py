@@ -68,6 +68,30 @@ async def test_answers_of_one_batch_leave_in_one_write(serve: Serve, connect: Co
     assert len(writes) == len(batches) < 5
 
 
+async def test_a_server_that_has_closed_awaits_no_answers_any_more(serve: Serve, connect: Connect) -> None:
+    never = asyncio.get_running_loop().create_future()
+    ends: list[int] = []
+
+    async def waits(request: RemotingCommand) -> RemotingCommand | None:
+        try:
+            await asyncio.shield(never)
+        finally:
+            ends.append(request.opaque)
+        return None
+
+    server, address = await serve({ECHO: lambda request, _: waits(request)})
+    lost, stays = await connect(address), await connect(address)
+    lost.write(numbered(1))
+    stays.write(numbered(2)[len(numbered(1)) :])
+    while sum(connection.unanswered for connection in server.connections) < 2:
+        await asyncio.sleep(0.01)
+    next(iter(server.connections)).abort()
+    await asyncio.sleep(0.01)
+    assert ends == []  # the work on it goes on
+    await server.close(grace_s=0.01)
+    assert sorted(ends) == [0, 1]
+
+
 @pytest.fixture
 def one_request_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others have their turn after each request, and a batch lasts as long as it likes."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.table_file import log
+from rmq_core.remoting.answers import awaited, drop
 from rmq_core.remoting.bodies import KVTable, RegisterBrokerBody, TopicRouteData, decode_body, encode_registration
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
@@ -187,5 +188,8 @@ class Registration:
 
 
 async def _when_registered(answer: HandlerAnswer, registered: asyncio.Future[None]) -> RemotingCommand | None:
-    await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
-    return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
+    try:
+        await asyncio.wait([registered], timeout=_ANSWER_TIMEOUT_S)
+        return await awaited(answer)
+    finally:
+        drop(answer)

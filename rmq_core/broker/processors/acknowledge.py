@@ -11,6 +11,7 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.names import RETRY_PREFIX
 from rmq_core.broker.tables.table_file import TableFile
 from rmq_core.broker.tables.waiters import DiskWaiters
+from rmq_core.remoting.answers import awaited, drop
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
@@ -115,8 +116,10 @@ def after_write(handler: Handler, file: TableFile) -> Handler:
 
 
 async def _when_written(request: RemotingCommand, answer: HandlerAnswer, file: TableFile) -> RemotingCommand | None:
-    is_written = await file.is_written(_WRITE_TIMEOUT_S)
-    if not is_written:
-        why = file.fault or "the disk takes too long"
-        return request.response(int(ResponseCode.SYSTEM_ERROR), f"{file.name} cannot be written: {why}")
-    return answer if isinstance(answer, RemotingCommand) or answer is None else await answer
+    try:
+        if await file.is_written(_WRITE_TIMEOUT_S):
+            return await awaited(answer)
+    finally:
+        drop(answer)
+    why = file.fault or "the disk takes too long"
+    return request.response(int(ResponseCode.SYSTEM_ERROR), f"{file.name} cannot be written: {why}")
