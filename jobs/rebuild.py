@@ -10,7 +10,7 @@ from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 from rmq_formats.read.stores import find_stores
 from rmq_formats.rebuild.job import check_rebuild, rebuild_store
-from rmq_formats.rebuild.options import RebuildOptions, options_from_arguments
+from rmq_formats.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
 from rmq_formats.rebuild.several import rebuild_stores
 from rmq_formats.spark.job import (
     EXIT_CLEAN,
@@ -47,16 +47,14 @@ def parser() -> JobParser:
     job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES, help="maxIndexNum")
     job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
     job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="index TAGS, as since 5.4")
-    job.add_argument("--topics-json", metavar="FILE", help="default: config/topics.json in the store")
-    job.add_argument("--only-live-topics", action="store_true", help="no queues for topics not in topics.json")
+    job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
+    job.add_argument("--only-live-topics", action="store_true", help="leave out topics that topics.json lacks")
     return job
 
 
 def options(given: argparse.Namespace, store: str) -> RebuildOptions:
     """Build the options of rebuilding a store from the arguments. Raises OptionError, StoreError."""
-    live_topics_of = None
-    if given.only_live_topics:
-        live_topics_of = given.topics_json or f"{store}/config/topics.json"
+    live_topics_of = live_topics_path(given.only_live_topics, given.topics_json, store)
     return options_from_arguments(
         given.what, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes, given.index_slots,
         given.index_entries, delay_levels_ms(given.delay_levels), store, live_topics_of, given.index_tags,

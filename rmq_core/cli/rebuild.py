@@ -34,10 +34,10 @@ def rebuild(
     delay_levels: Annotated[str, typer.Option(metavar="LEVELS", help="messageDelayLevel.")] = DEFAULT_DELAY_LEVELS,
     index_tags: IndexTags = "auto",
     topics_json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The broker's config/topics.json; default: the store's own.")
+        str | None, typer.Option(metavar="FILE", help="Of --only-live-topics; default: the store's config/topics.json.")
     ] = None,
     only_live_topics: Annotated[
-        bool, typer.Option("--only-live-topics", help="Leave out topics that --topics-json lacks.")
+        bool, typer.Option("--only-live-topics", help="Leave out topics that topics.json lacks: the deleted ones.")
     ] = False,
     report: Report = None,
     workers: Workers = None,
@@ -50,13 +50,13 @@ def rebuild(
     """
     from rmq_core.cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
-    from rmq_formats.rebuild.options import options_from_arguments  # noqa: PLC0415
+    from rmq_formats.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
 
     def options_of(store: str) -> "RebuildOptions":
-        live_topics_of = (topics_json or f"{store}/config/topics.json") if only_live_topics else None
         return options_from_arguments(
             what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-            delay_levels_ms(delay_levels), store, live_topics_of, index_tags or "auto", batchconsumequeue_file_bytes,
+            delay_levels_ms(delay_levels), store, live_topics_path(only_live_topics, topics_json, store),
+            index_tags or "auto", batchconsumequeue_file_bytes,
         )  # fmt: skip
 
     given = several(stores)

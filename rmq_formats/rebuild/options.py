@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.index import AUTO, parse_index_tags
 from rmq_formats.codecs.layout import BATCH_FILE_BYTES, UNIT_BYTES
-from rmq_formats.errors import OptionError, StoreLayoutError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import DecodeError, OptionError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.read.broker_config import knows_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
@@ -68,7 +68,7 @@ def options_from_arguments(
         batchconsumequeue_file_bytes: size of a BatchConsumeQueue file; None is that of the files that the store has.
 
     Raises:
-        OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read.
+        OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read or names no topic.
         StoreLayoutError: the store's own topics are asked for, and are in RocksDB of v2, which does not have all.
     """
     if what not in {"all", "consumequeue", "index"}:
@@ -76,6 +76,8 @@ def options_from_arguments(
     live_topics = None
     if live_topics_of is not None:
         live_topics = _live_topics(live_topics_of, store)
+        if not live_topics:
+            raise OptionError(f"--topics-json {live_topics_of}: names no topic, so that all queues would be left out")
     if consumequeue_ext_file_bytes is None:
         consumequeue_ext_file_bytes = _existing_file_bytes(store, paths.consumequeue_ext_dir)
     if batchconsumequeue_file_bytes is None:
@@ -89,6 +91,21 @@ def options_from_arguments(
         batchconsumequeue_file_bytes=batchconsumequeue_file_bytes,
     )  # fmt: skip
     return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics, told)
+
+
+def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str) -> str | None:
+    """Return the path of the ``topics.json`` whose topics alone are rebuilt; None is all topics.
+
+    Raises:
+        OptionError: a ``topics.json`` is given for nothing: without it being asked for, all topics are rebuilt.
+    """
+    if only_live_topics:
+        return f"{store}/config/topics.json" if topics_json is None else topics_json
+    if topics_json is not None:
+        raise OptionError(
+            f"--topics-json {topics_json}: only with --only-live-topics, without it all topics are rebuilt"
+        )
+    return None
 
 
 def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
@@ -107,6 +124,8 @@ def _live_topics(live_topics_of: str, store: str) -> frozenset[str]:
         return frozenset(config_json.topic_names(storage.read_bytes(path).decode("utf-8", "replace")))
     except StoreNotFoundError as error:
         raise OptionError(f"--topics-json {live_topics_of}: no such file") from error
+    except DecodeError as error:
+        raise OptionError(f"--topics-json {live_topics_of}: {error}") from error
 
 
 def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import jobs.rebuild
 from tests import warm_processes
 from tests.cli.conftest import Rmq, one_line
 from tests.store_files import flip, tree
@@ -108,6 +110,12 @@ def test_only_live_topics_takes_the_stores_own_topics_or_those_given(
         (["--consumequeue-file-bytes", "2001"], "--consumequeue-file-bytes 2001: must be a multiple of 20"),
         (["--delay-levels", "1s 2x"], "not a delay level: '2x' in '1s 2x'"),
         (["--only-live-topics", "--topics-json", "/nowhere.json"], "--topics-json /nowhere.json: no such file"),
+        (["--only-live-topics", "--topics-json", "{store}/config/timercheck"], "config/timercheck: bad JSON"),
+        (
+            ["--only-live-topics", "--topics-json", "{store}/config/delayOffset.json"],
+            "delayOffset.json: names no topic",
+        ),
+        (["--topics-json", "/nowhere.json"], "--topics-json /nowhere.json: only with --only-live-topics"),
         (["--report", "/nowhere/report.json"], "--report /nowhere/report.json: no such directory"),
         (["--workers", "0"], "Invalid value for '--workers'"),
         ([], "ConsumeQueue files here have 2000 bytes, not 6000000; give --consumequeue-file-bytes 2000"),
@@ -116,10 +124,41 @@ def test_only_live_topics_takes_the_stores_own_topics_or_those_given(
 def test_what_cannot_be_run_is_refused_in_one_line(rmq: Rmq, copy_of: Golden, arguments: list[str], said: str) -> None:
     store = copy_of("mixed")
     before = tree(store)
-    done = rmq("rebuild", store, *arguments)
+    done = rmq("rebuild", store, *(argument.format(store=store) for argument in arguments))
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in one_line(done.stderr)
     assert tree(store) == before
+
+
+def test_the_page_has_each_option_of_command_and_job(rmq: Rmq) -> None:
+    page = (
+        (Path(__file__).parents[2] / "docs" / "variants.md")
+        .read_text()
+        .partition("## Options of a rebuild\n")[2]
+        .partition("\n## ")[0]
+    )
+    told = set(re.findall(r"--[a-z-]+", "".join(line for line in page.splitlines() if line.startswith("| `--"))))
+    of_job = {option for action in jobs.rebuild.parser()._actions for option in action.option_strings}
+    of_command = set(re.findall(r"^  (--[a-z-]+)", rmq("rebuild", "--help").stdout, re.MULTILINE))
+    assert told == of_command
+    assert of_job - {"-h", "--help", "--store"} == told - {"--workers", "--json"}
+
+
+def test_after_the_pages_two_rebuilds_a_deleted_topic_is_all_that_a_verification_tells(
+    rmq: Rmq, copy_of: Golden, golden_settings: Any
+) -> None:
+    store = copy_of("mixed")
+    topics = store / "config" / "topics.json"
+    table = json.loads(topics.read_text())
+    del table["topicConfigTable"]["Clicks"]
+    topics.write_text(json.dumps(table))
+    given = [*sizes(golden_settings["mixed"]), "--workers", 1]
+    assert rmq("rebuild", store, "--what", "consumequeue", "--only-live-topics", *given).exit_code == 0
+    assert rmq("rebuild", store, "--what", "index", *given).exit_code == 0
+    assert not (store / "consumequeue" / "Clicks").exists()
+    done = rmq("verify", store, "--workers", 1, "--json")
+    assert set(json.loads(done.stdout)["finding_counts"]) - {"store.layout"} == {"consumequeue.topic.deleted"}
+    assert done.exit_code == 0
 
 
 def test_a_locked_store_is_refused(rmq: Rmq, copy_of: Golden, golden_settings: Any) -> None:
