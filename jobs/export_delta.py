@@ -72,6 +72,11 @@ def parser() -> JobParser:
     return job
 
 
+def needs_delta(given: argparse.Namespace) -> bool:
+    """Return whether the tables are Delta's: Iceberg's need nothing of Java's."""
+    return str(given.format) == "delta"
+
+
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
     _check_source(given)
@@ -355,4 +360,4 @@ def main_queues(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[st
 
 
 if __name__ == "__main__":
-    run_job(parser(), main, check=check)
+    run_job(parser(), main, check=check, needs_delta=needs_delta)

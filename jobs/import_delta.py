@@ -129,6 +129,11 @@ def _needed(given: argparse.Namespace) -> list[str]:
     return found
 
 
+def needs_delta(_given: argparse.Namespace) -> bool:
+    """Return whether Delta is needed: the table is one."""
+    return True
+
+
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Write the store."""
     begin = time.perf_counter()
@@ -163,4 +168,4 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
 
 
 if __name__ == "__main__":
-    run_job(parser(), main, check=check)
+    run_job(parser(), main, check=check, needs_delta=needs_delta)

@@ -175,6 +175,11 @@ def _access(given: argparse.Namespace) -> Access:
     return Access() if given.to_namesrv is None else take_access(dict(vars(given)))
 
 
+def needs_delta(_given: argparse.Namespace) -> bool:
+    """Return whether Delta is needed: messages go from a store to a cluster or a store."""
+    return False
+
+
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Count the chosen messages, and send or write them."""
     begin = time.perf_counter()
@@ -251,4 +256,4 @@ def _read_tasks(
 
 
 if __name__ == "__main__":
-    run_job(parser(), main, check=check)
+    run_job(parser(), main, check=check, needs_delta=needs_delta)

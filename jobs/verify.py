@@ -103,6 +103,11 @@ def write_delta(spark: SparkSession, findings: pa.Table, path: str) -> None:
     rows.coalesce(1).write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(path)
 
 
+def needs_delta(given: argparse.Namespace) -> bool:
+    """Return whether findings are written to a Delta table."""
+    return given.findings is not None and str(given.findings_format) == "delta"
+
+
 def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
     """Run the verification on a session."""
     runner = SparkRunner(spark)
@@ -129,4 +134,4 @@ def main_several(given: argparse.Namespace, spark: SparkSession, runner: SparkRu
 
 
 if __name__ == "__main__":
-    run_job(parser(), main, check=check)
+    run_job(parser(), main, check=check, needs_delta=needs_delta)

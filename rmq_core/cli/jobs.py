@@ -41,7 +41,7 @@ def job_command(name: str) -> Callable[[typer.Context], None]:
 
         parser = module.parser()
         parser.prog = f"rmq {name}"
-        run_job(parser, module.main, check=module.check, arguments=ctx.args)
+        run_job(parser, module.main, check=module.check, needs_delta=module.needs_delta, arguments=ctx.args)
 
     run.__doc__ = summary
     return run

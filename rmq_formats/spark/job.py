@@ -106,6 +106,7 @@ def run_job(
     body: JobBody,
     *,
     check: Callable[[argparse.Namespace], None] | None = None,
+    needs_delta: Callable[[argparse.Namespace], bool] | None = None,
     arguments: list[str] | None = None,
 ) -> NoReturn:
     """Run a job's body in a session, print its report, and exit.
@@ -114,6 +115,7 @@ def run_job(
         parser: see ``job_parser``.
         body: returns the report and the exit code.
         check: checks the arguments before a session is started; raises RmqError.
+        needs_delta: whether the session has to have Delta, which may have to be fetched; None is never.
         arguments: instead of the command line.
     """
     given = parser.parse_args(arguments)
@@ -124,7 +126,7 @@ def run_job(
             check(given)
         interrupted: list[int] = []
         signal.signal(signal.SIGINT, functools.partial(_interrupt, interrupted))
-        spark = _session(parser.prog)
+        spark = _session(parser.prog, needs_delta is not None and needs_delta(given))
         is_interrupted = False
         try:
             with _log_on_stderr(parser.prog):
@@ -161,10 +163,10 @@ def run_job(
     sys.exit(code)
 
 
-def _session(name: str) -> SparkSession:
+def _session(name: str, delta: bool) -> SparkSession:
     """Start the session. Its JVM ignores Ctrl-C: left alone, it goes on, and prints a traceback of Java's at last."""
     try:
-        return session(name)
+        return session(name, delta=delta)
     except KeyboardInterrupt:
         children = Path(f"/proc/self/task/{os.getpid()}/children")
         for child in children.read_text().split() if children.exists() else ():

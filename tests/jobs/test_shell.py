@@ -1,6 +1,7 @@
 """What a job says when something fails in the middle of it."""
 
 import argparse
+import runpy
 import signal
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def die(_: int) -> None:
 def test_a_task_that_fails_is_told_in_a_line_and_two(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], task: Any, said: str
 ) -> None:
-    monkeypatch.setattr(job, "session", lambda _: Unstopped(spark))
+    monkeypatch.setattr(job, "session", lambda *_, **__: Unstopped(spark))
 
     def body(_: argparse.Namespace, running: Any) -> tuple[dict[str, Any], int]:
         return {"done": SparkRunner(running).map(task, range(2))}, 0
@@ -86,6 +87,32 @@ def test_a_task_that_fails_is_told_in_a_line_and_two(
     assert out == ""
     assert err.startswith(said)
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "delta"),
+    [
+        ("rebuild", "--store {store} --out {out}", False),
+        ("verify", "--store {store} --findings {out}", False),
+        ("verify", "--store {store} --findings {out} --findings-format delta", True),
+        ("export_delta", "--store {store} --table {out}", True),
+        ("export_delta", "--store {store} --table {out} --format iceberg", False),
+        ("import_delta", "--table {store} --store {out}", True),
+        ("replay", "--store {store} --topics Orders --to-store {out}", False),
+    ],
+)
+def test_a_job_has_delta_fetched_only_for_tables_of_delta(
+    golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], name: str, given: str, delta: bool,
+) -> None:  # fmt: skip
+    def started(_: str, *, delta: bool = True) -> SparkSession:
+        raise StoreError(f"delta: {delta}")
+
+    monkeypatch.setattr(job, "session", started)
+    monkeypatch.setattr(sys, "argv", [name, *given.format(store=golden("mixed") / "store", out=tmp_path / "o").split()])
+    with pytest.raises(SystemExit):
+        runpy.run_module(f"jobs.{name}", run_name="__main__")
+    assert capsys.readouterr().err == f"{name}.py: delta: {delta}\n"
 
 
 def test_ctrl_c_while_spark_starts_ends_its_jvm_in_one_line(golden: Callable[[str], Path], tmp_path: Path) -> None:
