@@ -23,6 +23,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 MATRIX: Final = ROOT / ".matrix"
 RESULTS: Final = MATRIX / "results.jsonl"
+_COUNTS: Final = re.compile(r"(\d+ [a-z]+(, )?)+ in [\d.]+s|no tests ran in ")
 TESTS: Final = ("tests/spark", "tests/jobs", "tests/lakehouse")
 
 
@@ -93,7 +94,7 @@ class Outcome:
         file: of tests.
         code: pytest's exit code; 5 is that there were none to run.
         passed, failed, skipped: tests; errors of fixtures and of imports count as failed.
-        ended: the last line.
+        ended: pytest's last line.
     """
 
     commit: str
@@ -133,8 +134,7 @@ def run(python: Path, version: Version, running: str, commit: str, file: str) ->
     log.parent.mkdir(exist_ok=True)
     with log.open("w") as text:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=text, stderr=subprocess.STDOUT, check=False)
-    lines = log.read_text(errors="replace").strip().splitlines()
-    ended = lines[-1].strip("= ") if lines else "said nothing"
+    ended = last_line(log.read_text(errors="replace"))
     counts = {kind: int(count) for count, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", ended)}
     failed = counts.get("failed", 0) + counts.get("error", 0)
     if done.returncode not in (0, 5):
@@ -146,6 +146,12 @@ def run(python: Path, version: Version, running: str, commit: str, file: str) ->
     with RESULTS.open("a") as results:
         results.write(json.dumps(asdict(outcome)) + "\n")
     return outcome
+
+
+def last_line(said: str) -> str:
+    """Return pytest's last line, with its counts: Python may tell of open sockets behind it; else the last of all."""
+    lines = [line.strip("= ") for line in said.strip().splitlines()] or ["said nothing"]
+    return next((line for line in reversed(lines) if _COUNTS.match(line)), lines[-1])
 
 
 def table(found: Iterable[Outcome], files: int) -> str:
