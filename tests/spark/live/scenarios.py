@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rmq_core.client import Admin, Message, Producer, SendResult
 from rmq_core.remoting.loop import run
 from rmq_formats.spark.progress import lag
+from rmq_formats.spark.versions import SPARK_VERSION
 
 MARKS = frozenset({"CLUSTER", "MSG_REGION", "TRACE_ON"})  # properties that brokers add
 _NUMBERS = count()
@@ -127,7 +128,7 @@ def test_ends_are_fixed_by_the_first_action(spark: SparkSession, namesrv: str) -
     frame = load(spark, namesrv, subscribe=topic)
     assert frame.count() == 10
     send(namesrv, numbered(topic, 10, 20))
-    assert frame.count() == 10
+    assert frame.count() == (10 if SPARK_VERSION >= (4, 1) else 20)  # Spark 4.0 keeps no plan of a Python source
     assert load(spark, namesrv, subscribe=topic).count() == 20
 
 
