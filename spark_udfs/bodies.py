@@ -11,9 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
+from rmq_formats.spark.versions import arrow_schema
 from spark_udfs.arrow import ArrowFunction
 
 _CORRUPT: Final = "__rmq_corrupt"
@@ -81,7 +81,7 @@ def protobuf_body(body: Column, descriptors: bytes, message: str, columns: Struc
 
 
 def _library_body(body: Column, decoder: Callable[[], Decode], columns: StructType) -> Column:
-    value_type = to_arrow_type(columns, timezone="UTC")
+    value_type = pa.struct(list(arrow_schema(columns)))
     cached: list[Decode] = []
 
     def decode(bodies: pa.Array) -> pa.Array:
