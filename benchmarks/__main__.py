@@ -26,6 +26,7 @@ from benchmarks import (
     replay,
     scale,
     shapes,
+    simulated,
     strangers,
     timers,
     transactions,
@@ -45,8 +46,8 @@ def row(figure: Figure) -> str:
     return f"| {figure.name} | {figure.value} | {figure.peer} | {ratio} | {figure.target} | {met} |"
 
 
-def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
-    """Return the functions that measure each part of the table."""
+def parts(work: Path, messages: int, queues: int, light_queues: int) -> dict[str, Callable[[], list[Figure]]]:
+    """Return the functions that measure each part of the table; the last two numbers are of simulated queues."""
     return {
         "offline": lambda: offline.figures(work, messages),
         "lakehouse": lambda: lakehouse.figures(work, messages),
@@ -69,6 +70,7 @@ def parts(work: Path, messages: int) -> dict[str, Callable[[], list[Figure]]]:
         "strangers": lambda: strangers.figures(work),
         "scale": scale.figures,
         "shapes": lambda: shapes.figures(work),
+        "simulated": lambda: simulated.figures(work, queues, light_queues),
     }
 
 
@@ -76,15 +78,18 @@ def main() -> int:
     """Make a store, measure on it, print the table."""
     parser = argparse.ArgumentParser(description="Benchmarks beside the real Apache RocketMQ.")
     parser.add_argument("--messages", type=int, default=4_400_000, help="records of the store")
-    names = list(parts(Path(), 0))
+    names = list(parts(Path(), 0, 0, 0))
     parser.add_argument("--only", choices=names, help="one part of the table")
     parser.add_argument("--work", type=Path, default=Path(".bench"), help="directory for stores; made and removed")
+    parser.add_argument("--queues", type=int, default=10_000_000, help="of the part simulated; in thousands")
+    parser.add_argument("--light-queues", type=int, default=1_000_000, help="of the part simulated; in thousands")
     given = parser.parse_args()
+    counts = given.messages, given.queues, given.light_queues
     processors = len(os.sched_getaffinity(0))
     print(f"{given.messages:,} records, {processors} processors, Python {platform.python_version()}\n\n{HEADER}")
     met = True
     try:
-        for name, part in parts(given.work.resolve(), given.messages).items():
+        for name, part in parts(given.work.resolve(), *counts).items():
             if given.only in (None, name):
                 met &= _run(name, part, given.work)
     finally:

@@ -1,6 +1,6 @@
 """Measures rebuild and verification of stores of unusual shapes: many queues, many light queues, many IndexFiles.
 
-Ten million queues are simulated: a driver plans and has the log scanned, then one of its tasks over queues is run.
+``simulated`` has ten times as many of the first two.
 """
 
 import resource
@@ -9,14 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.measure import Figure
-from benchmarks.simulated_queues import TOPICS, SimulatedQueues
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.hosts import Host
@@ -24,20 +21,15 @@ from rmq_formats.codecs.layout import BLANK_BYTES, DEFAULT_DELAY_LEVELS
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record
 from rmq_formats.generate import generate_store
-from rmq_formats.rebuild.job import rebuild_steps, rebuild_store
+from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
-from rmq_formats.rebuild.tasks import scan_split
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
-from rmq_formats.tasks.together import Steps
-from rmq_formats.verify.job import verify_steps, verify_store
+from rmq_formats.verify.job import verify_store
 from rmq_formats.verify.phases.plan import VerifyOptions
-from rmq_formats.verify.phases.queues import PartResult
-from rmq_formats.verify.phases.scan import check_split
 
 QUEUES: Final = 1_000_000  # a tenth of those that are simulated
 LIGHT_QUEUES: Final = 100_000  # a tenth of 1,000,000
-SIMULATED_QUEUES: Final = 10_000  # of each of the simulated topics
 INDEX_FILES: Final = 10_000
 LARGEST_BYTES: Final = 2 << 30
 MOST_TASKS: Final = 1024  # of a wave: no task for each queue or file, but for an IndexFile's, which is its own
@@ -93,8 +85,7 @@ def figures(work: Path) -> list[Figure]:
         f"{LIGHT_QUEUES:,} light queues": (_light_queues, _SIZES),
         f"an Index of {INDEX_FILES:,} files": (_many_keys, replace(_SIZES, index_entries=101)),
     }
-    found = [_figure(name, str(work / "shape"), *shape) for name, shape in shapes.items()]
-    return [*found, *(_simulated_figure(job, work) for job in ("verify", "rebuild"))]
+    return [_figure(name, str(work / "shape"), *shape) for name, shape in shapes.items()]
 
 
 def _figure(name: str, store: str, make: Callable[[str], None], sizes: StoreSizes) -> Figure:
@@ -127,112 +118,6 @@ def _measure(store: str, sizes: StoreSizes) -> _Measured:
     files = len(list(Path(paths.index_dir(store)).iterdir()))
     peaks = (resource.getrusage(who).ru_maxrss << 10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return _Measured(middle - begin, end - middle, report.queues, files, faults, runner.most, *peaks)
-
-
-@dataclass(frozen=True, slots=True)
-class _Simulated:
-    """What a job over simulated queues needed.
-
-    Attributes:
-        plan_s: until the log's scan, and what came after it in the driver.
-        scan_s: of all tasks of the scan.
-        requests: of the driver.
-        driver_bytes: the most memory of the driver.
-        tasks: over queues.
-        task: one of them.
-    """
-
-    plan_s: float
-    scan_s: float
-    requests: int
-    driver_bytes: int
-    tasks: int
-    task: "_Task"
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What one task over queues needed, in a process of its own.
-
-    Attributes:
-        seconds: of one processor.
-        queues: that it had.
-        open_files: the most at once.
-        own_bytes: the most memory.
-        findings: codes of what it has found.
-    """
-
-    seconds: float
-    queues: int
-    open_files: int
-    own_bytes: int
-    findings: frozenset[str]
-
-
-def _simulated_figure(job: str, work: Path) -> Figure:
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        found = pool.submit(_measure_simulated, job, str(work), SIMULATED_QUEUES).result()
-    task = found.task
-    value = (
-        f"driver {found.plan_s:,.0f} s beside the scan's {found.scan_s:,.0f} s, {found.driver_bytes >> 20:,} MiB, "
-        f"{found.requests:,} requests; one of {found.tasks:,} tasks: {task.queues:,} queues, {task.seconds:,.0f} s, "
-        f"{task.own_bytes >> 20:,} MiB, {task.open_files} open files"
-    )
-    is_bounded = max(found.driver_bytes, task.own_bytes) <= LARGEST_BYTES
-    return Figure(
-        f"{SIMULATED_QUEUES * TOPICS:,} simulated queues, {job}", value, "2 GiB, sound",
-        is_bounded and found.tasks <= MOST_TASKS and not task.findings,
-    )  # fmt: skip
-
-
-def _measure_simulated(job: str, work: str, queues: int) -> _Simulated:
-    store = SimulatedQueues(queues=queues)
-    with store.at_uri() as uri, TemporaryDirectory(dir=work) as area:
-        begin, scan_s = time.perf_counter(), 0.0
-        sizes = _SIZES
-        if job == "verify":
-            told = VerifyOptions(
-                consumequeue_file_bytes=sizes.consumequeue_file_bytes, delay_levels_ms=sizes.delay_levels_ms
-            )
-            steps: Steps[Any] = verify_steps(uri, told, 2, work=area)
-        else:
-            steps = rebuild_steps(uri, area, RebuildOptions(True, False, sizes), 2)
-        wave = next(steps)
-        while getattr(wave.function, "func", None) in {check_split, scan_split}:
-            scan_begin = time.perf_counter()
-            with ProcessPoolExecutor(2, get_context("spawn")) as pool:  # as executors have none of a driver's memory
-                scanned = list(pool.map(partial(_with_store, queues, wave.function), wave.arguments))
-            scan_s += time.perf_counter() - scan_begin
-            wave = steps.send(scanned)
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            task = pool.submit(_with_store, queues, partial(_run_task, wave.function), wave.arguments[0]).result()
-        plan_s = time.perf_counter() - begin - scan_s - task.seconds
-        driver_bytes = _peak_bytes()
-        steps.close()
-    return _Simulated(plan_s, scan_s, store.requests.count, driver_bytes, len(wave.arguments), task)
-
-
-def _with_store(queues: int, function: Callable[[Any], Any], argument: Any) -> Any:
-    """Run a task in a process that has no store yet."""
-    store = SimulatedQueues(queues=queues)
-    with store.at_uri():
-        result = function(argument)
-    return replace(result, open_files=store.most_open_files) if isinstance(result, _Task) else result
-
-
-def _run_task(function: Callable[[Any], Any], argument: Any) -> _Task:
-    begin = time.process_time()
-    result = function(argument)
-    seconds = time.process_time() - begin
-    is_check = isinstance(result, PartResult)
-    codes = (kind.code for kind in result.findings.counts) if is_check else result.finding_counts
-    return _Task(seconds, result.queue_count, 0, _peak_bytes(), frozenset(codes))
-
-
-def _peak_bytes() -> int:
-    """The most memory of this process; ``getrusage`` counts that of the process that started it, too."""
-    lines = Path("/proc/self/status").read_text("ascii").splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
 
 def _many_queues(store: str) -> None:

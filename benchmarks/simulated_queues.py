@@ -4,48 +4,49 @@
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
-from benchmarks.simulated_store import ROOT, Requests, SimulatedStore
+from benchmarks.simulated_store import LOG, ROOT, SimulatedStore
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import Unit
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, encode_record
-from rmq_formats.codecs.record_layout import RECORD_PHYSICAL_OFFSET_AT, RECORD_QUEUE_ID_AT
+from rmq_formats.codecs.record_layout import (
+    RECORD_PHYSICAL_OFFSET_AT,
+    RECORD_QUEUE_ID_AT,
+)
 
 TOPICS: Final = 1000
-QUEUE_FILE_BYTES: Final = 400
+QUEUES: Final = f"{ROOT}/consumequeue"
+FILE: Final = paths.segment_name(0)
+_TIME_MS: Final = 1_700_000_000_000
 _DIGITS: Final = 4
 _END_BYTES: Final = 1 << 20  # of zeros behind the last record
-_LOG: Final = f"{ROOT}/commitlog"
-_QUEUES: Final = f"{ROOT}/consumequeue"
-_TOPIC: Final = re.compile(rf"{_QUEUES}/Topic(\d{{{_DIGITS}}})")
+_TOPIC: Final = re.compile(rf"{QUEUES}/Topic(\d{{{_DIGITS}}})")
 _QUEUE: Final = re.compile(rf"{_TOPIC.pattern}/(\d+)")
-_FILE: Final = re.compile(rf"{_QUEUE.pattern}/0{{20}}")
+_FILE: Final = re.compile(rf"{_QUEUE.pattern}/{FILE}")
 
 
-def _record() -> bytes:
+def record_image(topic: str, properties: dict[str, str]) -> bytes:
+    """Encode the record that all of a simulated log are like."""
     host = Host.parse("127.0.0.1:10911")
     message = MessageToStore(
-        topic=f"Topic{0:0{_DIGITS}}", queue_id=0, body=b"x" * 16, born_timestamp_ms=1_700_000_000_000, born_host=host,
-        store_host=host, properties_bytes=b"",
+        topic=topic, queue_id=0, body=b"x" * 16, born_timestamp_ms=_TIME_MS, born_host=host, store_host=host,
+        properties_bytes=encode_properties(properties),
     )  # fmt: skip
-    return encode_record(message, queue_offset=0, physical_offset=0, store_timestamp_ms=1_700_000_000_000)
-
-
-_RECORD: Final = np.frombuffer(_record(), dtype=np.uint8)
-_DIGITS_AT: Final = _record().index(b"Topic0") + len("Topic")
+    return encode_record(message, queue_offset=0, physical_offset=0, store_timestamp_ms=_TIME_MS)
 
 
 class _Open:
     """An open file whose bytes are computed; it is counted until it is closed."""
 
-    def __init__(self, store: "SimulatedQueues", path: str, size_bytes: int) -> None:
+    def __init__(self, store: "ManyQueues", path: str, size_bytes: int) -> None:
         self._store, self._path, self._size_bytes = store, path, size_bytes
         store.open_files += 1
         store.most_open_files = max(store.most_open_files, store.open_files)
@@ -55,85 +56,117 @@ class _Open:
 
     def read_at(self, size: int, offset: int) -> bytes:
         with self._store.requests.one(0):
-            if (found := _FILE.fullmatch(self._path)) is None:
+            if self._path.startswith(LOG):
                 return self._store.log(offset, size)
-            data = self._store.unit(int(found[1]), int(found[2])).ljust(QUEUE_FILE_BYTES, b"\0")
-            return data[offset : offset + size]
+            return self._store.queue(self._path)[offset : offset + size]
 
     def close(self) -> None:
         self._store.open_files -= 1
 
 
 @dataclass
-class SimulatedQueues(SimulatedStore):
-    """A store of one CommitLog file and a queue for each of its messages.
+class ManyQueues(SimulatedStore):
+    """A store of one CommitLog file, whose records are all of one size, and of queues with a file each.
 
     Attributes:
-        queues: of each topic.
+        messages: of the log.
+        queue_file_bytes: size of each file of a queue.
         open_files: of this process.
         most_open_files: that there were at once.
     """
 
+    IMAGE: ClassVar[NDArray[np.uint8]]  # of a record
+
     segments: int = 1
     round_trip_s: float = 0
-    queues: int = 10_000
+    messages: int = 0
+    queue_file_bytes: int = 400
     open_files: int = 0
     most_open_files: int = 0
-    requests: Requests = field(default_factory=Requests)
 
     def __post_init__(self) -> None:
-        self.segment_bytes = self.queues * TOPICS * len(_RECORD) + _END_BYTES
-
-    def names(self, directory: str) -> list[str]:
-        """What a directory holds."""
-        if directory == ROOT:
-            return ["commitlog", "consumequeue"]
-        if directory == _LOG:
-            return [paths.segment_name(0)]
-        if directory == _QUEUES:
-            return [f"Topic{number:0{_DIGITS}}" for number in range(TOPICS)]
-        if _TOPIC.fullmatch(directory):
-            return [str(number) for number in range(self.queues)]
-        return [paths.segment_name(0)] if _QUEUE.fullmatch(directory) else []
-
-    def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """Describe what a directory holds."""
-        names = [f"{directory}/{name}" for name in self.names(directory)]
-        if directory == _QUEUES or _TOPIC.fullmatch(directory):
-            return [pafs.FileInfo(name, pafs.FileType.Directory) for name in names]
-        return [self.info(name) for name in names]
-
-    def info(self, name: str) -> pafs.FileInfo:
-        """Describe a file or directory."""
-        if name == f"{_LOG}/{paths.segment_name(0)}":
-            return pafs.FileInfo(name, pafs.FileType.File, size=self.segment_bytes)
-        if _FILE.fullmatch(name):
-            return pafs.FileInfo(name, pafs.FileType.File, size=QUEUE_FILE_BYTES)
-        is_directory = name in {ROOT, _LOG, _QUEUES} or _TOPIC.fullmatch(name) or _QUEUE.fullmatch(name)
-        return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
+        self.segment_bytes = self.messages * len(self.IMAGE) + _END_BYTES
 
     def opened(self, path: str, size_bytes: int) -> _Open:
         """An open file."""
         return _Open(self, path, size_bytes)
 
-    def unit(self, topic: int, queue_id: int) -> bytes:
-        """The unit of a queue's message."""
-        return Unit((queue_id * TOPICS + topic) * len(_RECORD), len(_RECORD), 0).encode()
-
     def log(self, offset: int, size: int) -> bytes:
-        """Bytes of the log: message n is that of topic n % TOPICS and queue n // TOPICS."""
-        first, end = offset // len(_RECORD), min(self.queues * TOPICS, -(-(offset + size) // len(_RECORD)))
+        """Bytes of the log, zeros behind the last record."""
+        width = len(self.IMAGE)
+        first, end = offset // width, min(self.messages, -(-(offset + size) // width))
         numbers = np.arange(first, max(first, end))
-        rows = np.tile(_RECORD, (len(numbers), 1))
-        topics, places = numbers % TOPICS, numbers * len(_RECORD)
-        for digit in range(_DIGITS):
-            rows[:, _DIGITS_AT + digit] = ord("0") + topics // 10 ** (_DIGITS - 1 - digit) % 10
-        rows[:, RECORD_QUEUE_ID_AT : RECORD_QUEUE_ID_AT + 4] = _big_endian(numbers // TOPICS, ">i4")
-        rows[:, RECORD_PHYSICAL_OFFSET_AT : RECORD_PHYSICAL_OFFSET_AT + 8] = _big_endian(places, ">i8")
-        skipped = offset - first * len(_RECORD)
+        rows = np.tile(self.IMAGE, (len(numbers), 1))
+        put_number(rows, RECORD_PHYSICAL_OFFSET_AT, numbers * width, ">i8")
+        self.fill(rows, numbers)
+        skipped = offset - first * width
         return rows.tobytes()[skipped : skipped + size].ljust(min(size, self.segment_bytes - offset), b"\0")
 
+    def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
+        """Make records, uint8[n, size], those of the messages of these numbers, int64[n]."""
+        raise NotImplementedError
 
-def _big_endian(values: NDArray[np.int64], width: str) -> NDArray[np.uint8]:
+    def queue(self, path: str) -> bytes:
+        """A queue's file."""
+        raise NotImplementedError
+
+    def file_of(self, numbers: list[int]) -> bytes:
+        """The file of a queue that has these messages."""
+        width = len(self.IMAGE)
+        units = b"".join(Unit(number * width, width, 0).encode() for number in numbers)
+        return units.ljust(self.queue_file_bytes, b"\0")
+
+
+@dataclass
+class SimulatedQueues(ManyQueues):
+    """A store of a queue for each of its messages: number n is that of topic n % TOPICS and queue n // TOPICS."""
+
+    IMAGE = np.frombuffer(record_image(f"Topic{0:0{_DIGITS}}", {}), dtype=np.uint8)
+
+    def names(self, directory: str) -> list[str]:
+        """What a directory holds."""
+        if directory == ROOT:
+            return ["commitlog", "consumequeue"]
+        if directory == QUEUES:
+            return [f"Topic{number:0{_DIGITS}}" for number in range(TOPICS)]
+        if _TOPIC.fullmatch(directory):
+            return [str(number) for number in range(self.messages // TOPICS)]
+        return [FILE] if directory == LOG or _QUEUE.fullmatch(directory) else []
+
+    def listed(self, directory: str) -> list[pafs.FileInfo]:
+        """Describe what a directory holds."""
+        names = [f"{directory}/{name}" for name in self.names(directory)]
+        if directory == QUEUES or _TOPIC.fullmatch(directory):
+            return [pafs.FileInfo(name, pafs.FileType.Directory) for name in names]
+        return [self.info(name) for name in names]
+
+    def info(self, name: str) -> pafs.FileInfo:
+        """Describe a file or directory."""
+        if name == f"{LOG}/{FILE}":
+            return pafs.FileInfo(name, pafs.FileType.File, size=self.segment_bytes)
+        if _FILE.fullmatch(name):
+            return pafs.FileInfo(name, pafs.FileType.File, size=self.queue_file_bytes)
+        is_directory = name in {ROOT, LOG, QUEUES} or _TOPIC.fullmatch(name) or _QUEUE.fullmatch(name)
+        return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
+
+    def queue(self, path: str) -> bytes:
+        """A queue's file."""
+        topic, queue_id = map(int, _FILE.fullmatch(path).groups())  # type: ignore[union-attr] # it was opened
+        return self.file_of([queue_id * TOPICS + topic])
+
+    def fill(self, rows: NDArray[np.uint8], numbers: NDArray[np.int64]) -> None:
+        """Give records their topics and queues."""
+        put_digits(rows, self.IMAGE.tobytes().index(b"Topic0") + len("Topic"), numbers % TOPICS, _DIGITS)
+        put_number(rows, RECORD_QUEUE_ID_AT, numbers // TOPICS, ">i4")
+
+
+def put_digits(rows: NDArray[np.uint8], at: int, values: NDArray[np.int64], digits: int) -> None:
+    """Write numbers, int64[n], as decimal digits into rows, uint8[n, size]."""
+    for digit in range(digits):
+        rows[:, at + digit] = ord("0") + values // 10 ** (digits - 1 - digit) % 10
+
+
+def put_number(rows: NDArray[np.uint8], at: int, values: NDArray[np.int64], width: str) -> None:
+    """Write numbers, int64[n], into rows, uint8[n, size]."""
     swapped = values.astype(width)
-    return swapped.view(np.uint8).reshape(len(values), swapped.itemsize)
+    rows[:, at : at + swapped.itemsize] = swapped.view(np.uint8).reshape(len(values), swapped.itemsize)

@@ -19,7 +19,7 @@ from rmq_formats.storage.segments import ArrowStorage
 URI: Final = "simulated://bucket/store"
 KEYS_PER_PAGE: Final = 1000  # of a listing, in S3
 ROOT: Final = "bucket/store"
-_LOG: Final = f"{ROOT}/commitlog"
+LOG: Final = f"{ROOT}/commitlog"
 _CHANGED_NS: Final = 1_760_000_000_000_000_000
 
 
@@ -95,15 +95,15 @@ class SimulatedStore:
 
     def names(self, directory: str) -> list[str]:
         """What a directory holds."""
-        if directory == _LOG:
+        if directory == LOG:
             return [paths.segment_name(number * self.segment_bytes) for number in range(self.segments)]
         return ["commitlog"] if directory == ROOT else []
 
     def info(self, name: str) -> pafs.FileInfo:
         """Describe a file or directory."""
-        if name in {ROOT, _LOG}:
+        if name in {ROOT, LOG}:
             return pafs.FileInfo(name, pafs.FileType.Directory)
-        if name.startswith(f"{_LOG}/"):
+        if name.startswith(f"{LOG}/"):
             return pafs.FileInfo(name, pafs.FileType.File, size=self.segment_bytes, mtime_ns=_CHANGED_NS)
         return pafs.FileInfo(name, pafs.FileType.NotFound)
 

@@ -1,0 +1,162 @@
+"""Measures rebuild and verification of simulated stores of ten million queues, and of a million light queues.
+
+A driver plans, all of the log is scanned, and one of the tasks over queues is run: each task in a process of its own,
+as executors have none of a driver's memory. What tells is processor time: other work of the machine adds little to it.
+"""
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from benchmarks.measure import Figure, peak_bytes
+from benchmarks.simulated_light_queues import SimulatedLightQueues
+from benchmarks.simulated_queues import ManyQueues, SimulatedQueues
+from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
+from rmq_formats.rebuild.job import rebuild_steps
+from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.tasks import scan_split
+from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.tasks.together import Steps, Wave
+from rmq_formats.verify.job import verify_steps
+from rmq_formats.verify.phases.plan import VerifyOptions
+from rmq_formats.verify.phases.queues import PartResult
+from rmq_formats.verify.phases.scan import check_split
+
+LARGEST_BYTES: Final = 2 << 30
+LONGEST_S: Final = 300
+MOST_TASKS: Final = 1024  # of a wave: no task for each queue
+_PROCESSORS: Final = 2
+_SCANS: Final = (check_split, scan_split)
+_SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one task needed, in a process of its own.
+
+    Attributes:
+        result: of the task.
+        seconds: of one processor.
+        own_bytes: the most memory.
+        requests: to the store.
+        open_files: of the store, the most at once.
+    """
+
+    result: Any
+    seconds: float
+    own_bytes: int
+    requests: int
+    open_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What a job needed.
+
+    Attributes:
+        plan_s: of a processor, in the driver, until the log's scan.
+        notes_s: likewise, from there until the tasks over queues.
+        driver_bytes: the most memory of the driver.
+        requests: of the driver.
+        scans: all tasks of the scan, without their results.
+        tasks: over queues.
+        task: one of them.
+    """
+
+    plan_s: float
+    notes_s: float
+    driver_bytes: int
+    requests: int
+    scans: list[_Task]
+    tasks: int
+    task: _Task
+
+
+def figures(work: Path, queues: int, light_queues: int) -> list[Figure]:
+    """Measure both jobs on both stores; ``work`` takes the spills."""
+    stores: dict[str, Callable[[], ManyQueues]] = {
+        f"{queues:,} simulated queues": partial(SimulatedQueues, messages=queues),
+        f"{light_queues:,} simulated light queues": partial(SimulatedLightQueues, messages=light_queues),
+    }
+    jobs = {"verify": _verify, "rebuild": _rebuild}
+    return [_figure(f"{name}, {job}", make, jobs[job], work) for name, make in stores.items() for job in jobs]
+
+
+def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], work: Path) -> Figure:
+    with ProcessPoolExecutor(1, _SPAWN) as pool:
+        found = pool.submit(_measure, make, job, str(work)).result()
+    scans, task = found.scans, found.task
+    scan_s, scan_bytes = max(scan.seconds for scan in scans), max(scan.own_bytes for scan in scans)
+    value = (
+        f"driver {found.plan_s:,.0f} s to plan and {found.notes_s:,.0f} s after the scan, "
+        f"{found.driver_bytes >> 20:,} MiB, {found.requests:,} requests; scan {len(scans)} tasks of "
+        f"{scan_s:,.0f} s and {scan_bytes >> 20:,} MiB at most; "
+        f"one of {found.tasks:,} tasks over queues: {task.result.queue_count:,} queues, {task.seconds:,.1f} s, "
+        f"{task.own_bytes >> 20:,} MiB, {task.requests:,} requests, {task.open_files} open files"
+    )
+    largest = max(found.driver_bytes, scan_bytes, task.own_bytes)
+    is_bounded = largest <= LARGEST_BYTES and found.plan_s + found.notes_s <= LONGEST_S and found.tasks <= MOST_TASKS
+    return Figure(name, value, "driver 300 s, 2 GiB, sound", is_bounded and not _faults(task.result))
+
+
+def _faults(result: Any) -> set[str]:
+    if isinstance(result, PartResult):
+        return {kind.code for kind in result.findings.counts}
+    return set(result.finding_counts)
+
+
+def _verify(uri: str, area: str, sizes: StoreSizes) -> Steps[Any]:
+    told = VerifyOptions(
+        consumequeue_file_bytes=sizes.consumequeue_file_bytes, delay_levels_ms=sizes.delay_levels_ms
+    )  # fmt: skip
+    return verify_steps(uri, told, _PROCESSORS, work=area)
+
+
+def _rebuild(uri: str, area: str, sizes: StoreSizes) -> Steps[Any]:
+    return rebuild_steps(uri, area, RebuildOptions(True, False, sizes), _PROCESSORS)
+
+
+def _measure(make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], work: str) -> _Job:
+    store = make()
+    sizes = StoreSizes(
+        consumequeue_file_bytes=store.queue_file_bytes, delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS)
+    )  # fmt: skip
+    scans: list[_Task] = []
+    with store.at_uri() as uri, TemporaryDirectory(dir=work) as area:
+        begin = time.process_time()
+        steps = job(uri, area, sizes)
+        wave = next(steps)
+        plan_s = time.process_time() - begin
+        while getattr(wave.function, "func", None) in _SCANS:
+            done = _run(make, wave)
+            scans += [_Task(None, each.seconds, each.own_bytes, each.requests, each.open_files) for each in done]
+            begin = time.process_time()
+            wave = steps.send([each.result for each in done])
+            del done
+        notes_s = time.process_time() - begin
+        driver_bytes, requests = peak_bytes(), store.requests.count
+        (task,) = _run(make, Wave(wave.function, wave.arguments[:1]))
+        steps.close()
+    return _Job(plan_s, notes_s, driver_bytes, requests, scans, len(wave.arguments), task)
+
+
+def _run(make: Callable[[], ManyQueues], wave: Wave) -> list[_Task]:
+    with ProcessPoolExecutor(_PROCESSORS, _SPAWN, max_tasks_per_child=1) as pool:
+        return list(pool.map(partial(_run_task, make, wave.function), wave.arguments))
+
+
+def _run_task(make: Callable[[], ManyQueues], function: Callable[[Any], Any], argument: Any) -> _Task:
+    """Run a task in a process that has no store yet."""
+    store = make()
+    with store.at_uri():
+        begin = time.process_time()
+        result = function(argument)
+        seconds = time.process_time() - begin
+    return _Task(result, seconds, peak_bytes(), store.requests.count, store.most_open_files)
