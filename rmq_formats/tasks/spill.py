@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from rmq_formats.kernels import dispatch as dispatch_kernel
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.storage.segments import ArrowStorage, open_storage
 
+Number = TypeVar("Number", int, NDArray[np.int64])
+
 KEYS_PER_BATCH: Final = 1 << 18
 UNITS_SCHEMA: Final = pa.schema([("topic", pa.string()), ("queue_id", pa.int32()), ("rows", pa.large_binary())])
 KEYS_SCHEMA: Final = pa.schema(
@@ -30,7 +32,12 @@ KEYS_SCHEMA: Final = pa.schema(
 
 def queue_partition(topic: str, queue_id: int, partition_count: int) -> int:
     """Return the partition whose task writes a queue's files."""
-    return (java_string_hash(topic) * 31 + queue_id) % partition_count
+    return partition_of(java_string_hash(topic), queue_id, partition_count)
+
+
+def partition_of(topic_hash: Number, queue_id: Number, partition_count: int) -> Number:
+    """``queue_partition`` by Java's hash of the topic, of one queue or of arrays, int64[n], of them."""
+    return (topic_hash * 31 + queue_id) % partition_count
 
 
 def _column(values: NDArray[Any], arrow_type: pa.DataType) -> pa.Array:

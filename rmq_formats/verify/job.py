@@ -23,10 +23,9 @@ from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.segment_ends import find_ends
-from rmq_formats.tasks.spill import queue_partition
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave, run_alone
-from rmq_formats.tasks.waves import MAX_PARTITIONS, mend_seams, partition_count
+from rmq_formats.tasks.waves import mend_seams, partition_count
 from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
 from rmq_formats.verify import checkpoint_and_config, finding_kinds
 from rmq_formats.verify.delay_levels import file_delays, levels_of_delays
@@ -48,13 +47,13 @@ from rmq_formats.verify.phases.plan import (
     segment_findings,
     with_delay_levels,
 )
+from rmq_formats.verify.phases.queue_directories import QueuesByPartition
 from rmq_formats.verify.phases.queues import PartResult, check_queues
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, look_into_database
 from rmq_formats.verify.phases.scan import ScanOptions, SplitCheck, check_split
 from rmq_formats.verify.phases.small_files import SmallFilesCheck, read_checkpoint
 from rmq_formats.verify.report import VerifyReport, sorted_findings
 
-QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
 _DIRECTORIES: Final[dict[str, Kind]] = {
     "commitlog": finding_kinds.SEGMENT_UNREADABLE,
     "consumequeue": finding_kinds.QUEUE_UNREADABLE,
@@ -158,7 +157,7 @@ class _Plan:
     unreadable: list[Segment]
     splits: list[Split]
     sizes: StoreSizes
-    queues: list[list[tuple[str, int]]]
+    queues: QueuesByPartition
     database: DatabaseNote | None
 
 
@@ -239,12 +238,11 @@ class _Verification:
             sizes = with_delay_levels(sizes, told, self.findings)
         splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
         queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)
-        queues |= database.queues
-        count = min(MAX_PARTITIONS, max(partition_count(splits), -(-len(queues) // QUEUES_PER_PARTITION)))
-        parts: list[list[tuple[str, int]]] = [[] for _ in range(count)]
-        for queue in sorted(queues):
-            parts[queue_partition(*queue, count)].append(queue)
-        return _Plan(segments, unreadable, splits, sizes, parts, database.note)
+        for topic, queue_id in database.queues:
+            queues.add(topic, [queue_id])
+        return _Plan(
+            segments, unreadable, splits, sizes, queues.by_partition(partition_count(splits)), database.note
+        )  # fmt: skip
 
     def _readable(self, every: list[Segment]) -> Steps[tuple[list[Segment], list[int], list[Segment]]]:
         """Look at the log's files: those that can be read, where their data ends, and those that cannot."""

@@ -32,6 +32,7 @@ from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList, Kind
 from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.plan import entries_or_finding
+from rmq_formats.verify.phases.queue_directories import QueueDirectories, QueuesByPartition
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
@@ -72,9 +73,9 @@ class QueueClaims:
     offsets: Mapping[str, Sequence[Claim]]
 
 
-def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> set[tuple[str, int]]:
+def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> QueueDirectories:
     """List the queue directories: topics and queue ids; what else is there becomes a finding."""
-    found: set[tuple[str, int]] = set()
+    found = QueueDirectories()
     batch = paths.batch_consumequeue_dir(root)
     trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root), batch]
     is_database = Variant.ROCKSDB_QUEUES in variants
@@ -92,20 +93,22 @@ def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: 
                 findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
             else:
                 topics.append((path, topic.name))
-    for queues, own in answers(storage, functools.partial(_queues_of, storage), topics):
-        found.update(queues)
-        findings.merge(own)
+    listed = answers(storage, functools.partial(_queues_of, storage), topics)
+    for (_, name), (queue_ids, own) in zip(topics, listed, strict=True):
+        found.add(name, queue_ids)
+        if own.counts:
+            findings.merge(own)
     return found
 
 
-def _queues_of(storage: Storage, place: tuple[str, str]) -> tuple[list[tuple[str, int]], FindingList]:
-    """List the queues of a topic, of which its path and name are given; what else is there is a finding."""
+def _queues_of(storage: Storage, place: tuple[str, str]) -> tuple[list[int], FindingList]:
+    """List the ids of a topic's queues, of which its path and name are given; what else is there is a finding."""
     found, findings, (path, topic) = [], FindingList(), place
     for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
         # Java creates a queue with a negative id, too, if a record has one.
         is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
         if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
-            found.append((topic, int(queue.name)))
+            found.append(int(queue.name))
         else:
             what = "a directory" if queue.is_directory else "a file"
             findings.add(
@@ -129,7 +132,7 @@ def read_facts(work: WorkArea) -> LogFacts:
 
 def write_queue_notes(
     work: WorkArea,
-    directories: Sequence[Sequence[tuple[str, int]]],
+    directories: QueuesByPartition,
     claims: QueueClaims,
     database: DatabaseNote | None = None,
     logs: Sequence[OwnLog] = (),
@@ -140,7 +143,7 @@ def write_queue_notes(
 
     Args:
         work: the work directory.
-        directories: topic and queue id of each queue that has a directory, by partition.
+        directories: the queues that have a directory.
         claims: what other files say of the queues.
         database: the ConsumeQueue in RocksDB; None without one that can be read.
         has_files: whether there are ConsumeQueue files, too.
@@ -153,15 +156,16 @@ def write_queue_notes(
         "batch_topics": sorted(claims.batch_topics),
     }
     write_text(work, "topics.json", json.dumps(notes))
-    parts: list[list[Any]] = [[] for _ in directories]
+    parts: list[list[Any]] = [[] for _ in range(len(directories))]
     for path, made in claims.offsets.items():
         for claim in made:
             partition = spill.queue_partition(claim.topic, claim.queue_id, len(directories))
             parts[partition].append([path, claim.topic, claim.queue_id, claim.queue_offset, claim.group])
-    own_logs: list[list[Any]] = [[] for _ in directories]
+    own_logs: list[list[Any]] = [[] for _ in range(len(directories))]
     for log in logs:
         own_logs[spill.queue_partition(log.topic, log.queue_id, len(directories))].append(log.to_list())
-    for partition, own in enumerate(directories):
+    for partition in range(len(directories)):
+        own = directories.of(partition)
         text = json.dumps({"directories": own, "claims": parts[partition], "logs": own_logs[partition]})
         write_text(work, f"queues-{partition:06d}.json", text)
 

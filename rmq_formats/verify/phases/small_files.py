@@ -15,13 +15,12 @@ from rmq_formats.verify.config_files import config_texts
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import Finding, FindingList
 from rmq_formats.verify.phases import scan as job_scan
+from rmq_formats.verify.phases.queue_directories import QueuesByPartition
 from rmq_formats.verify.phases.queues import QueueClaims
 from rmq_formats.verify.phases.scan import SplitCheck
 from rmq_formats.verify.variants.controller_files import epoch_findings, identity_findings
 from rmq_formats.verify.variants.dledger_files import state_findings
 from rmq_formats.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
-
-QueuesByPartition = Sequence[Sequence[tuple[str, int]]]
 
 
 def read_checkpoint(storage: Storage, path: str) -> tuple[bytes | None, int]:
@@ -54,7 +53,7 @@ class SmallFilesCheck:
         """Check them; return what they say of the queues.
 
         Args:
-            queues: the queues that have directories, by partition.
+            queues: those that have directories.
             checks: results of the log's scan.
         """
         if self.storage.exists(paths.abort_file(self.root)):
@@ -67,7 +66,7 @@ class SmallFilesCheck:
         known = self._known_topics(texts.get("topics.json"), stored)
         if known is not None:
             self._tell_unknown_topics(queues, known)
-        elif any(queues) and self._lacks_topics(texts):
+        elif queues.topics and self._lacks_topics(texts):
             detail = "neither it nor its .bak is there"
             self.findings.add(Finding(finding_kinds.CONFIG_TOPICS, detail, f"{config}/topics.json"))
         own, light = checkpoint_and_config.CONSUMER_OFFSETS, checkpoint_and_config.LIGHT_CONSUMER_OFFSETS
@@ -135,7 +134,7 @@ class SmallFilesCheck:
 
     def _tell_unknown_topics(self, queues: QueuesByPartition, known: frozenset[str]) -> None:
         database = store_variants.queue_database(self.root, self.variants)
-        for topic in sorted({topic for part in queues for topic, _ in part} - known):
+        for topic in sorted(set(queues.topics) - known):
             if topic.startswith(LIGHT_QUEUE_PREFIX):  # which no table of topics has
                 continue
             path = database or f"{paths.consumequeue_dir(self.root)}/{topic}"

@@ -1,0 +1,60 @@
+"""The driver's table of queues: each once, in the partition that has its units, and few bytes of memory."""
+
+import tracemalloc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_formats.storage.segments import Entry, LocalStorage
+from rmq_formats.storage.store_variants import StoreVariants
+from rmq_formats.tasks.spill import queue_partition
+from rmq_formats.tasks.waves import MAX_PARTITIONS
+from rmq_formats.verify.findings import FindingList
+from rmq_formats.verify.phases.queue_directories import QUEUES_PER_PARTITION, QueueDirectories
+from rmq_formats.verify.phases.queues import list_queues
+
+IDS = st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["Orders", "a", "ünï", "\udc80", "𝄞"]), IDS)), st.integers(1, 7))
+def test_each_queue_is_once_in_the_partition_of_its_units(added: list[tuple[str, list[int]]], least: int) -> None:
+    table = QueueDirectories()
+    for topic, queue_ids in added:
+        table.add(topic, queue_ids)
+    found = table.by_partition(least)
+    queues = {(topic, queue_id) for topic, queue_ids in added for queue_id in queue_ids}
+    assert len(found) == least
+    assert set(found.topics) == {topic for topic, _ in queues}
+    assert sorted(queue for part in range(least) for queue in found.of(part)) == sorted(queues)
+    for part in range(least):
+        assert {queue_partition(*queue, least) for queue in found.of(part)} <= {part}
+
+
+def test_partitions_are_added_for_many_queues_up_to_a_bound() -> None:
+    table = QueueDirectories()
+    table.add("Orders", range(QUEUES_PER_PARTITION + 1))
+    assert len(table.by_partition(1)) == 2
+    table.add("Orders", range(QUEUES_PER_PARTITION * MAX_PARTITIONS + 1))
+    assert len(table.by_partition(1)) == MAX_PARTITIONS
+
+
+class Listed(LocalStorage):
+    """Twenty topics of two thousand queues each, which nothing stores."""
+
+    def entries(self, path: str) -> list[Entry]:
+        """List the topics, or the queues of one."""
+        if path.endswith("/consumequeue"):
+            return [Entry(f"Topic{number}", True, 0) for number in range(20)]
+        return [Entry(str(number), True, 0) for number in range(2000)] if "Topic" in path else []
+
+
+def test_the_driver_holds_few_bytes_of_each_queue() -> None:
+    tracemalloc.start()
+    try:
+        findings = FindingList()
+        found = list_queues(Listed(), "/store", StoreVariants(), findings)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.by_partition(1).queue_ids) == 40_000
+    assert held < 40_000 * 16  # it was 133 bytes a queue
