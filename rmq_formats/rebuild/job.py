@@ -113,7 +113,7 @@ def rebuild_steps(
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))
         still_alone = stack.enter_context(area.lock(root))
-        area.finish_publishing()
+        yield from _finish_publishing(area)
         stack.enter_context(_removed_if_refused(area))
         ends = known_ends((yield from find_ends(storage, segments)))
         splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
@@ -130,9 +130,23 @@ def rebuild_steps(
             make_queue_database(Path(area.path("")), segments, frozen_end(storage, segments))
         clock.mark("write")
         still_alone()
-        area.publish(_directories(options))
+        yield from _publish(area, _directories(options))
         clock.mark("publish")
     return _report(store, area.target, findings, scans, written, options, clock)
+
+
+def _publish(area: WorkArea, directories: Sequence[str]) -> Steps[None]:
+    if isinstance(area, LocalArea):
+        area.publish(directories)
+    else:
+        yield from area.publish(directories)
+
+
+def _finish_publishing(area: WorkArea) -> Steps[None]:
+    if isinstance(area, LocalArea):
+        area.finish_publishing()
+    else:
+        yield from area.finish_publishing()
 
 
 def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
@@ -217,7 +231,7 @@ def _prepare(area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split
     for split in splits:
         log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
     boot = _boot() if isinstance(area, LocalArea) else ""  # objects survive a power loss
-    notes = [field.name for field in fields(ScanResult)]  # notes of another version of rmq cannot be read
+    notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
     plan = json.dumps({"log": log.hexdigest(), "options": given, "boot": boot, "notes": notes})
     if area.exists("plan.json") and area.read_text("plan.json") == plan:
         return

@@ -216,7 +216,8 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
                 queues.setdefault((topic, queue_id), []).append(rows)
     inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
     found: list[Finding] = []
-    queue_count = file_count = unit_count = 0
+    files: dict[str, int] = {}
+    queue_count = unit_count = 0
     for (topic, queue_id), parts in sorted(queues.items()):
         if not paths.is_safe_topic(topic) or "\ufffd" in topic:
             first = parts[0][0]
@@ -227,36 +228,38 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
             continue
         if topic in options.batch_topics:
             queue_count += 1
-            file_count += _write_batch_queue(topic, queue_id, np.concatenate(parts), inner_batches(), options, area)
+            files |= _write_batch_queue(topic, queue_id, np.concatenate(parts), inner_batches(), options, area)
             unit_count += sum(map(len, parts))
             continue
         placement = derived_images.place_units(np.concatenate(parts))
         found += _queue_findings(topic, queue_id, placement)
         if len(placement.rows):
             queue_count += 1
-            file_count += _write_queue(topic, queue_id, placement.rows, options, area)
+            files |= _write_queue(topic, queue_id, placement.rows, options, area)
             unit_count += len(placement.rows)
     reported = tuple(finding.to_dict() for finding in found[:MAX_REPORTED])
     counts = Counter(finding.kind.code for finding in found)
-    result = WriteResult(queue_count, file_count, unit_count, 0, reported, dict(counts))
+    result = WriteResult(queue_count, len(files), unit_count, 0, reported, dict(counts))
+    area.note_files(f"queues-{partition:06d}", files)
     write_text(area, done, result.to_json())
     return result
 
 
-def _write_queue(topic: str, queue_id: int, rows: derived_images.Rows, options: RebuildOptions, area: Area) -> int:
-    file_count = 0
+Files = dict[str, int]  # sizes in bytes, by names in the store
+
+
+def _write_queue(topic: str, queue_id: int, rows: derived_images.Rows, options: RebuildOptions, area: Area) -> Files:
+    files: Files = {}
     if options.sizes.consumequeue_ext_file_bytes:
         rows, ext_images = derived_images.ext_images(rows, options.sizes.consumequeue_ext_file_bytes)
-        directory = paths.queue_dir(paths.consumequeue_ext_dir("new"), topic, queue_id)
+        directory = paths.queue_dir("consumequeue_ext", topic, queue_id)
         for number, image in enumerate(ext_images):
             start = number * options.sizes.consumequeue_ext_file_bytes
-            _write_image(area, directory, start, image, options.sizes.consumequeue_ext_file_bytes)
-            file_count += 1
-    directory = paths.queue_dir(paths.consumequeue_dir("new"), topic, queue_id)
+            files |= _write_image(area, directory, start, image, options.sizes.consumequeue_ext_file_bytes)
+    directory = paths.queue_dir("consumequeue", topic, queue_id)
     for start, units in derived_images.consumequeue_images(rows, options.sizes.consumequeue_file_bytes):
-        _write_image(area, directory, start, units.data, options.sizes.consumequeue_file_bytes)
-        file_count += 1
-    return file_count
+        files |= _write_image(area, directory, start, units.data, options.sizes.consumequeue_file_bytes)
+    return files
 
 
 def _write_batch_queue(
@@ -266,16 +269,15 @@ def _write_batch_queue(
     batches: NDArray[np.int64],
     options: RebuildOptions,
     area: Area,
-) -> int:
-    file_bytes = options.sizes.batchconsumequeue_file_bytes
-    directory = paths.queue_dir(paths.batch_consumequeue_dir("new"), topic, queue_id)
-    images = list(batch_images(batch_queues.units_of(rows, batches), file_bytes))
-    for start, image in images:
-        _write_image(area, directory, start, image, file_bytes)
-    return len(images)
+) -> Files:
+    file_bytes, files = options.sizes.batchconsumequeue_file_bytes, Files()
+    directory = paths.queue_dir("batchconsumequeue", topic, queue_id)
+    for start, image in batch_images(batch_queues.units_of(rows, batches), file_bytes):
+        files |= _write_image(area, directory, start, image, file_bytes)
+    return files
 
 
-def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> None:
+def _write_image(area: Area, directory: str, start_offset: int, image: bytes | memoryview, file_bytes: int) -> Files:
     """Write a file's used bytes; the rest of it stays a hole."""
 
     def write(target: Path) -> None:
@@ -283,7 +285,9 @@ def _write_image(area: Area, directory: str, start_offset: int, image: bytes | m
             file.write(image)
             file.truncate(file_bytes)
 
-    area.write(f"{directory}/{paths.segment_name(start_offset)}", write)
+    name = f"{directory}/{paths.segment_name(start_offset)}"
+    area.write(f"new/{name}", write)
+    return {name: file_bytes}
 
 
 def index_tasks(
@@ -371,7 +375,8 @@ def write_index(task: IndexTask, options: RebuildOptions, area: Area) -> WriteRe
             file.seek(0)
             file.write(builder.head())
 
-    area.write(f"{paths.index_dir('new')}/{task.name}", write)
+    area.write(f"new/index/{task.name}", write)
+    area.note_files(f"index-{task.number:06d}", {f"index/{task.name}": options.sizes.index_file_bytes})
     entry_count = sum(part.end - part.begin for part in task.parts)
     result = WriteResult(0, 1, 0, entry_count, (), {})
     write_text(area, done, result.to_json())

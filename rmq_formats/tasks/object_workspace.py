@@ -5,27 +5,30 @@ whole or not at all. At the end the object store copies the new objects to their
 lists them, ``rebuild-manifest.json``, is written last. What a rebuild replaces stays untouched until all new
 objects exist; from then on until the manifest exists, the target must not be read. A run after a kill
 resumes.
+
+There may be ten million objects, a file of each queue: each task notes those that it has written, they are copied in
+tasks again, and nothing holds a list of all.
 """
 
+import functools
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
-
-import pyarrow.fs as pafs
+from typing import Final
 
 from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import ArrowStorage, open_storage, opened, read_range
 from rmq_formats.tasks import object_lease
 from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.requests import answers
+from rmq_formats.tasks.together import Steps, Wave
 from rmq_formats.tasks.waves import WORK_DIRECTORY, write_text
 
 MANIFEST: Final = "rebuild-manifest.json"
 _NOTE: Final = "publish.json"
-_COPIES_AT_ONCE: Final = 16  # requests in flight; the object store does the work
+_FILES: Final = "files"  # notes of the objects that each task has written
 _CHUNK_BYTES: Final = 4 << 20
 _FLUSH_BYTES: Final = 64 << 20  # pyarrow uploads in the background, and buffers what is not sent yet
 
@@ -128,40 +131,64 @@ class ObjectArea:
         """Delete the intermediate objects."""
         self.delete_below(self.path("spill"))
 
-    def publish(self, directories: Sequence[str]) -> None:
-        """Replace the target's objects by copies of the new ones, and upload the manifest.
+    def note_files(self, task: str, files: Mapping[str, int]) -> None:
+        """Note the objects below ``new/`` that a task has written, with their sizes in bytes."""
+        write_text(self, f"{_FILES}/{task}", json.dumps(files))
+
+    def _noted(self, task: str) -> dict[str, int]:
+        found: dict[str, int] = json.loads(self.read_text(f"{_FILES}/{task}"))
+        return found
+
+    def publish(self, directories: Sequence[str]) -> Steps[None]:
+        """Replace the target's objects by copies of the new ones in steps, and upload the manifest.
 
         Raises:
             StoreLayoutError: the target holds objects that rmq does not know.
         """
         refuse_unknown(self._storage, self.target, directories)
-        files = self.below(self.path("new"))
-        write_text(self, _NOTE, json.dumps({"directories": list(directories), "files": files}))
-        self.finish_publishing()
+        tasks = [entry.name for entry in self._storage.entries(self.path(_FILES))]
+        write_text(self, _NOTE, json.dumps({"directories": list(directories), "tasks": tasks}))
+        yield from self.finish_publishing()
 
-    def finish_publishing(self) -> None:
+    def finish_publishing(self) -> Steps[None]:
         """Complete a ``publish`` that was interrupted: all of it, as long as its note is there."""
         if not self.exists(_NOTE):
             return
         try:
             note = json.loads(self.read_text(_NOTE))
-            directories, files = list(note["directories"]), dict(note["files"])
+            directories, tasks = list(note["directories"]), list(note["tasks"])
         except (ValueError, TypeError, KeyError) as error:
             raise StoreError(f"{self.path(_NOTE)}: does not say what was being published ({error})") from error
         self.delete(f"{self.target}/{MANIFEST}")
         for directory in directories:
             self.delete_below(f"{self.target}/{directory}")
-        self.copy_new(files)
-        self.put_text(json.dumps(note), f"{self.target}/{MANIFEST}")
+        yield Wave(functools.partial(_copy_task, area=self), tasks)
+        self._put_manifest(directories, tasks)
         # The note is deleted before the objects that it lists, after the plan: a partial area must not be resumed.
         self.delete(self.path("plan.json"))
         self.delete(self.path(_NOTE))
         self.delete_below(f"{self.target}/{self._directory}")
 
-    def copy_new(self, names: Iterable[str]) -> None:
+    def _put_manifest(self, directories: Sequence[str], tasks: Sequence[str]) -> None:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+            file.write(f'{{"directories": {json.dumps(directories)}, "files": {{')
+            separator = ""
+            for task in tasks:
+                if noted := self._noted(task):
+                    file.write(separator + json.dumps(noted)[1:-1])
+                    separator = ", "
+            file.write("}}")
+            file.flush()
+            self._put(Path(file.name), f"{self.target}/{MANIFEST}")
+
+    def copy_noted(self, task: str) -> None:
+        """Have the object store copy what a task has written to its names in the target."""
+        self.copy_new(list(self._noted(task)))
+
+    def copy_new(self, names: Sequence[str]) -> None:
         """Have the object store copy objects from below ``new/`` to their names in the target."""
-        with ThreadPoolExecutor(_COPIES_AT_ONCE) as pool:
-            list(pool.map(self._copy, names))
+        for _ in answers(self._storage, self._copy, names):
+            pass
 
     def _copy(self, name: str) -> None:
         target = f"{self.target}/{name}"
@@ -169,15 +196,6 @@ class ObjectArea:
             self._storage.file_system.copy_file(
                 self._storage.inner(self.path(f"new/{name}")), self._storage.inner(target)
             )
-
-    def below(self, path: str) -> dict[str, int]:
-        """List the objects below a path: their sizes in bytes, by their names relative to it."""
-        inner = self._storage.inner(path)
-        selector = pafs.FileSelector(inner, recursive=True, allow_not_found=True)
-        with self._told(path):
-            infos: list[Any] = self._storage.file_system.get_file_info(selector)
-        files = [info for info in infos if info.type == pafs.FileType.File]
-        return {info.path.removeprefix(f"{inner}/"): info.size for info in sorted(files, key=lambda info: info.path)}
 
     def delete(self, path: str) -> None:
         """Delete an object, if it exists."""
@@ -190,6 +208,10 @@ class ObjectArea:
         if self._storage.exists(path):
             with self._told(path):
                 self._storage.file_system.delete_dir(self._storage.inner(path))
+
+
+def _copy_task(task: str, area: ObjectArea) -> None:
+    area.copy_noted(task)
 
 
 class _Leases:

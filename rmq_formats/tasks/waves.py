@@ -1,7 +1,7 @@
 """Waves of tasks over the splits of a log: where they write, how many there are, how their seams are checked."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -36,6 +36,10 @@ class Area(Protocol):
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Write a file by a function that is given its path; a reader sees all of it or none."""
+        ...
+
+    def note_files(self, task: str, files: Mapping[str, int]) -> None:
+        """Note the files below ``new/`` that a task has written, with their sizes in bytes, for the publication."""
         ...
 
 

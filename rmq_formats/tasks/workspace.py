@@ -4,7 +4,7 @@ That of a rebuild lies in the root that is published into; that of a verificatio
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -58,6 +58,9 @@ class LocalArea:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, self._work, write)
+
+    def note_files(self, task: str, files: Mapping[str, int]) -> None:
+        """Note nothing: a directory is published whole, whatever is in it."""
 
     def clear(self, directories: Sequence[str]) -> None:
         """Clear the work directory, and create the new directories in it."""

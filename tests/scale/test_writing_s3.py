@@ -3,10 +3,11 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -87,6 +88,25 @@ def test_what_was_there_is_replaced_and_the_rest_left_alone(bucket: Bucket, tmp_
     rebuild(store, tmp_path / "local")
     rebuild_store(str(store), out, SMALL, Splits(4))
     assert published(bucket, "out") == tree(tmp_path / "local") | {"notes.txt": b"mine"}
+
+
+class Waves(ProcessRunner):
+    """Notes the number of tasks of each wave."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.tasks: list[int] = []
+
+    def map(self, function: Any, arguments: Sequence[Any], on_done: Any = None) -> list[Any]:
+        self.tasks.append(len(arguments))
+        return super().map(function, arguments, on_done)
+
+
+def test_a_task_copies_the_objects_that_a_task_has_written(bucket: Bucket, tmp_path: Path) -> None:
+    store, runner = small_store(tmp_path / "store", 60), Waves()
+    report = rebuild_store(str(store), bucket.uri("out"), SMALL, runner)
+    written, copied = runner.tasks[-2:]
+    assert written == copied < report.files == len(published(bucket, "out"))
 
 
 def die_at(at: int, store: Path, out: str, runner: Runner) -> None:
