@@ -5,9 +5,11 @@ as executors have none of a driver's memory. What tells is processor time: other
 """
 
 import multiprocessing
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,11 +19,13 @@ from typing import Any, Final
 from benchmarks.measure import Figure, peak_bytes
 from benchmarks.simulated_light_queues import SimulatedLightQueues
 from benchmarks.simulated_queues import ManyQueues, SimulatedQueues
+from benchmarks.simulated_target import SimulatedTarget
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.codecs.layout import DEFAULT_DELAY_LEVELS
 from rmq_formats.rebuild.job import rebuild_steps
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.tasks import scan_split
+from rmq_formats.tasks.object_workspace import ObjectArea
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.together import Steps, Wave
 from rmq_formats.verify.job import verify_steps
@@ -65,7 +69,8 @@ class _Job:
         notes_s: likewise, from there until the tasks over queues.
         driver_bytes: the most memory of the driver.
         requests: of the driver.
-        scans: all tasks of the scan, without their results.
+        lists: all tasks that listed queues, without their results.
+        scans: those of the scan, likewise.
         tasks: over queues.
         task: one of them.
     """
@@ -74,6 +79,7 @@ class _Job:
     notes_s: float
     driver_bytes: int
     requests: int
+    lists: list[_Task]
     scans: list[_Task]
     tasks: int
     task: _Task
@@ -86,24 +92,34 @@ def figures(work: Path, queues: int, light_queues: int) -> list[Figure]:
         f"{light_queues:,} simulated light queues": partial(SimulatedLightQueues, messages=light_queues),
     }
     jobs = {"verify": _verify, "rebuild": _rebuild}
-    return [_figure(f"{name}, {job}", make, jobs[job], work) for name, make in stores.items() for job in jobs]
+    found = [_publication_figure(queues)]
+    for name, make in stores.items():
+        for job, steps in jobs.items():
+            found.append(_figure(f"{name}, {job}", make, steps, work))
+            print(f"{found[-1].name}: {found[-1].value}", file=sys.stderr, flush=True)  # each takes minutes
+    return found
 
 
 def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], work: Path) -> Figure:
     with ProcessPoolExecutor(1, _SPAWN) as pool:
         found = pool.submit(_measure, make, job, str(work)).result()
     scans, task = found.scans, found.task
-    scan_s, scan_bytes = max(scan.seconds for scan in scans), max(scan.own_bytes for scan in scans)
     value = (
         f"driver {found.plan_s:,.0f} s to plan and {found.notes_s:,.0f} s after the scan, "
-        f"{found.driver_bytes >> 20:,} MiB, {found.requests:,} requests; scan {len(scans)} tasks of "
-        f"{scan_s:,.0f} s and {scan_bytes >> 20:,} MiB at most; "
-        f"one of {found.tasks:,} tasks over queues: {task.result.queue_count:,} queues, {task.seconds:,.1f} s, "
-        f"{task.own_bytes >> 20:,} MiB, {task.requests:,} requests, {task.open_files} open files"
+        f"{found.driver_bytes >> 20:,} MiB, {found.requests:,} requests; {_most('lists', found.lists)}"
+        f"{_most('scan', scans)}one of {found.tasks:,} tasks over queues: {task.result.queue_count:,} queues, "
+        f"{task.seconds:,.1f} s, {task.own_bytes >> 20:,} MiB, {task.requests:,} requests, {task.open_files} open files"
     )
-    largest = max(found.driver_bytes, scan_bytes, task.own_bytes)
+    largest = max(found.driver_bytes, *(each.own_bytes for each in (*found.lists, *scans, task)))
     is_bounded = largest <= LARGEST_BYTES and found.plan_s + found.notes_s <= LONGEST_S and found.tasks <= MOST_TASKS
     return Figure(name, value, "driver 300 s, 2 GiB, sound", is_bounded and not _faults(task.result))
+
+
+def _most(name: str, tasks: list[_Task]) -> str:
+    if not tasks:
+        return ""
+    longest, largest = max(task.seconds for task in tasks), max(task.own_bytes for task in tasks)
+    return f"{name} {len(tasks)} tasks of {longest:,.1f} s and {largest >> 20:,} MiB at most; "
 
 
 def _faults(result: Any) -> set[str]:
@@ -128,23 +144,64 @@ def _measure(make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], wor
     sizes = StoreSizes(
         consumequeue_file_bytes=store.queue_file_bytes, delay_levels_ms=delay_levels_ms(DEFAULT_DELAY_LEVELS)
     )  # fmt: skip
+    lists: list[_Task] = []
     scans: list[_Task] = []
     with store.at_uri() as uri, TemporaryDirectory(dir=work) as area:
         begin = time.process_time()
         steps = job(uri, area, sizes)
         wave = next(steps)
         plan_s = time.process_time() - begin
-        while getattr(wave.function, "func", None) in _SCANS:
+        while not scans:  # its results go to the driver, which lists the queues before and works on after it
+            is_scan = getattr(wave.function, "func", None) in _SCANS
             done = _run(make, wave)
-            scans += [_Task(None, each.seconds, each.own_bytes, each.requests, each.open_files) for each in done]
+            costs = [_Task(None, each.seconds, each.own_bytes, each.requests, each.open_files) for each in done]
             begin = time.process_time()
             wave = steps.send([each.result for each in done])
             del done
-        notes_s = time.process_time() - begin
+            spent_s = time.process_time() - begin
+            if is_scan:
+                scans, notes_s = costs, spent_s
+            else:
+                lists, plan_s = costs, plan_s + spent_s
         driver_bytes, requests = peak_bytes(), store.requests.count
         (task,) = _run(make, Wave(wave.function, wave.arguments[:1]))
         steps.close()
-    return _Job(plan_s, notes_s, driver_bytes, requests, scans, len(wave.arguments), task)
+    return _Job(plan_s, notes_s, driver_bytes, requests, lists, scans, len(wave.arguments), task)
+
+
+def _publication_figure(queues: int) -> Figure:
+    with ProcessPoolExecutor(1, _SPAWN) as pool:
+        tasks, seconds, driver_bytes, manifest_bytes = pool.submit(_publish, queues).result()
+    with ProcessPoolExecutor(1, _SPAWN) as pool:
+        task = pool.submit(_run_copies, queues).result()
+    value = (
+        f"driver {seconds:,.0f} s, {driver_bytes >> 20:,} MiB, a manifest of {manifest_bytes >> 20:,} MiB; one of "
+        f"{tasks:,} tasks: {task.result:,} copies, {task.seconds:,.1f} s, {task.own_bytes >> 20:,} MiB"
+    )
+    is_bounded = max(driver_bytes, task.own_bytes) <= LARGEST_BYTES and seconds <= LONGEST_S
+    return Figure(f"publication of {queues:,} simulated queues", value, "driver 300 s, 2 GiB", is_bounded)
+
+
+def _publish(queues: int) -> tuple[int, float, int, int]:
+    """Publish, but for the copies; tasks, processor seconds, the most memory, and bytes of the manifest."""
+    target = SimulatedTarget(queues=queues)
+    with target.at_uri() as uri:
+        begin = time.process_time()
+        steps = ObjectArea(uri).publish(["consumequeue"])
+        wave = next(steps)
+        with suppress(StopIteration):
+            steps.send([None] * len(wave.arguments))
+        return len(wave.arguments), time.process_time() - begin, peak_bytes(), target.manifest_bytes
+
+
+def _run_copies(queues: int) -> _Task:
+    target = SimulatedTarget(queues=queues)
+    with target.at_uri() as uri:
+        begin = time.process_time()
+        wave = next(ObjectArea(uri).publish(["consumequeue"]))
+        wave.function(wave.arguments[0])
+        seconds = time.process_time() - begin
+    return _Task(target.copies, seconds, peak_bytes(), target.requests.count, 0)
 
 
 def _run(make: Callable[[], ManyQueues], wave: Wave) -> list[_Task]:

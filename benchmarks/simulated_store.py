@@ -39,7 +39,8 @@ class Requests:
             self.count += 1
             self._under_way += 1
             self.most_at_once = max(self.most_at_once, self._under_way)
-        time.sleep(seconds)
+        if seconds:
+            time.sleep(seconds)
         yield
         with self._lock:
             self._under_way -= 1

@@ -47,7 +47,7 @@ from rmq_formats.verify.phases.plan import (
     segment_findings,
     with_delay_levels,
 )
-from rmq_formats.verify.phases.queue_directories import QueuesByPartition
+from rmq_formats.verify.phases.queue_directories import QueuesByPartition, list_queues
 from rmq_formats.verify.phases.queues import PartResult, check_queues
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, look_into_database
 from rmq_formats.verify.phases.scan import ScanOptions, SplitCheck, check_split
@@ -237,7 +237,7 @@ class _Verification:
             told = levels_of_delays(delays, sizes.delay_levels_ms)
             sizes = with_delay_levels(sizes, told, self.findings)
         splits = plan_splits(self.storage, segments, min_splits=self.parallelism, ends=ends)
-        queues = job_queues.list_queues(self.storage, self.root, self.variants, self.findings)
+        queues = yield from list_queues(self.storage, self.root, self.variants, self.findings)
         for topic, queue_id in database.queues:
             queues.add(topic, [queue_id])
         return _Plan(

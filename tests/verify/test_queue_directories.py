@@ -2,16 +2,19 @@
 
 import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_formats.storage.segments import Entry, LocalStorage
 from rmq_formats.storage.store_variants import StoreVariants
+from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.spill import queue_partition
+from rmq_formats.tasks.together import run_alone
 from rmq_formats.tasks.waves import MAX_PARTITIONS
+from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.findings import FindingList
-from rmq_formats.verify.phases.queue_directories import QUEUES_PER_PARTITION, QueueDirectories
-from rmq_formats.verify.phases.queues import list_queues
+from rmq_formats.verify.phases.queue_directories import QUEUES_PER_PARTITION, QueueDirectories, list_queues
 
 IDS = st.lists(st.integers(-(1 << 31), (1 << 31) - 1), max_size=5)
 
@@ -51,10 +54,33 @@ class Listed(LocalStorage):
 def test_the_driver_holds_few_bytes_of_each_queue() -> None:
     tracemalloc.start()
     try:
-        findings = FindingList()
-        found = list_queues(Listed(), "/store", StoreVariants(), findings)
+        found = run_alone(list_queues(Listed(), "/store", StoreVariants(), FindingList()), ProcessRunner(1))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(found.by_partition(1).queue_ids) == 40_000
     assert held < 40_000 * 16  # it was 133 bytes a queue
+
+
+class Distant(Listed):
+    """A thousand light queues, each a topic, where a request takes a while."""
+
+    is_local = False
+
+    def entries(self, path: str) -> list[Entry]:
+        """List the topics, or the queue of one."""
+        if path.endswith("/consumequeue"):
+            return [Entry(f"%LMQ%{number}", True, 0) for number in range(1000)]
+        return [Entry("0", True, 0), Entry("stray", False, 0)] if path.startswith("/store/consumequeue/%LMQ%") else []
+
+
+def test_many_topics_at_a_distance_are_listed_by_tasks() -> None:
+    findings = FindingList()
+    steps = list_queues(Distant(), "/store", StoreVariants(), findings)
+    wave = next(steps)
+    assert len(wave.arguments) == 8
+    with pytest.raises(StopIteration) as end:
+        steps.send([wave.function(argument) for argument in wave.arguments])
+    queues = end.value.value.by_partition(1)
+    assert queues.of(0) == [(f"%LMQ%{number}", 0) for number in range(1000)]
+    assert findings.counts == {finding_kinds.STRAY: 1000}

@@ -1,18 +1,31 @@
 """The queues that a verification's driver knows by their directories: there may be ten million, at eight bytes each."""
 
+import functools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_formats.codecs import paths
 from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.codecs.index import MAX_INT
+from rmq_formats.storage.segments import Storage
+from rmq_formats.storage.store_variants import StoreVariants, Variant
+from rmq_formats.tasks.requests import REQUESTS_AT_ONCE, answers
 from rmq_formats.tasks.spill import partition_of
+from rmq_formats.tasks.together import Steps, Wave
 from rmq_formats.tasks.waves import MAX_PARTITIONS
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding, FindingList
+from rmq_formats.verify.phases.plan import entries_or_finding
 
 QUEUES_PER_PARTITION: Final = 4096  # directories that one task lists
+_MOST_LISTS: Final = 256  # tasks that list topics
+
+QueueIds: TypeAlias = "array[int]"  # of 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +81,74 @@ class QueueDirectories:
         order = np.argsort(partitions, kind="stable")
         bounds = np.searchsorted(partitions[order], np.arange(count + 1))
         return QueuesByPartition(list(self._topics), numbers[order], queue_ids[order], bounds)
+
+
+def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> Steps[QueueDirectories]:
+    """List the queue directories in steps that yield their tasks; what else is there becomes a finding.
+
+    Topics are listed in tasks where they are many objects: a million light queues have a topic's directory each.
+    """
+    found = QueueDirectories()
+    topics = list(_topics(storage, root, variants, findings))
+    task = functools.partial(_list_topics, storage=storage)
+    size = max(REQUESTS_AT_ONCE, -(-len(topics) // _MOST_LISTS))
+    slices = [topics[at : at + size] for at in range(0, len(topics), size)]
+    parts = map(task, slices) if storage.is_local or len(slices) <= 1 else iter((yield Wave(task, slices)))
+    for own, (queue_ids, found_there) in zip(slices, parts, strict=True):
+        for (_, topic), ids in zip(own, queue_ids, strict=True):
+            found.add(topic, ids)
+        findings.merge(found_there)
+    return found
+
+
+def _topics(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> Iterator[tuple[str, str]]:
+    """Directory and name of each topic that may have queues."""
+    batch = paths.batch_consumequeue_dir(root)
+    trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root), batch]
+    is_database = Variant.ROCKSDB_QUEUES in variants
+    if is_database and not variants.has_queue_files:
+        trees = [batch]
+    for tree in trees:
+        for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
+            path = f"{tree}/{topic.name}"
+            if not topic.is_directory and is_database and tree == paths.consumequeue_dir(root):
+                continue  # the database's
+            if not topic.is_directory:
+                findings.add(Finding(finding_kinds.STRAY, "a file among the topics' directories", path))
+            elif not is_named_topic(topic.name):
+                findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
+            else:
+                yield tree, topic.name
+
+
+def _list_topics(topics: Sequence[tuple[str, str]], storage: Storage) -> tuple[list[QueueIds], FindingList]:
+    """Task: list the queues of some topics; of each its ids, and what else is there as findings."""
+    found: list[QueueIds] = []
+    findings = FindingList()
+    for queue_ids, own in answers(storage, functools.partial(_queues_of, storage), topics):
+        found.append(queue_ids)
+        if own.counts:
+            findings.merge(own)
+    return found, findings
+
+
+def _queues_of(storage: Storage, place: tuple[str, str]) -> tuple[QueueIds, FindingList]:
+    """List the ids of a topic's queues, of which directory and name are given; what else is there is a finding."""
+    found, findings, (tree, topic) = array("i"), FindingList(), place
+    path = f"{tree}/{topic}"
+    for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
+        # Java creates a queue with a negative id, too, if a record has one.
+        is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
+        if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
+            found.append(int(queue.name))
+        else:
+            what = "a directory" if queue.is_directory else "a file"
+            findings.add(
+                Finding(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
+            )
+    return found, findings
+
+
+def is_named_topic(topic: str) -> bool:
+    """Return whether a topic can have a directory: one that was no UTF-8 in its record has none."""
+    return paths.is_safe_topic(topic) and "\N{REPLACEMENT CHARACTER}" not in topic

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
-from rmq_formats.codecs.index import MAX_INT
 from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import StoreError
@@ -19,9 +18,7 @@ from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase
 from rmq_formats.scan import derived_images
 from rmq_formats.storage.segments import Storage, open_storage, opened
-from rmq_formats.storage.store_variants import StoreVariants, Variant
 from rmq_formats.tasks import batch_queues, spill
-from rmq_formats.tasks.requests import answers
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
 from rmq_formats.tasks.workspace import WorkArea, read_longs, write_longs
@@ -29,10 +26,9 @@ from rmq_formats.verify import finding_kinds
 from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
-from rmq_formats.verify.findings import Finding, FindingList, Kind
+from rmq_formats.verify.findings import FindingList, Kind
 from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
-from rmq_formats.verify.phases.plan import entries_or_finding
-from rmq_formats.verify.phases.queue_directories import QueueDirectories, QueuesByPartition
+from rmq_formats.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
 from rmq_formats.verify.queue import QueueCheck, QueueFile, QueueName
 from rmq_formats.verify.variants.batch_queue import BatchQueueCheck
@@ -71,50 +67,6 @@ class QueueClaims:
     known_topics: frozenset[str] | None
     batch_topics: frozenset[str]
     offsets: Mapping[str, Sequence[Claim]]
-
-
-def list_queues(storage: Storage, root: str, variants: StoreVariants, findings: FindingList) -> QueueDirectories:
-    """List the queue directories: topics and queue ids; what else is there becomes a finding."""
-    found = QueueDirectories()
-    batch = paths.batch_consumequeue_dir(root)
-    trees = [paths.consumequeue_dir(root), paths.consumequeue_ext_dir(root), batch]
-    is_database = Variant.ROCKSDB_QUEUES in variants
-    if is_database and not variants.has_queue_files:
-        trees = [batch]
-    topics: list[tuple[str, str]] = []  # paths and names
-    for tree in trees:
-        for topic in entries_or_finding(storage, tree, finding_kinds.QUEUE_UNREADABLE, findings):
-            path = f"{tree}/{topic.name}"
-            if not topic.is_directory and is_database and tree == paths.consumequeue_dir(root):
-                continue  # the database's
-            if not topic.is_directory:
-                findings.add(Finding(finding_kinds.STRAY, "a file among the topics' directories", path))
-            elif not is_named_topic(topic.name):
-                findings.add(Finding(finding_kinds.STRAY, "a directory that is no topic's", path))
-            else:
-                topics.append((path, topic.name))
-    listed = answers(storage, functools.partial(_queues_of, storage), topics)
-    for (_, name), (queue_ids, own) in zip(topics, listed, strict=True):
-        found.add(name, queue_ids)
-        if own.counts:
-            findings.merge(own)
-    return found
-
-
-def _queues_of(storage: Storage, place: tuple[str, str]) -> tuple[list[int], FindingList]:
-    """List the ids of a topic's queues, of which its path and name are given; what else is there is a finding."""
-    found, findings, (path, topic) = [], FindingList(), place
-    for queue in entries_or_finding(storage, path, finding_kinds.QUEUE_UNREADABLE, findings):
-        # Java creates a queue with a negative id, too, if a record has one.
-        is_number = queue.name.removeprefix("-").isdecimal() and str(int(queue.name)) == queue.name
-        if queue.is_directory and is_number and -MAX_INT - 1 <= int(queue.name) <= MAX_INT:
-            found.append(int(queue.name))
-        else:
-            what = "a directory" if queue.is_directory else "a file"
-            findings.add(
-                Finding(finding_kinds.STRAY, f"{what} that is no queue's", f"{path}/{queue.name}", topic=topic)
-            )
-    return found, findings
 
 
 def write_facts(work: WorkArea, facts: LogFacts) -> None:
@@ -208,11 +160,6 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     for log in (log for own in logs.values() for log in own):
         check_own_log(log, _NO_ROWS, task.findings, task.excused)
     return PartResult(task.findings, task.excused, task.queue_count, unit_count)
-
-
-def is_named_topic(topic: str) -> bool:
-    """Return whether a topic can have a directory: one that was no UTF-8 in its record has none."""
-    return paths.is_safe_topic(topic) and "\N{REPLACEMENT CHARACTER}" not in topic
 
 
 class _PartitionCheck:
