@@ -1,7 +1,7 @@
 """Measures rebuild and verification of simulated stores of ten million queues, and of a million light queues.
 
-A driver plans, all of the log is scanned, and one of the tasks over queues is run: each task in a process of its own,
-as executors have none of a driver's memory. What tells is processor time: other work of the machine adds little to it.
+A driver plans, all of the log is scanned, and one of the tasks over queues is run: tasks in other processes than the
+driver, as executors have none of its memory. What tells is processor time: other work of the machine adds little to it.
 """
 
 import multiprocessing
@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,17 +38,18 @@ LONGEST_S: Final = 300
 MOST_TASKS: Final = 1024  # of a wave: no task for each queue
 _PROCESSORS: Final = 2
 _SCANS: Final = (check_split, scan_split)
+_SERVED: Final = ExitStack()  # in a process that has tasks
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one task needed, in a process of its own.
+    """What one task needed.
 
     Attributes:
         result: of the task.
         seconds: of one processor.
-        own_bytes: the most memory.
+        own_bytes: the most memory of its process, which may have had tasks of the same wave before.
         requests: to the store.
         open_files: of the store, the most at once.
     """
@@ -88,16 +89,16 @@ class _Job:
 def figures(work: Path, queues: int, light_queues: int) -> list[Figure]:
     """Measure both jobs on both stores; ``work`` takes the spills."""
     stores: dict[str, Callable[[], ManyQueues]] = {
-        f"{queues:,} simulated queues": partial(SimulatedQueues, messages=queues),
         f"{light_queues:,} simulated light queues": partial(SimulatedLightQueues, messages=light_queues),
+        f"{queues:,} simulated queues": partial(SimulatedQueues, messages=queues),
     }
-    jobs = {"verify": _verify, "rebuild": _rebuild}
-    found = [_publication_figure(queues)]
+    kinds = {"verify": _verify, "rebuild": _rebuild}
+    found = []
     for name, make in stores.items():
-        for job, steps in jobs.items():
+        for job, steps in kinds.items():
             found.append(_figure(f"{name}, {job}", make, steps, work))
             print(f"{found[-1].name}: {found[-1].value}", file=sys.stderr, flush=True)  # each takes minutes
-    return found
+    return [*found, _publication_figure(queues)]
 
 
 def _figure(name: str, make: Callable[[], ManyQueues], job: Callable[..., Steps[Any]], work: Path) -> Figure:
@@ -205,8 +206,13 @@ def _run_copies(queues: int) -> _Task:
 
 
 def _run(make: Callable[[], ManyQueues], wave: Wave) -> list[_Task]:
-    with ProcessPoolExecutor(_PROCESSORS, _SPAWN, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(_PROCESSORS, _SPAWN, _serve, (make,)) as pool:
         return list(pool.map(partial(_run_task, make, wave.function), wave.arguments))
+
+
+def _serve(make: Callable[[], ManyQueues]) -> None:
+    """Serve a store for good, so that a task which has its storage with it can be unpickled."""
+    _SERVED.enter_context(make().at_uri())
 
 
 def _run_task(make: Callable[[], ManyQueues], function: Callable[[Any], Any], argument: Any) -> _Task:

@@ -4,6 +4,7 @@ Names of objects and the notes of tasks are computed; copies are counted. Object
 the manifest, of which the size is.
 """
 
+import functools
 import io
 import json
 from dataclasses import dataclass, field
@@ -51,6 +52,14 @@ class _Object:
         pass
 
 
+@functools.lru_cache(maxsize=1)  # for it is asked for its size before it is read
+def _note(task: int, queues: int) -> bytes:
+    """The note of a task: a file of each of its queues."""
+    numbers = range(task, queues, MAX_PARTITIONS)
+    names = (f"consumequeue/Topic{number % 1000:04d}/{number // 1000}/{0:020d}" for number in numbers)
+    return json.dumps(dict.fromkeys(names, QUEUE_FILE_BYTES)).encode()
+
+
 @dataclass
 class SimulatedTarget(SimulatedStore):
     """A target of a rebuild of many queues.
@@ -85,11 +94,7 @@ class SimulatedTarget(SimulatedStore):
         return _Object(self._data(path))
 
     def _data(self, path: str) -> bytes:
-        if path in self.objects:
-            return self.objects[path]
-        numbers = range(int(path[-6:]), self.queues, MAX_PARTITIONS)
-        names = (f"consumequeue/Topic{number % 1000:04d}/{number // 1000}/{0:020d}" for number in numbers)
-        return json.dumps(dict.fromkeys(names, QUEUE_FILE_BYTES)).encode()
+        return self.objects[path] if path in self.objects else _note(int(path[-6:]), self.queues)
 
     def open_output_stream(self, path: str) -> _Put:
         """Begin to put an object."""
