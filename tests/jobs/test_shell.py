@@ -111,7 +111,7 @@ def test_a_job_has_delta_fetched_only_for_tables_of_delta(
     monkeypatch.setattr(job, "session", started)
     monkeypatch.setattr(sys, "argv", [name, *given.format(store=golden("mixed") / "store", out=tmp_path / "o").split()])
     with pytest.raises(SystemExit):
-        runpy.run_module(f"jobs.{name}", run_name="__main__")
+        runpy.run_path(str(Path(__file__).parents[2] / "jobs" / f"{name}.py"), run_name="__main__")
     assert capsys.readouterr().err == f"{name}.py: delta: {delta}\n"
 
 
