@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow.fs as pafs
 from numpy.typing import NDArray
 
 from benchmarks.simulated_queues import FILE, QUEUES, ManyQueues, put_digits, put_number, record_image
@@ -32,6 +31,7 @@ class SimulatedLightQueues(ManyQueues):
     """A store of a light queue for each of its messages: number n is in those of n and n + 1, and in queue n % 1000."""
 
     IMAGE = np.frombuffer(record_image(_TOPIC, _PROPERTIES), dtype=np.uint8)
+    TOPIC, QUEUE = _DIRECTORY, _QUEUE
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,22 +46,6 @@ class SimulatedLightQueues(ManyQueues):
         if found := _DIRECTORY.fullmatch(directory):
             return ["0"] if found[1] else [str(number) for number in range(OWN_QUEUES)]
         return [FILE] if directory == LOG or _QUEUE.fullmatch(directory) else []
-
-    def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """Describe what a directory holds."""
-        names = [f"{directory}/{name}" for name in self.names(directory)]
-        if directory == QUEUES:
-            return [pafs.FileInfo(name, pafs.FileType.Directory) for name in names]
-        return [self.info(name) for name in names]
-
-    def info(self, name: str) -> pafs.FileInfo:
-        """Describe a file or directory."""
-        if name == f"{LOG}/{FILE}":
-            return pafs.FileInfo(name, pafs.FileType.File, size=self.segment_bytes)
-        if _FILE.fullmatch(name):
-            return pafs.FileInfo(name, pafs.FileType.File, size=self.queue_file_bytes)
-        is_directory = name in {ROOT, LOG, QUEUES} or _DIRECTORY.fullmatch(name) or _QUEUE.fullmatch(name)
-        return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
 
     def queue(self, path: str) -> bytes:
         """A queue's file."""

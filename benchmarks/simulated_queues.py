@@ -76,6 +76,8 @@ class ManyQueues(SimulatedStore):
     """
 
     IMAGE: ClassVar[NDArray[np.uint8]]  # of a record
+    TOPIC: ClassVar[re.Pattern[str]]  # directories of topics
+    QUEUE: ClassVar[re.Pattern[str]]  # directories of queues
 
     segments: int = 1
     round_trip_s: float = 0
@@ -86,6 +88,22 @@ class ManyQueues(SimulatedStore):
 
     def __post_init__(self) -> None:
         self.segment_bytes = self.messages * len(self.IMAGE) + _END_BYTES
+
+    def listed(self, directory: str) -> list[pafs.FileInfo]:
+        """Describe what a directory holds."""
+        names = [f"{directory}/{name}" for name in self.names(directory)]
+        if directory == QUEUES or self.TOPIC.fullmatch(directory):
+            return [pafs.FileInfo(name, pafs.FileType.Directory) for name in names]
+        return [self.info(name) for name in names]
+
+    def info(self, name: str) -> pafs.FileInfo:
+        """Describe a file or directory."""
+        directory, _, file = name.rpartition("/")
+        if file == FILE and (directory == LOG or self.QUEUE.fullmatch(directory)):
+            size_bytes = self.segment_bytes if directory == LOG else self.queue_file_bytes
+            return pafs.FileInfo(name, pafs.FileType.File, size=size_bytes)
+        is_directory = name in {ROOT, LOG, QUEUES} or self.TOPIC.fullmatch(name) or self.QUEUE.fullmatch(name)
+        return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
 
     def opened(self, path: str, size_bytes: int) -> _Open:
         """An open file."""
@@ -122,6 +140,7 @@ class SimulatedQueues(ManyQueues):
     """A store of a queue for each of its messages: number n is that of topic n % TOPICS and queue n // TOPICS."""
 
     IMAGE = np.frombuffer(record_image(f"Topic{0:0{_DIGITS}}", {}), dtype=np.uint8)
+    TOPIC, QUEUE = _TOPIC, _QUEUE
 
     def names(self, directory: str) -> list[str]:
         """What a directory holds."""
@@ -132,22 +151,6 @@ class SimulatedQueues(ManyQueues):
         if _TOPIC.fullmatch(directory):
             return [str(number) for number in range(self.messages // TOPICS)]
         return [FILE] if directory == LOG or _QUEUE.fullmatch(directory) else []
-
-    def listed(self, directory: str) -> list[pafs.FileInfo]:
-        """Describe what a directory holds."""
-        names = [f"{directory}/{name}" for name in self.names(directory)]
-        if directory == QUEUES or _TOPIC.fullmatch(directory):
-            return [pafs.FileInfo(name, pafs.FileType.Directory) for name in names]
-        return [self.info(name) for name in names]
-
-    def info(self, name: str) -> pafs.FileInfo:
-        """Describe a file or directory."""
-        if name == f"{LOG}/{FILE}":
-            return pafs.FileInfo(name, pafs.FileType.File, size=self.segment_bytes)
-        if _FILE.fullmatch(name):
-            return pafs.FileInfo(name, pafs.FileType.File, size=self.queue_file_bytes)
-        is_directory = name in {ROOT, LOG, QUEUES} or _TOPIC.fullmatch(name) or _QUEUE.fullmatch(name)
-        return pafs.FileInfo(name, pafs.FileType.Directory if is_directory else pafs.FileType.NotFound)
 
     def queue(self, path: str) -> bytes:
         """A queue's file."""
