@@ -1,11 +1,19 @@
 """Lease by heartbeat objects: one writer at a time under one target of an object store, which has no locks.
 
-Nor does ``pyarrow.fs`` have conditional puts. So a rebuild puts a lease object of its own below
-``.rmq-rebuild-leases``, and an export in a directory beside its table, then lists them: of two that begin at once at
-least one sees the other's, and one that sees a living lease is refused. An owner rewrites its object every few seconds.
-One that has not for longer than ``_SILENCE_S`` is considered dead, and its object deleted; so is one whose process ran
-on this very machine and is gone, or is this one, which no longer holds it and could not delete it. Before it publishes,
-an owner checks that its own object still exists.
+Nor does ``pyarrow.fs`` have conditional puts, and not each object store has them. So a rebuild puts a lease object of
+its own below ``.rmq-rebuild-leases``, and an export in a directory beside its table, then lists them, which all large
+object stores answer with what was put before. One that sees another one's hold is refused. Of several that begin at
+once one goes on, by the order of their names, which are random:
+
+1. It puts its object, which says that it wants the lease, and lists. It is refused by one that holds it, or that wants
+   it and has a lesser name.
+2. It puts that it holds the lease, and lists again. For one with a lesser name it waits: that one has listed before
+   this hold was there, then it will hold the lease itself and this one is refused, or behind it, and is refused.
+
+So of two that go on the one with the greater name would have seen the other's hold. An owner rewrites its object every
+few seconds. One that has not for longer than ``_SILENCE_S`` is considered dead, and its object deleted; so is one whose
+process ran on this very machine and is gone, or is this one, which no longer holds it and could not delete it. Before
+it publishes, an owner checks that its own object still exists.
 """
 
 import json
@@ -25,6 +33,8 @@ DIRECTORY: Final = ".rmq-rebuild-leases"
 _BEAT_S: Final = 5.0
 _SILENCE_S: Final = 25.0  # several heartbeats, as a slow network may delay some
 _LOOK_S: Final = 1.0
+_WANTS: Final = "wants"
+_HOLDS: Final = "holds"  # also one of an earlier version, which says nothing of it
 
 # A process forked while this one talks to the object store would inherit locks that nobody unlocks.
 _talking = threading.Lock()
@@ -67,20 +77,56 @@ def lease(notes: Notes, target: str, work: str = "rebuild") -> Iterator[Callable
         StoreLockedError: another one is at work there.
         StoreError: the object store cannot be read or written.
     """
-    own = uuid.uuid4().hex
+    own = _Own(notes)
     over = threading.Event()
-    beat = threading.Thread(target=_beat, args=(notes, own, over), daemon=True)
-    with _holding(own):
-        _put(notes, own, 0)
+    beat = threading.Thread(target=_beat, args=(own, over), daemon=True)
+    with _holding(own.name):
+        own.put(_WANTS)
         try:
             beat.start()
-            _refuse_company(notes, own, target, work)
-            yield lambda: _refuse_lost(notes, own, target, work)
+            company = _Company(notes, own.name, target, work)
+            company.refuse_others()
+            _refuse_lost(notes, own.name, target, work)
+            own.put(_HOLDS)
+            company.wait_for_lesser()
+            yield lambda: _refuse_lost(notes, own.name, target, work)
         finally:
             over.set()
             beat.join()
             with suppress(StoreError):  # if this fails, the next one finds that nobody holds it
-                notes.delete(own)
+                notes.delete(own.name)
+
+
+class _Own:
+    """This process's lease object.
+
+    Attributes:
+        name: its name.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self.name = uuid.uuid4().hex
+        self._state = _WANTS
+        self._beats = 0
+
+    def put(self, state: str) -> None:
+        """Write the object with another state."""
+        with _talking:
+            self._state = state
+            self._write()
+
+    def beat(self) -> None:
+        """Write it anew, if nobody has deleted it."""
+        with _talking:
+            if self._notes.read(self.name) is not None:
+                self._beats += 1
+                self._write()
+
+    def _write(self) -> None:
+        pid = os.getpid()
+        owner = {"host": socket.gethostname(), "pid": pid, "process": _process(pid)}
+        self._notes.put(self.name, json.dumps(owner | {"beats": self._beats, "state": self._state}))
 
 
 @contextmanager
@@ -92,36 +138,50 @@ def _holding(own: str) -> Iterator[None]:
         _held.discard(own)
 
 
-def _beat(notes: Notes, own: str, over: threading.Event) -> None:
-    beats = 0
+def _beat(own: _Own, over: threading.Event) -> None:
     while not over.wait(_BEAT_S):
-        beats += 1
         # One heartbeat may fail, as by a full disk here; the next may not.
-        with suppress(StoreError, OSError), _talking:
-            if notes.read(own) is not None:
-                _put(notes, own, beats)
+        with suppress(StoreError, OSError):
+            own.beat()
 
 
-def _put(notes: Notes, own: str, beats: int) -> None:
-    owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": _process(os.getpid()), "beats": beats}
-    notes.put(own, json.dumps(owner))
+class _Company:
+    """Other leases of a target, as one that wants its own sees them."""
 
+    def __init__(self, notes: Notes, own: str, target: str, work: str) -> None:
+        self._notes = notes
+        self._own = own
+        self._target = target
+        self._work = work
 
-def _refuse_company(notes: Notes, own: str, target: str, work: str) -> None:
-    """Wait until all other leases have ended or are known to be dead. Raises StoreLockedError for one that lives."""
-    first = {name: text for name in notes.names() if name != own and (text := notes.read(name)) is not None}
-    deadline = time.monotonic() + _SILENCE_S
-    while first:
-        for name, text in list(first.items()):
-            now = notes.read(name)
-            lives = _lives(text) and not _is_left_behind(name, text)
-            if now is None or lives is False or (time.monotonic() >= deadline and now == text):
-                notes.delete(name)
-                del first[name]
-            elif lives or now != text:
-                raise StoreLockedError(f"{target}: another {work} writes there ({_who(text)}); let it end first")
-        if first:
-            time.sleep(_LOOK_S)
+    def refuse_others(self) -> None:
+        """Wait for the dead; raises StoreLockedError for one that holds the lease, or wants it with a lesser name."""
+        self._wait_for(lambda name, text: name < self._own or _state(text) == _HOLDS, lambda _: True)
+
+    def wait_for_lesser(self) -> None:
+        """Wait until those with lesser names are gone; raises StoreLockedError for one that holds the lease."""
+        self._wait_for(lambda name, _: name < self._own, lambda text: _state(text) == _HOLDS)
+
+    def _wait_for(self, matters: Callable[[str, str], bool], refuses: Callable[[str], bool]) -> None:
+        """Wait until none that matters is left, by name and text; raises StoreLockedError for one that refuses."""
+        first = {name: text for name in self._notes.names() if (text := self._notes.read(name)) is not None}
+        first.pop(self._own, None)
+        deadline = time.monotonic() + _SILENCE_S
+        while first:
+            for name, text in list(first.items()):
+                now = self._notes.read(name)
+                lives = _lives(text) and not _is_left_behind(name, text)
+                if now is None or lives is False or (time.monotonic() >= deadline and now == text):
+                    self._notes.delete(name)
+                    del first[name]
+                elif not matters(name, now):
+                    del first[name]
+                elif (lives or now != text) and refuses(now):
+                    raise StoreLockedError(
+                        f"{self._target}: another {self._work} writes there ({_who(now)}); let it end first"
+                    )
+            if first:
+                time.sleep(_LOOK_S)
 
 
 def _refuse_lost(notes: Notes, own: str, target: str, work: str) -> None:
@@ -145,6 +205,13 @@ def _lives(text: str) -> bool | None:
 def _is_left_behind(name: str, text: str) -> bool:
     """Return whether this very process put a lease, and ended its work without deleting it."""
     return name not in _held and json.loads(text)["process"] == _process(os.getpid())
+
+
+def _state(text: str) -> str:
+    try:
+        return _WANTS if json.loads(text).get("state") == _WANTS else _HOLDS
+    except (ValueError, AttributeError):
+        return _HOLDS
 
 
 def _who(text: str) -> str:

@@ -1,8 +1,11 @@
 """Two rebuilds into one target: one is refused, and what another one left when it died is in nobody's way."""
 
+import contextlib
 import errno
 import json
 import os
+import random
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -95,8 +98,7 @@ def test_one_whose_process_has_died_here_is_passed_over_at_once(notes: Directory
 
 @pytest.mark.usefixtures("quick")
 def test_one_of_another_machine_is_dead_when_it_is_silent(notes: Directory) -> None:
-    object_lease._put(notes, "theirs", 3)
-    notes.put("theirs", of_another_machine(notes.read("theirs") or ""))
+    notes.put("theirs", of_another_machine(json.dumps({"beats": 3})))
     notes.put("unreadable", "\0")
     with lease(notes, "out"):
         assert "theirs" not in notes.names()
@@ -113,6 +115,86 @@ def test_one_of_another_machine_lives_while_it_beats(notes: Directory, monkeypat
         lease(notes, "out"),
     ):
         pass
+
+
+class Turns:
+    """Notes of several threads, whose steps come in an order of their own, one at a time."""
+
+    def __init__(self, seed: int, threads: int) -> None:
+        self.texts: dict[str, str] = {}
+        self._random = random.Random(seed)
+        self._running = threads
+        self._waiting: list[threading.Event] = []
+        self._lock = threading.Lock()
+
+    def names(self) -> list[str]:
+        self._wait()
+        return sorted(self.texts)
+
+    def read(self, name: str) -> str | None:
+        self._wait()
+        return self.texts.get(name)
+
+    def put(self, name: str, text: str) -> None:
+        self._wait()
+        self.texts[name] = text
+
+    def delete(self, name: str) -> None:
+        self._wait()
+        self.texts.pop(name, None)
+
+    def end(self) -> None:
+        """A thread has no more steps."""
+        with self._lock:
+            self._running -= 1
+            self._next()
+
+    def _wait(self) -> None:
+        turn = threading.Event()
+        with self._lock:
+            self._waiting.append(turn)
+            self._running -= 1
+            self._next()
+        assert turn.wait(60)
+
+    def _next(self) -> None:
+        if not self._running and self._waiting:
+            self._running = 1
+            self._waiting.pop(self._random.randrange(len(self._waiting))).set()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 4])
+def test_of_those_that_begin_at_once_one_goes_on(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(object_lease, "_LOOK_S", 0.0)
+    monkeypatch.setattr(object_lease, "_BEAT_S", 600.0)
+    monkeypatch.setattr(object_lease, "_talking", contextlib.nullcontext())  # who has it would wait for a turn
+    monkeypatch.setattr(object_lease, "_process", lambda pid: f"boot 17 {pid}")
+    for seed in range(300):
+        notes = Turns(seed, threads)
+        inside: list[int] = []
+        ended: list[str] = []
+
+        def take(notes: Turns = notes, inside: list[int] = inside, ended: list[str] = ended) -> None:
+            try:
+                with lease(notes, "out") as check:
+                    inside.append(1)
+                    check()
+                    assert len(inside) == 1
+                    inside.pop()
+                    ended.append("done")
+            except StoreLockedError:
+                ended.append("refused")
+            finally:
+                notes.end()
+
+        runs = [threading.Thread(target=take) for _ in range(threads)]
+        for run in runs:
+            run.start()
+        for run in runs:
+            run.join()
+        assert len(ended) == threads, seed
+        assert "done" in ended, seed
+        assert notes.texts == {}
 
 
 @pytest.mark.usefixtures("quick")
