@@ -28,15 +28,27 @@ def json_body(body: Column, schema: StructType) -> Column:
     """Decode bodies that are JSON objects; members that the schema does not name are passed over."""
     text = body.cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+
     parsed = F.from_json(text, StructType([*schema, StructField(_CORRUPT, StringType())]), options)
-    reason = (
-        F.when(body.isNull() | (F.octet_length(body) == 0), F.lit(_EMPTY))
-        .when(~F.is_valid_utf8(text), F.lit("the body is not UTF-8"))
-        .when(parsed.isNull() | parsed[_CORRUPT].isNotNull(), F.lit("the body is not JSON of the schema"))
-        .when(~_is_one_value(text), F.lit("the body is not one JSON object"))
-    )
-    value = F.struct(*(parsed[field.name].alias(field.name) for field in schema))
-    return F.struct(F.when(reason.isNull(), value).alias("value"), reason.alias("reason"))
+    found = F.struct(parsed.alias("parsed"), F.is_valid_utf8(text).alias("is_text"), _is_one_value(text).alias("is_one"))
+
+    def told(found: Column) -> Column:
+        parsed = found["parsed"]
+        reason = (
+            F.when(body.isNull() | (F.octet_length(body) == 0), F.lit(_EMPTY))
+            .when(~found["is_text"], F.lit("the body is not UTF-8"))
+            .when(parsed.isNull() | parsed[_CORRUPT].isNotNull(), F.lit("the body is not JSON of the schema"))
+            .when(~found["is_one"], F.lit("the body is not one JSON object"))
+        )
+        value = F.struct(*(parsed[field.name].alias(field.name) for field in schema))
+        return F.struct(F.when(reason.isNull(), value).alias("value"), reason.alias("reason"))
+
+    return _once(found, told)
+
+
+def _once(column: Column, use: Callable[[Column], Column]) -> Column:
+    """Use a column several times in an expression; Spark would evaluate it as often: a body was parsed seven times."""
+    return F.get(F.transform(F.array(column), use), F.lit(0))
 
 
 def _is_one_value(text: Column) -> Column:
