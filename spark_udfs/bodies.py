@@ -30,7 +30,8 @@ def json_body(body: Column, schema: StructType) -> Column:
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 
     parsed = F.from_json(text, StructType([*schema, StructField(_CORRUPT, StringType())]), options)
-    found = F.struct(parsed.alias("parsed"), F.is_valid_utf8(text).alias("is_text"), _is_one_value(text).alias("is_one"))
+    is_text, is_one = F.is_valid_utf8(text), _is_one_value(text)
+    found = F.struct(parsed.alias("parsed"), is_text.alias("is_text"), is_one.alias("is_one"))
 
     def told(found: Column) -> Column:
         parsed = found["parsed"]
