@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from rmq_formats.lakehouse.parquet import Layout, PartitionedFiles, WrittenFile
 from rmq_formats.lakehouse.raw_files import check_seen
 from rmq_formats.spark.runner import SparkRunner
-from rmq_formats.spark.versions import arrow_schema
+from rmq_formats.spark.versions import SPARK_VERSION, arrow_schema
 
 _FILES = "action STRING, path STRING, rows LONG, bytes LONG"
 _WRITTEN = pa.schema([("action", pa.string()), ("path", pa.string()), ("rows", pa.int64()), ("bytes", pa.int64())])
@@ -49,7 +49,7 @@ def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read)
         files = PartitionedFiles(layout, schema)
         try:
             for batch in read(batches):
-                files.write(batch)
+                files.write(_with_offsets(batch))
             written = files.close()
         except BaseException:
             files.abort()
@@ -60,3 +60,10 @@ def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read)
     written = [WrittenFile(**row.asDict()) for row in parts.mapInArrow(write, _FILES).collect()]
     check_seen(written, layout.place)
     return written
+
+
+def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a batch of Spark 4.0's, in which empty lists and maps within others have no offsets: nbytes reads them."""
+    if SPARK_VERSION > (4, 0) or not any(pa.types.is_nested(field.type) for field in batch.schema):
+        return batch
+    return batch.take(pa.array(range(batch.num_rows)))
