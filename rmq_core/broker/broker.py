@@ -16,6 +16,7 @@ from rmq_core.broker.cluster.slave_refusals import slave_refusals
 from rmq_core.broker.cluster.slave_sync import SlaveSync
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.broker.dispatching import Dispatching
+from rmq_core.broker.lite.service import Lite
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import Pop
 from rmq_core.broker.processors.access_admin import AccessAdmin
@@ -39,6 +40,7 @@ from rmq_core.broker.processors.send import Sends
 from rmq_core.broker.processors.send_back import SendBacks
 from rmq_core.broker.processors.timer_admin import TimerAdmin
 from rmq_core.broker.processors.topic_admin import TopicAdmin
+from rmq_core.broker.recovery_report import tell_recovery
 from rmq_core.broker.replication import TICK_S, Replication
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
@@ -146,7 +148,7 @@ class Broker(Service):
             self.store = MessageStore.open(
                 self._store_config, self._clock_ms(), store_host=host, disk=self._disk, threads=self._threads
             )
-            _tell_recovery(self.store)
+            tell_recovery(self.store)
             ending.callback(self._let_go)
             self._build(host)
             ending.push_async_callback(self._save)
@@ -205,6 +207,7 @@ class Broker(Service):
         self._timed = Timers(self.state) if config.timer_wheel_enable and config.broker_role != "SLAVE" else None
         self.state.timers = TimerAdmission(lambda: self.state.config, clock_ms, self._timed)
         self._pop = Pop(self.state, self._timed)
+        self._lite = Lite(self.state)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
         self._accounts = Accounts(files) if config.authentication_enabled else None
@@ -253,7 +256,7 @@ class Broker(Service):
         storing = Storing(state, levels)
         timed = TimerAdmin(state, self._timed)
         acknowledgements = Acknowledgements(state, self._waiters, storing.failure)
-        return {
+        plain = {
             **Sends(state, storing, acknowledgements, self.registration.after_change).handlers(),
             **Replies(state, storing).handlers(),
             **SendBacks(state, levels, acknowledgements).handlers(),
@@ -274,6 +277,7 @@ class Broker(Service):
             **Transactions(state, self.notes, acknowledgements).handlers(),
             **AccessAdmin(self._accounts).handlers(),
         }
+        return self._lite.handlers(plain, self.registration.route)
 
     def _host(self, port: int) -> Host:
         """The address to advertise."""
@@ -310,6 +314,7 @@ class Broker(Service):
         self.state.offsets.save()
         self.state.filters.save()
         self._schedule.save()
+        self._lite.close()
         self._pop.close()
         if self._timed is not None:
             self._timed.close()
@@ -334,6 +339,8 @@ class Broker(Service):
         self._every("topics and groups", _NAMES_S, self._save_names)
         self._every("housekeeping", _HOUSEKEEPING_S, self._keep_house)
         self._every("dropped topics", _DROPPED_S, lambda: self.store.remove_dropped(SLICE_S), _MORE_DROPPED_S)
+        for clock in self._lite.clocks():
+            self._every(*clock)
         self._every("stats", SAMPLE_S, state.stats.sample)
         if not config.is_slave:
             self.checks.start()
@@ -360,6 +367,7 @@ class Broker(Service):
     def _disconnected(self, connection: Connection) -> None:
         self._memberships.disconnected(connection)
         self._proxied.disconnected(connection)
+        self._lite.disconnected(connection)
 
     def _keep_house(self) -> None:
         self._memberships.drop_silent()
@@ -382,18 +390,3 @@ class Broker(Service):
             self._timers[name] = asyncio.get_running_loop().call_later(wait_s, call)
 
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, call)
-
-
-def _tell_recovery(store: MessageStore) -> None:
-    """Log what recovery has found, unless the store was shut down in order."""
-    found = store.recovery
-    if found.is_new or (found.is_clean and not found.damages):
-        return
-    log.info(
-        "the store was not shut down in order: read %(records)d records from %(begin)d to %(end)d in %(seconds).2f s",
-        {"records": found.record_count, "begin": found.begin_offset, "end": found.end_offset, "seconds": found.seconds},
-    )
-    for damage in found.tail:
-        log.info("a torn end of the log was cut off: %(damage)s", {"damage": damage})
-    for path in found.quarantined:
-        log.warning("damaged bytes are kept in %(path)s", {"path": path})

@@ -96,6 +96,13 @@ class BrokerConfig(AccessSettings):
         max_expression_chars: of a subscription's tags or SQL92 expression, or of a heartbeat's SQL92 expressions
             together: their parser needs a second for 200,000.
         max_held_pulls: pulls that are held for messages; more are answered at once.
+        max_lite_subscription_count: subscriptions of all clients to lite topics, and such clients.
+        max_client_event_count: lite topics with new messages that such a client is told of at once.
+        min_lite_ttl_ms: a lite topic that had a message meanwhile is not deleted, nor any so soon after the start.
+        lite_ttl_check_interval_ms: how often expired lite topics are looked for.
+        lite_event_check_interval_ms: how often what clients of lite topics have not asked for is given to others.
+        lite_subscription_check_interval_ms: how often clients are looked for that do not subscribe any more.
+        lite_subscription_check_timeout_ms: a client of lite topics that has not told of itself for so long is gone.
     """
 
     bind_address: str = setting("127.0.0.1")
@@ -157,6 +164,13 @@ class BrokerConfig(AccessSettings):
     transaction_op_batch_interval_ms: int = setting(3000, java="transactionOpBatchInterval", low=10)
     max_expression_chars: int = setting(16_384, low=1)
     max_held_pulls: int = setting(200_000)
+    max_lite_subscription_count: int = setting(100_000)
+    max_client_event_count: int = setting(100, low=1)
+    min_lite_ttl_ms: int = setting(900_000, java="minLiteTTl")
+    lite_ttl_check_interval_ms: int = setting(120_000, java="liteTtlCheckInterval", low=10)
+    lite_event_check_interval_ms: int = setting(10_000, java="liteEventCheckInterval", low=10)
+    lite_subscription_check_interval_ms: int = setting(120_000, java="liteSubscriptionCheckInterval", low=10)
+    lite_subscription_check_timeout_ms: int = setting(180_000, java="liteSubscriptionCheckTimeoutMills")
 
     @property
     def is_slave(self) -> bool:

@@ -53,10 +53,11 @@ class AckMessage(Fields, frozen=True, kw_only=True):
     queue_id: Int32
     extra_info: str
     offset: Int64
+    lite_topic: str | None = None
 
 
 class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
-    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend``: with a lite topic, of all that was popped of it."""
 
     consumer_group: str
     topic: str
@@ -64,6 +65,8 @@ class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
     extra_info: str
     offset: Int64
     invisible_time: Int64
+    lite_topic: str | None = None
+    suspend: bool = False
 
 
 class ChangeInvisibleTimeAnswer(Fields, frozen=True, kw_only=True):
@@ -86,6 +89,8 @@ class Notification(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
     exp_type: str | None = None
     exp: str | None = None
+    is_lite_consumer: bool = False
+    client_id: str | None = None
 
 
 class NotificationAnswer(Fields, frozen=True, kw_only=True):

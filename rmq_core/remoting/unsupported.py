@@ -12,9 +12,7 @@ _NO_CONTAINER: Final = "brokers run in no container here; start and stop them by
 _NO_CONTROLLER: Final = "there is no controller here"
 _NO_COLD_DATA_CONTROL: Final = "reads of cold data are not limited by group here"
 _NO_STATIC_TOPICS: Final = "static topics are not kept here"
-_NO_LITE_TOPICS: Final = "lite topics are not kept here"
 _SWITCH_TIMER_ENGINE: Final = 5001  # of 5.4
-_OF_LITE_TOPICS: Final = range(200070, 200080)  # of 5.5
 _NO_ROCKSDB: Final = "queues and tables are in files here, not in RocksDB"
 _REASONS: Final[dict[int, str]] = {
     **dict.fromkeys((RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER), _NO_CONTAINER),
@@ -25,7 +23,7 @@ _REASONS: Final[dict[int, str]] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _NO_STATIC_TOPICS,
     **dict.fromkeys((RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON),
                     _NO_ROCKSDB),
-    **dict.fromkeys(_OF_LITE_TOPICS, _NO_LITE_TOPICS),
+    RequestCode.ACK_LITE_MESSAGE: "lite topics are acknowledged by code 200051 with liteTopic",
     _SWITCH_TIMER_ENGINE: "timers are in a wheel of files here, not in RocksDB",
     RequestCode.SET_COMMITLOG_READ_MODE: "the read-ahead of the log is left to the system",
     RequestCode.POP_ROLLBACK: "pop records are in files here, not in RocksDB: there is nothing to export",

@@ -95,17 +95,37 @@ async def test_a_message_is_viewed_by_whom_its_topic_is(asker: Asker) -> None:
     assert await code_of(waiting.physical_offset, topic="SCHEDULE_TOPIC_XXXX") == ResponseCode.NO_PERMISSION
 
 
-async def test_a_topic_of_light_ones_is_refused_in_words(asker: Asker) -> None:
+async def test_a_parent_of_lite_topics_needs_light_queues(asker: Asker) -> None:
     answer = await create(asker, "T", attributes="+message.type=LITE")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "does not have lite topics" in str(answer.remark)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "enableLmq=true" in str(answer.remark)
     assert (await create(asker, "T", attributes="+lite.topic.expiration=43201")).code != 0
     assert (await create(asker, "T", attributes="+lite.topic.expiration=43200")).code == 0
-    # A message that names a light topic is one of the topic that it is sent to, as at a 5.3.3 broker.
+    # In a topic of another type a message that names a lite topic is one of the topic itself.
     assert (await asker.send("T", b"to a child", properties={"UNIQ_KEY": "U", "__LITE_TOPIC": "child"})).code == 0
     (kept,) = messages(await asker.pull("T"))
     assert kept.properties["__LITE_TOPIC"] == "child"
     assert set(asker.broker.store.topics()) == {"T"}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "good", "bad"),
+    [
+        ("lite.bind.topic", ["T", ""], []), ("lite.sub.model", ["Shared", "Exclusive"], ["shared", ""]),
+        ("lite.sub.client.quota", ["-1", "9999"], ["-2", "x"]),
+        ("lite.sub.client.max.event.cnt", ["10", "100000"], ["9", ""]),
+        ("lite.sub.reset.offset.exclusive", ["true", "FALSE"], ["1"]),
+        ("lite.sub.reset.offset.unsubscribe", ["true", "false"], ["yes"]), ("lite.sub.wildcard", ["true", "x"], []),
+    ],
+)  # fmt: skip
+async def test_groups_have_attributes_of_lite_topics(
+    asker: Asker, attribute: str, good: list[str], bad: list[str]
+) -> None:
+    for value in (*good, *bad):
+        body = encode_body(SubscriptionGroupConfig(group_name="g", attributes={f"+{attribute}": value}))
+        answer = await asker.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+        assert (answer.code == 0) == (value in good), (value, answer.remark)
+    assert asker.broker.state.groups.table["g"].attributes == {attribute: good[-1]}
 
 
 async def test_several_topics_and_groups_are_deleted_at_once(asker: Asker) -> None:

@@ -92,7 +92,7 @@ async def test_a_master_has_no_flush_offset_to_set(asker: Asker) -> None:
         (RequestCode.ADD_BROKER, ": brokers run in no container here; start and stop them by rmq broker"),
         (RequestCode.CONTROLLER_GET_METADATA_INFO, ": there is no controller here"),
         (RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC, ": static topics are not kept here"),
-        (200_076, ": lite topics are not kept here"),
+        (200_072, ": lite topics are acknowledged by code 200051 with liteTopic"),
         (9999, ""),
     ],
 )

@@ -24,6 +24,7 @@ from rmq_core.remoting.bodies import (
     TopicList,
     decode_body,
 )
+from rmq_core.remoting.bodies.lite import LiteSubscriptions
 from rmq_core.remoting.bodies.pop import BatchAcks, QueryAssignment
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.fields import read_fields
@@ -176,6 +177,12 @@ def _ack_batch(request: RemotingCommand, _: str) -> Iterable[Need]:
         yield topic_need(one.t, *_SUB)
 
 
+def _subscribe_lite(request: RemotingCommand, _: str) -> Iterable[Need]:
+    for one in decode_body(request.body, LiteSubscriptions, is_request=True).subscription_set:
+        yield group_need(one.group, *_SUB)
+        yield topic_need(one.topic, *_SUB)
+
+
 def _delete_topics(request: RemotingCommand, _: str) -> Iterable[Need]:
     for topic in decode_body(request.body, TopicList, is_request=True).topic_list:
         yield topic_need(topic, Action.DELETE)
@@ -201,11 +208,17 @@ RULES: Final[dict[int, Rule]] = {
     **dict.fromkeys(
         (
             _CODE.POP_MESSAGE, _CODE.ACK_MESSAGE, _CODE.CHANGE_MESSAGE_INVISIBLETIME, _CODE.NOTIFICATION,
-            _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE,
+            _CODE.POLLING_INFO, _CODE.PEEK_MESSAGE, _CODE.POP_LITE_MESSAGE,
         ),
         _pop,
     ),
     _CODE.BATCH_ACK_MESSAGE: _ack_batch,
+    _CODE.LITE_SUBSCRIPTION_CTL: _subscribe_lite,
+    _CODE.GET_PARENT_TOPIC_INFO: _topic(*_GET),
+    _CODE.GET_LITE_TOPIC_INFO: _topic(*_GET, field="parentTopic"),
+    _CODE.GET_LITE_CLIENT_INFO: _of(topic="parentTopic", topic_actions=_GET, group="group", group_actions=_GET),
+    _CODE.GET_LITE_GROUP_INFO: _group(*_GET, field="group"),
+    _CODE.TRIGGER_LITE_DISPATCH: _group(*_UPDATE, field="group"),
     _CODE.QUERY_ASSIGNMENT: _assignment,
     _CODE.SET_MESSAGE_REQUEST_MODE: _request_mode,
     _CODE.QUERY_MESSAGE: _topic(*_READ),
@@ -261,6 +274,7 @@ RULES: Final[dict[int, Rule]] = {
             _CODE.GET_TIMER_METRICS, _CODE.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _CODE.GET_PRODUCER_CONNECTION_LIST,
             _CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _CODE.VIEW_BROKER_STATS_DATA, _CODE.GET_BROKER_CONSUME_STATS,
             _CODE.GET_ALL_PRODUCER_INFO, _CODE.GET_ALL_MESSAGE_REQUEST_MODE, _CODE.GET_BROKER_HA_STATUS,
+            _CODE.GET_BROKER_LITE_INFO,
             _CODE.AUTH_GET_USER, _CODE.AUTH_LIST_USER, _CODE.AUTH_GET_ACL, _CODE.AUTH_LIST_ACL,
         ),
         _cluster(*_GET),

@@ -19,7 +19,8 @@ _REFUSED: Final = {
     **dict.fromkeys(
         (
             RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.NOTIFICATION, RequestCode.POP_LITE_MESSAGE,
+            RequestCode.LITE_SUBSCRIPTION_CTL, RequestCode.TRIGGER_LITE_DISPATCH,
         ),
         (ResponseCode.NO_PERMISSION, "this broker is a slave: messages are popped from its master"),
     ),

@@ -83,17 +83,25 @@ class OrderInfos(BodyStruct, frozen=True, kw_only=True):
 class OrderTable:
     """The takes in order that are under way."""
 
-    def __init__(self, files: TableFiles, store: MessageStore, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, files: TableFiles | None, store: MessageStore, clock_ms: Callable[[], int]) -> None:
+        """Load them; without ``files`` they are kept in memory only, as those of lite topics are."""
         self._clock_ms = clock_ms
-        saved = files.load(_FILE, OrderInfos).table
+        saved = OrderInfos().table if files is None else files.load(_FILE, OrderInfos).table
         self._table = {key: {one: info for one, info in queues.items() if info.o} for key, queues in saved.items()}
-        self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_in=store)
+        self._file: TableFile | None = None
+        if files is not None:
+            self._file = TableFile(files, _FILE, lambda: OrderInfos(table=self._table), progress_in=store)
         self._frees: list[tuple[int, str, str, int]] = []  # a heap: when, topic, group, queue id
         self._awaited: dict[tuple[str, str, int], int] = {}  # the earliest time in it of each queue
         for key, queues in self._table.items():
             topic, _, group = key.partition("@")
             for queue_id, info in queues.items():
                 self._await(topic, group, queue_id, info)
+
+    @property
+    def count(self) -> int:
+        """Number of groups' topics that it has takes of."""
+        return len(self._table)
 
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
         """Whether a queue gives nothing now, unless the same attempt asks again."""
@@ -102,10 +110,15 @@ class OrderTable:
             return False
         return info.is_blocked(now_ms)
 
-    def freed(self, now_ms: int) -> list[tuple[str, str, int]]:
-        """Topic, group and queue of those that have become free as their messages are visible again."""
-        freed = []
-        while self._frees and self._frees[0][0] <= now_ms:
+    def freed(self, now_ms: int, most: int | None = None) -> list[tuple[str, str, int]]:
+        """Topic, group and queue of those that have become free as their messages are visible again.
+
+        Args:
+            now_ms: the time.
+            most: how many; those that are left are given later.
+        """
+        freed: list[tuple[str, str, int]] = []
+        while self._frees and self._frees[0][0] <= now_ms and (most is None or len(freed) < most):
             free_ms, topic, group, queue_id = heappop(self._frees)
             if self._awaited.get((topic, group, queue_id)) != free_ms:
                 continue  # an earlier time took its place
@@ -170,6 +183,25 @@ class OrderTable:
         self._put(topic, group, queue_id, msgspec.structs.replace(info, ot={**info.ot, offset: visible_ms}))
         return True
 
+    def suspend(self, topic: str, group: str, queue_id: int, pop_time_ms: int, visible_ms: int) -> None:
+        """Have all messages of a take be invisible until some time, and not count it, where that is the last take.
+
+        Source: ``MemoryConsumerOrderInfoManager#suspendQueue``.
+        """
+        info = self._find(topic, group, queue_id)
+        if info is None or info.pop_time != pop_time_ms:
+            return
+        counts = {offset: max(0, times - 1) for offset, times in info.oc.items()}
+        self._put(
+            topic, group, queue_id,
+            msgspec.structs.replace(info, oc=counts, ot={}, i=visible_ms - info.pop_time),
+        )  # fmt: skip
+
+    def taken_ms(self, topic: str, group: str, queue_id: int) -> int | None:
+        """When the take of a queue was that is under way; None if there is none."""
+        info = self._find(topic, group, queue_id)
+        return None if info is None else info.pop_time
+
     def _of(self, topic: str, group: str, queue_id: int, offset: int, pop_time_ms: int) -> OrderInfo | None:
         info = self._find(topic, group, queue_id)
         if info is None or offset not in info.offsets:
@@ -182,12 +214,22 @@ class OrderTable:
     def _put(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
         self._table.setdefault(f"{topic}@{group}", {})[queue_id] = info
         self._await(topic, group, queue_id, info)
-        self._file.changes += 1
+        self._changed()
 
     def forget(self, topic: str, group: str, queue_id: int) -> None:
         """Forget a queue, as its offset was reset."""
-        if self._table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
-            self._file.changes += 1
+        key = f"{topic}@{group}"
+        queues = self._table.get(key, {})
+        if queues.pop(queue_id, None) is not None:
+            if not queues:
+                del self._table[key]
+            self._changed()
+
+    def forget_acknowledged(self, topic: str, group: str, queue_id: int) -> None:
+        """Forget a take if all of it is acknowledged: none of it comes again."""
+        info = self._find(topic, group, queue_id)
+        if info is not None and info.free_ms is None:
+            self.forget(topic, group, queue_id)
 
     def keep_house(self, has: Callable[[str, str], bool]) -> None:
         """Forget what is old, and what topics or groups are gone; to be called periodically.
@@ -203,9 +245,13 @@ class OrderTable:
                 kept[key] = left
         if kept != self._table:
             self._table = kept
+            self._changed()
+
+    def _changed(self) -> None:
+        if self._file is not None:
             self._file.changes += 1
 
     def save(self) -> None:
         """Write the file, if anything has changed; see ``TableFile.save``."""
-        if self._file.changes != self._file.written:
+        if self._file is not None and self._file.changes != self._file.written:
             self._file.save()

@@ -27,10 +27,10 @@ from rmq_formats.codecs.record import decode_record, encode_record
 from rmq_formats.errors import FormatError
 
 _SIZE: Final = Struct(">i")
-_ENOUGH_BYTES: Final = 1 << 20  # of an answer; the last take may add as much as a pull gives
+ENOUGH_BYTES: Final = 1 << 20  # of an answer; the last take may add as much as a pull gives
 _PERCENT: Final = 100
 _FROM_LAST: Final = 1  # initMode of a group that wants what comes from now on
-_MOVED: Final = (
+MOVED: Final = (
     GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL,
     GetStatus.MESSAGE_WAS_REMOVING, GetStatus.NO_MATCHED_MESSAGE,
 )  # fmt: skip
@@ -117,25 +117,26 @@ class Taker:
         self, taken: Taken, asked: PopMessage, wanted: Filter, kind: TopicKind, place: tuple[str, int]
     ) -> None:
         store, group, (topic, queue_id) = self._state.store, asked.consumer_group, place
-        offset = self._begin(topic, group, queue_id, asked.init_mode, kind)
+        from_last = asked.init_mode == _FROM_LAST and kind is TopicKind.NORMAL
+        offset = begin_of(self._state, self._orders, topic, group, queue_id, from_last=from_last)
         if (
             taken.count >= taken.most
-            or taken.size >= _ENOUGH_BYTES
+            or taken.size >= ENOUGH_BYTES
             or (asked.order and self._orders.is_blocked(topic, group, queue_id, asked.attempt_id, taken.pop_time_ms))
         ):
             taken.rest += max(0, store.max_offset(topic, queue_id) - offset)
             return
         result = self._read(topic, queue_id, offset, taken.most - taken.count, wanted)
-        if result.status in _MOVED and result.next_offset != offset:
+        if result.status in MOVED and result.next_offset != offset:
             offset = result.next_offset
             self._state.offsets.commit(topic, group, queue_id, offset)
             result = self._read(topic, queue_id, offset, taken.most - taken.count, wanted)
         if result.status is not GetStatus.FOUND:
-            if result.status in _MOVED and result.next_offset != offset:
+            if result.status in MOVED and result.next_offset != offset:
                 self._state.offsets.commit(topic, group, queue_id, result.next_offset)
             taken.rest += max(0, result.max_offset - result.next_offset)
             return
-        records = list(_records(result.slices))
+        records = list(records_of(result.slices))
         offsets = [place_of_record(record, topic) for record in records]
         if asked.order:
             counts = self._orders.took(
@@ -155,23 +156,6 @@ class Taker:
             topic, queue_id, offset, most,
             tags_codes=wanted.tags_codes, matches=wanted.matches, may_match_unit=wanted.may_match_unit,
         )  # fmt: skip
-
-    def _begin(self, topic: str, group: str, queue_id: int, init_mode: int, kind: TopicKind) -> int:
-        """Queue offset that a take begins at; where the group has none, it gets one, and that is noted."""
-        state, store = self._state, self._state.store
-        reset = state.offsets.take_reset(topic, group, queue_id)
-        if reset is not None:
-            self._orders.forget(topic, group, queue_id)
-            return reset
-        offset = state.offsets.get(topic, group, queue_id)
-        if offset != NONE:
-            return offset
-        offset = store.min_offset(topic, queue_id)
-        if init_mode == _FROM_LAST and kind is TopicKind.NORMAL:
-            is_young = offset == 0 and store.is_in_memory(topic, queue_id, 0)
-            offset = 0 if is_young else max(0, store.max_offset(topic, queue_id) - 1)
-        state.offsets.commit(topic, group, queue_id, offset)
-        return offset
 
     def _note(
         self, taken: Taken, asked: PopMessage, place: tuple[str, int], offset: int, offsets: list[int], next_offset: int
@@ -214,6 +198,33 @@ class Taker:
         self._state.stats.count_messages(stats.GOT, key, len(records), size)
 
 
+def begin_of(state: BrokerState, orders: OrderTable, topic: str, group: str, queue_id: int, *, from_last: bool) -> int:
+    """Queue offset that a take begins at; where the group has none, it gets one, and that is noted.
+
+    Args:
+        state: of the broker.
+        orders: takes in order, which a reset of the offset ends.
+        topic: of the queue.
+        group: that takes.
+        queue_id: of the queue.
+        from_last: a group that has no offset begins with the last message, not with the first, unless the queue is new.
+    """
+    store = state.store
+    reset = state.offsets.take_reset(topic, group, queue_id)
+    if reset is not None:
+        orders.forget(topic, group, queue_id)
+        return reset
+    offset = state.offsets.get(topic, group, queue_id)
+    if offset != NONE:
+        return offset
+    offset = store.min_offset(topic, queue_id)
+    if from_last:
+        is_young = offset == 0 and store.is_in_memory(topic, queue_id, 0)
+        offset = 0 if is_young else max(0, store.max_offset(topic, queue_id) - 1)
+    state.offsets.commit(topic, group, queue_id, offset)
+    return offset
+
+
 def _as_of(record: memoryview, topic: str, handle: PopHandle) -> bytes | memoryview:
     """A record of a retry topic, as its consumer gets it: of the topic that it was sent to, with its handle."""
     try:
@@ -228,7 +239,7 @@ def _as_of(record: memoryview, topic: str, handle: PopHandle) -> bytes | memoryv
     )  # fmt: skip
 
 
-def _records(slices: list[memoryview]) -> Iterable[memoryview]:
+def records_of(slices: list[memoryview]) -> Iterable[memoryview]:
     """Split slices of the log into records."""
     for data in slices:
         at = 0

@@ -20,6 +20,7 @@ WITH_LISTS: Final = frozenset(
     (
         RequestCode.HEART_BEAT,
         RequestCode.PROXIED_CLIENTS,
+        RequestCode.LITE_SUBSCRIPTION_CTL,
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
+from rmq_core.broker.tables.attributes import LITE_PARENT
 from rmq_core.broker.tables.clients import Client
 from rmq_core.remoting.bodies import (
     ConnectionBody,
@@ -113,8 +114,9 @@ class GroupAdmin:
         return request.response()
 
     def _delete(self, name: str, connection: Connection, *, cleans: bool) -> None:
+        group = self._state.groups.table.get(name)
         self._state.groups.remove(name)
-        if cleans:
+        if cleans or (group is not None and LITE_PARENT in group.attributes):  # of lite topics, whose offsets are many
             self._state.offsets.remove_group(name)
         log.info("%(client)s deleted the group %(group)s", {"client": connection.remote_address, "group": name})
 

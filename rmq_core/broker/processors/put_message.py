@@ -7,11 +7,12 @@ import random
 import re
 from typing import Final, NamedTuple
 
+from rmq_core.broker.processors.lite_names import with_lite_queue
 from rmq_core.broker.processors.recall import recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.timer_admission import drop as drop_times
-from rmq_core.broker.tables.topics import has_batch_queues
+from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.broker.tables.waiters import DelayLevels
 from rmq_core.broker.transaction.half import is_transaction, to_half
 from rmq_core.remoting.bodies import TopicConfig
@@ -37,6 +38,7 @@ from rmq_formats.codecs.layout import (
     PROPERTY_UNIQ_KEY,
 )
 from rmq_formats.codecs.properties import decode_properties, encode_properties
+from rmq_formats.codecs.topics import LITE_PREFIX
 from rmq_formats.codecs.variants.inner_batch import count_messages
 
 _new = tuple.__new__  # of a NamedTuple, without the call of its own
@@ -62,6 +64,7 @@ _TOO_MANY_LIGHT_QUEUES: Final = (
     "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
     "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
 )
+_TOO_MANY_LITE_TOPICS: Final = "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded."
 _UNIQ_KEY: Final = re.compile("\x02UNIQ_KEY\x01([^\x02]+)")
 _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit {}B, "
@@ -145,6 +148,8 @@ class Storing:
             is_inner = self._is_inner_batch(request, asked)
         elif is_inner:  # Source: ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        if topic.attributes and is_lite(topic):
+            asked = with_lite_queue(asked, request.body, has_light_queues=self._has_light_queues)
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= FLAG_MULTI_TAGS
         text = "\x02" + (asked.properties or "")
@@ -222,6 +227,8 @@ class Storing:
 
     def _check_room(self, light_queues: list[str]) -> None:
         if not self._state.store.appender.takes_light_queues(light_queues):
+            if light_queues[0].startswith(LITE_PREFIX):
+                raise ResponseError(ResponseCode.LMQ_QUOTA_EXCEEDED, _TOO_MANY_LITE_TOPICS)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _TOO_MANY_LIGHT_QUEUES)
 
     def _check_permission(self, topic: TopicConfig) -> None:

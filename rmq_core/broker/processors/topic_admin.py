@@ -11,6 +11,7 @@ from typing import Final
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
+from rmq_core.broker.tables.topics import has_batch_queues, is_lite
 from rmq_core.remoting.bodies import (
     GroupList,
     MessageQueue,
@@ -93,6 +94,8 @@ class TopicAdmin:
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         # A topic that is as given is left out: its attributes have no signs, and are no changes.
         topics = [table.altered(topic) for topic in topics if table.get(topic.topic_name) != topic]
+        for topic in filter(is_lite, topics):
+            self._check_lite(topic)
         if any(table.get(topic.topic_name) != topic for topic in topics):
             table.put_all(topics)
             changed = ", ".join(topic.topic_name for topic in topics)
@@ -100,6 +103,15 @@ class TopicAdmin:
                 "%(client)s made or changed the topics %(topics)s",
                 {"client": connection.remote_address, "topics": changed},
             )
+
+    def _check_lite(self, topic: TopicConfig) -> None:
+        """Refuse a parent of lite topics whose children would get no message; the original makes it."""
+        if not self._state.store.config.lmq_enabled:
+            what = "message.type LITE needs a broker with enableLmq=true and enableMultiDispatch=true"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+        if has_batch_queues(topic):
+            what = "message.type LITE does not go with queue.type BatchCQ, whose messages stand in no light queue"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
 
     def _check_name(self, topic: str) -> None:
         fault = names.topic_fault(topic)

@@ -13,8 +13,17 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
 MESSAGE_TYPE: Final = "message.type"
+LITE: Final = "LITE"  # of 5.5
 PRIORITY: Final = "PRIORITY"
 PRIORITY_FACTOR: Final = "priority.factor"
+LITE_EXPIRATION: Final = "lite.topic.expiration"
+LITE_PARENT: Final = "lite.bind.topic"
+LITE_MODEL: Final = "lite.sub.model"
+LITE_EXCLUSIVE: Final = "Exclusive"
+LITE_MOST_EVENTS: Final = "lite.sub.client.max.event.cnt"
+LITE_RESET_WHEN_TAKEN: Final = "lite.sub.reset.offset.exclusive"
+LITE_RESET_WHEN_LEFT: Final = "lite.sub.reset.offset.unsubscribe"
+LITE_WILDCARD: Final = "lite.sub.wildcard"
 _LITE_EXPIRATION_MINUTES: Final = 30 * 24 * 60
 QUEUE_TYPE: Final = "queue.type"
 BATCH_QUEUES: Final = "BatchCQ"
@@ -48,21 +57,32 @@ def _number(low: int, high: int) -> Callable[[str], str]:
     return fault
 
 
-def _message_type_fault(value: str) -> str:
-    if value == "LITE":  # RocketMQ 5.5; its children are light queues that it makes by itself
-        return "message.type LITE: this broker does not have lite topics; use one of the other types"
-    return _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY)(value)
+def _boolean(value: str) -> str:
+    return "" if value.lower() in ("true", "false") else "boolean attribute format is wrong."
+
+
+def _any_text(_: str) -> str:
+    return ""
 
 
 Attributes = Mapping[str, Attribute]
 OF_TOPICS: Final[Attributes] = {
     QUEUE_TYPE: Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), is_changeable=False),
     "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
-    MESSAGE_TYPE: Attribute(_message_type_fault),
+    MESSAGE_TYPE: Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY, LITE)),
     "reserve.time": Attribute(_number(-1, _MAX_LONG)),
-    "lite.topic.expiration": Attribute(_number(-1, _LITE_EXPIRATION_MINUTES)),  # of 5.5; says nothing of other topics
+    LITE_EXPIRATION: Attribute(_number(-1, _LITE_EXPIRATION_MINUTES)),  # of 5.5; says nothing of other topics
 }
-OF_GROUPS: Final[Attributes] = {PRIORITY_FACTOR: Attribute(_number(0, 100))}  # of 5.4; others that a file has stay
+OF_GROUPS: Final[Attributes] = {  # others that a file has stay
+    PRIORITY_FACTOR: Attribute(_number(0, 100)),  # of 5.4
+    LITE_PARENT: Attribute(_any_text),  # this and the others: of 5.5
+    LITE_MODEL: Attribute(_one_of("Shared", LITE_EXCLUSIVE)),
+    "lite.sub.client.quota": Attribute(_number(-1, _MAX_LONG)),  # for proxies
+    LITE_MOST_EVENTS: Attribute(_number(10, _MAX_LONG)),
+    LITE_RESET_WHEN_TAKEN: Attribute(_boolean),
+    LITE_RESET_WHEN_LEFT: Attribute(_boolean),
+    LITE_WILDCARD: Attribute(_any_text),  # any value: that it is there counts
+}
 
 
 def altered(known: Attributes, before: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:

@@ -167,6 +167,13 @@ class ConsumerOffsets:
         """Remove all offsets of a topic."""
         self._remove(0, topic)
 
+    def remove(self, topic: str, group: str) -> None:
+        """Remove a group's offsets of a topic."""
+        tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
+        for table in tables:
+            table.pop(topic + _SEPARATOR + group, None)
+        self.file.changes += 1
+
     def _remove(self, part: int, name: str) -> None:
         tables: tuple[dict[str, Any], ...] = self.table, self._light, self._others, self._resets, self._pulled
         for table in tables:

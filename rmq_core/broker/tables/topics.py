@@ -10,7 +10,7 @@ from msgspec import structs
 
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import BATCH_QUEUES, OF_TOPICS, QUEUE_TYPE, altered
+from rmq_core.broker.tables.attributes import BATCH_QUEUES, LITE, MESSAGE_TYPE, OF_TOPICS, QUEUE_TYPE, altered
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import DataVersion, TopicConfig, TopicConfigAndMapping, TopicConfigs
 from rmq_core.store.commitlog.light_places import is_light_queue
@@ -215,6 +215,11 @@ class Topics:
 def has_batch_queues(topic: TopicConfig) -> bool:
     """Whether a topic's queues are BatchConsumeQueues. Source: ``QueueTypeUtils#isBatchCq``."""
     return bool(topic.attributes) and topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+
+
+def is_lite(topic: TopicConfig) -> bool:
+    """Whether a topic is the parent of lite topics. Source: ``LiteMetadataUtil#isLiteMessageType``."""
+    return bool(topic.attributes) and topic.attributes.get(MESSAGE_TYPE) == LITE
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -6,7 +6,7 @@ no record, whatever half of it is there. ``rmq_formats.codecs.record.encode_reco
 Source: ``CommitLog#asyncPutMessage``, ``#asyncPutMessages``, ``MessageExtEncoder``.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from struct import error as struct_error
 from typing import Final
 
@@ -104,6 +104,11 @@ class Appender:
             del self._queues[key]
         if self._light is not None:
             self._light.names.discard(topic)
+
+    @property
+    def light_queues(self) -> Set[str]:
+        """The names of all light queues that messages went to."""
+        return frozenset() if self._light is None else self._light.names
 
     def takes_light_queues(self, names: Collection[str]) -> bool:
         """Whether a message may go to these light queues; see ``LightPlaces.takes``."""

@@ -1,0 +1,122 @@
+"""Acknowledgements and changes of invisible time that name a lite topic (200051, 200151, 200053 with ``liteTopic``).
+
+What was popped before the broker's last start is not known any more: it comes again. Then the acknowledgement of the
+first message that is open moves the group on, and others do nothing; the original passes over the messages before.
+
+Source: ``AckMessageProcessor#ackLite``, ``ChangeInvisibleTimeProcessor#processChangeInvisibleTimeForLite``.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rmq_core.broker.lite.dispatcher import Dispatcher
+from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.pop.checks import topic_of
+from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.processors.lite_names import lite_queue_of
+from rmq_core.broker.state import BrokerState
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, PopHandle
+from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeAnswer
+
+_QUEUE_ID: Final = 0
+
+
+class LiteAcks:
+    """Handles them, and leaves those that name no lite topic to others."""
+
+    def __init__(self, state: BrokerState, groups: LiteGroups, orders: OrderTable, dispatcher: Dispatcher) -> None:
+        self._state = state
+        self._groups = groups
+        self._orders = orders
+        self._dispatcher = dispatcher
+
+    def handlers(self, others: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Handlers by request code; ``others`` are those of POP."""
+        ack, change = others[RequestCode.ACK_MESSAGE], others[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
+
+        def ack_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            asked = read_fields(request, AckMessage)
+            return self.ack(request, asked) if (asked.lite_topic or "").strip() else ack(request, connection)
+
+        def change_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            asked = read_fields(request, ChangeInvisibleTime)
+            return self.change(request, asked) if (asked.lite_topic or "").strip() else change(request, connection)
+
+        return {RequestCode.ACK_MESSAGE: ack_any, RequestCode.CHANGE_MESSAGE_INVISIBLETIME: change_any}
+
+    def ack(self, request: RemotingCommand, asked: AckMessage) -> RemotingCommand:
+        """ACK_MESSAGE (200051) of a message that was popped from a lite topic."""
+        queue, handle = self._checked(asked)
+        group, offset = asked.consumer_group, asked.offset
+        committed = self._state.offsets.get(queue, group, _QUEUE_ID)
+        if offset < committed:
+            return request.response()
+        next_offset = self._next(queue, group, offset, committed, handle)
+        if next_offset is not None:
+            self._commit(queue, group, next_offset)
+        return request.response()
+
+    def _next(self, queue: str, group: str, offset: int, committed: int, handle: PopHandle) -> int | None:
+        """The offset to commit after an acknowledgement; None where nothing changes."""
+        taken_ms = self._orders.taken_ms(queue, group, _QUEUE_ID)
+        if taken_ms is None:
+            return offset + 1 if offset == committed else None
+        if taken_ms != handle.pop_time_ms:
+            return None  # of an earlier take: it comes again
+        try:
+            return self._orders.acknowledge(queue, group, _QUEUE_ID, offset, handle.pop_time_ms)
+        except ValueError as error:
+            raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, f"ack offset illegal. {error}") from error
+
+    def _commit(self, queue: str, group: str, next_offset: int) -> None:
+        state = self._state
+        if not state.offsets.is_reset(queue, group, _QUEUE_ID):
+            if next_offset > state.offsets.get(queue, group, _QUEUE_ID):
+                state.offsets.commit(queue, group, _QUEUE_ID, next_offset)
+            self._orders.forget_acknowledged(queue, group, _QUEUE_ID)
+        if self._orders.is_blocked(queue, group, _QUEUE_ID, None, state.clock_ms()):
+            return
+        if state.store.max_offset(queue, _QUEUE_ID) > next_offset:
+            self._dispatcher.tell(queue, group)
+
+    def change(self, request: RemotingCommand, asked: ChangeInvisibleTime) -> RemotingCommand:
+        """CHANGE_MESSAGE_INVISIBLETIME (200053): of one message, or with ``suspend`` of all that were taken with it."""
+        if not 0 <= asked.invisible_time <= MOST_INVISIBLE_MS:
+            what = f"invisibleTime {asked.invisible_time} is not of 0 to {MOST_INVISIBLE_MS} ms"
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+        queue, handle = self._checked(asked)
+        group, pop_time_ms = asked.consumer_group, handle.pop_time_ms
+        visible_ms = self._state.clock_ms() + asked.invisible_time
+        if asked.offset >= self._state.offsets.get(queue, group, _QUEUE_ID):
+            if asked.suspend:
+                self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
+            elif self._orders.taken_ms(queue, group, _QUEUE_ID) == pop_time_ms:
+                try:
+                    self._orders.change(queue, group, _QUEUE_ID, asked.offset, pop_time_ms, visible_ms)
+                except ValueError as error:
+                    raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        fields = ChangeInvisibleTimeAnswer(
+            pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=handle.revive_queue_id
+        )
+        return request.response(int(ResponseCode.SUCCESS), None, write_fields(fields))
+
+    def _checked(self, asked: AckMessage | ChangeInvisibleTime) -> tuple[str, PopHandle]:
+        """The light queue and the handle of a request. Raises ResponseError."""
+        topic_of(self._state, asked.topic)
+        if self._groups.parent(asked.consumer_group) != asked.topic:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
+        try:
+            queue = lite_queue_of(asked.topic, asked.lite_topic or "")
+            handle = PopHandle.decode(asked.extra_info)
+        except ValueError as error:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if not 0 <= asked.offset <= self._state.store.max_offset(queue, _QUEUE_ID):
+            raise ResponseError(ResponseCode.NO_MESSAGE, "ack offset illegal.")
+        if asked.queue_id != _QUEUE_ID or handle.revive_queue_id != IN_ORDER:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
+        return queue, handle

@@ -1,0 +1,230 @@
+"""What administrators ask about lite topics (codes 200074 to 200079). Source: ``LiteManagerProcessor``."""
+
+from heapq import nlargest, nsmallest
+from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
+
+from rmq_core.broker.lite.dispatcher import Dispatcher
+from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.lite.lifecycle import Lifecycle
+from rmq_core.broker.lite.registry import Registry
+from rmq_core.broker.lite.sharding import Sharding
+from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.processors.lite_names import lite_queue_of
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.topics import is_lite
+from rmq_core.remoting.bodies import ConsumeOffset, TopicOffset, encode_body
+from rmq_core.remoting.bodies.lite import (
+    BrokerLiteInfo,
+    ClientGroup,
+    LiteClientInfo,
+    LiteGroupInfo,
+    LiteLag,
+    LiteTopicInfo,
+    ParentTopicInfo,
+)
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.lite_requests import LiteClientName, LiteDispatch, LiteGroupName, LiteTopicName
+from rmq_core.remoting.requests import Topic
+from rmq_formats.codecs.topics import lite_parts
+
+_QUEUE_ID: Final = 0
+_MOST_TOLD: Final = 10_000  # ``MAX_RETURN_COUNT``
+_UNKNOWN: Final = -1
+_EVERY_CLIENT: Final = "*"
+
+
+class LiteAdmin:
+    """Handles requests about lite topics, their groups and clients."""
+
+    def __init__(
+        self, state: BrokerState, registry: Registry, groups: LiteGroups, orders: OrderTable, dispatcher: Dispatcher,
+        lifecycle: Lifecycle, sharding: Sharding,
+    ) -> None:  # fmt: skip
+        self._state = state
+        self._registry = registry
+        self._groups = groups
+        self._orders = orders
+        self._dispatcher = dispatcher
+        self._lifecycle = lifecycle
+        self._sharding = sharding
+
+    def handlers(self) -> dict[int, Handler]:
+        """Handlers by request code."""
+        return {
+            RequestCode.GET_BROKER_LITE_INFO: self.of_broker,
+            RequestCode.GET_PARENT_TOPIC_INFO: self.of_parent,
+            RequestCode.GET_LITE_TOPIC_INFO: self.of_topic,
+            RequestCode.GET_LITE_CLIENT_INFO: self.of_client,
+            RequestCode.GET_LITE_GROUP_INFO: self.of_group,
+            RequestCode.TRIGGER_LITE_DISPATCH: self.dispatch,
+        }
+
+    def of_broker(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_BROKER_LITE_INFO (200074): how many there are of what."""
+        store = self._state.store
+        body = BrokerLiteInfo(
+            cq_table_size=len(store.topics()),
+            current_lmq_num=len(store.appender.light_queues),
+            event_map_size=len(self._registry.clients),
+            group_meta=self._groups.by_parent(),
+            lite_subscription_count=self._registry.count,
+            max_lmq_num=store.config.max_lmq_queues,
+            offset_table_size=len(self._state.offsets.table),
+            order_info_count=self._orders.count,
+            topic_meta=self._groups.minutes(),
+        )
+        return request.response(body=encode_body(body))
+
+    async def of_parent(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_PARENT_TOPIC_INFO (200075): the number of a topic's children, and the groups that are bound to it."""
+        parent = read_fields(request, Topic).topic
+        self._check_parent(parent)
+        body = ParentTopicInfo(
+            groups=self._groups.by_parent().get(parent),
+            lite_topic_count=len([None async for _ in self._lifecycle.children(parent)]),
+            lmq_num=len(self._state.store.appender.light_queues),
+            topic=parent,
+            ttl=self._groups.minutes_of(parent),
+        )
+        return request.response(body=encode_body(body))
+
+    async def of_topic(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_LITE_TOPIC_INFO (200076): a child's offsets and subscribers."""
+        asked, store = read_fields(request, LiteTopicName), self._state.store
+        self._check_parent(asked.parent_topic)
+        queue = _queue(asked.parent_topic, asked.lite_topic)
+        brokers = await self._sharding.brokers_of(asked.parent_topic)
+        high = store.max_offset(queue, _QUEUE_ID)
+        offset = TopicOffset(
+            last_update_timestamp=store.store_timestamp_ms(queue, _QUEUE_ID, high - 1) or 0 if high else 0,
+            max_offset=high,
+            min_offset=store.min_offset(queue, _QUEUE_ID),
+        )
+        body = LiteTopicInfo(
+            lite_topic=asked.lite_topic,
+            parent_topic=asked.parent_topic,
+            sharding_to_broker=self._sharding.is_here(asked.lite_topic, brokers),
+            subscriber=self._subscribers(queue),
+            topic_offset=offset,
+        )
+        return request.response(body=encode_body(body))
+
+    def _subscribers(self, queue: str) -> list[ClientGroup]:
+        found: list[ClientGroup] = []
+        for clients in self._registry.groups_of(queue):
+            if clients and self._groups.is_wildcard(clients[0].group):
+                found.append(ClientGroup(client_id=_EVERY_CLIENT, group=clients[0].group))
+            else:
+                told = islice(clients, _MOST_TOLD - len(found))
+                found += [ClientGroup(client_id=one.client_id, group=one.group) for one in told]
+        return found
+
+    def of_client(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_LITE_CLIENT_INFO (200077): what a client subscribes to."""
+        asked = read_fields(request, LiteClientName)
+        self._check_parent(asked.parent_topic)
+        if self._check_group(asked.group, "") != asked.parent_topic:
+            what = f"Subscription [{asked.group}]-[{asked.parent_topic}] not match."
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+        if asked.max_count <= 0:
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
+        client = self._registry.clients.get(asked.client_id)
+        body = LiteClientInfo(
+            client_id=asked.client_id,
+            group=asked.group,
+            last_access_time=_UNKNOWN if client is None else client.seen_ms,
+            lite_topic_count=_UNKNOWN if client is None else len(client.queues),
+            lite_topic_set=None if client is None else list(islice(client.queues, min(asked.max_count, _MOST_TOLD))),
+            parent_topic=asked.parent_topic,
+        )
+        return request.response(body=encode_body(body))
+
+    async def of_group(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """GET_LITE_GROUP_INFO (200078): how far a group lags, in all children or in one."""
+        asked = read_fields(request, LiteGroupName)
+        parent = self._check_group(asked.group, f"Group [{asked.group}] is not a LITE group.")
+        info = self._of_one(asked, parent) if asked.lite_topic else await self._of_all(asked, parent)
+        return request.response(body=encode_body(info))
+
+    def _of_one(self, asked: LiteGroupName, parent: str) -> LiteGroupInfo:
+        store, group = self._state.store, asked.group
+        queue = _queue(parent, asked.lite_topic)
+        high, offset = store.max_offset(queue, _QUEUE_ID), self._state.offsets.get(queue, group, _QUEUE_ID)
+        info = LiteGroupInfo(group=group, lite_topic=asked.lite_topic, parent_topic=parent)
+        if not high:
+            return replace(info, total_lag_count=_UNKNOWN)
+        if offset < 0:
+            return info
+        last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, offset - 1) if offset else None
+        return replace(
+            info,
+            earliest_unconsumed_timestamp=_or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset)),
+            lite_topic_offset_wrapper=ConsumeOffset(
+                broker_offset=high, consumer_offset=offset, last_timestamp=last_ms or 0
+            ),
+            total_lag_count=high - offset,
+        )
+
+    async def _of_all(self, asked: LiteGroupName, parent: str) -> LiteGroupInfo:
+        store, group, lags = self._state.store, asked.group, list[LiteLag]()
+        async for queue in self._lifecycle.children(parent):
+            offset = self._state.offsets.get(queue, group, _QUEUE_ID)
+            lag = store.max_offset(queue, _QUEUE_ID) - offset
+            parts = lite_parts(queue)
+            if offset >= 0 and lag > 0 and parts:
+                since_ms = _or_unknown(store.store_timestamp_ms(queue, _QUEUE_ID, offset))
+                lags.append(LiteLag(earliest_unconsumed_timestamp=since_ms, lag_count=lag, lite_topic=parts[1]))
+        most = max(0, min(asked.top_k, _MOST_TOLD))
+        dated = [lag for lag in lags if lag.earliest_unconsumed_timestamp > 0]
+        return LiteGroupInfo(
+            earliest_unconsumed_timestamp=min((lag.earliest_unconsumed_timestamp for lag in dated), default=_UNKNOWN),
+            group=group,
+            lag_count_top_k=nlargest(most, lags, key=lambda lag: lag.lag_count),
+            lag_timestamp_top_k=nsmallest(most, dated, key=lambda lag: lag.earliest_unconsumed_timestamp),
+            parent_topic=parent,
+            total_lag_count=sum(lag.lag_count for lag in lags),
+        )
+
+    def dispatch(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
+        """TRIGGER_LITE_DISPATCH (200079): looks for messages for a client, or for all of a group."""
+        asked = read_fields(request, LiteDispatch)
+        self._check_group(asked.group, f"Group [{asked.group}] is not a LITE group.")
+        if not asked.client_id:
+            self._dispatcher.look_at_group(asked.group)
+        elif (client := self._registry.clients.get(asked.client_id)) is not None and client.group == asked.group:
+            self._dispatcher.look_at(client)
+        return request.response()
+
+    def _check_parent(self, parent: str) -> None:
+        topic = self._state.topics.get(parent)
+        if topic is None:
+            raise ResponseError(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{parent}] not exist.")
+        if not is_lite(topic):
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, f"Topic [{parent}] type not match.")
+
+    def _check_group(self, group: str, not_lite: str) -> str:
+        """The topic that a group is bound to; empty without one, unless that is to be refused."""
+        if self._state.groups.get(group) is None:
+            raise ResponseError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
+        parent = self._groups.parent(group)
+        if not parent and not_lite:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, not_lite)
+        return parent or ""
+
+
+def _queue(parent: str, child: str) -> str:
+    try:
+        return lite_queue_of(parent, child)
+    except ValueError as error:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+
+def _or_unknown(time_ms: int | None) -> int:
+    return _UNKNOWN if time_ms is None else time_ms

@@ -1,0 +1,130 @@
+"""Deletes lite topics: those without a message for long, and those whose parent is deleted.
+
+Source: ``AbstractLiteLifecycleManager``, ``LiteLifecycleManager``.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
+
+from rmq_core.broker.lite.groups import LiteGroups
+from rmq_core.broker.lite.subscriptions import Subscriptions
+from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.slices import SLICE_S
+from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.topics import is_lite
+from rmq_core.remoting.answers import awaited
+from rmq_core.remoting.bodies import TopicList, decode_body
+from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.fields import read_fields
+from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.requests import Topic
+from rmq_formats.codecs.topics import LITE_PREFIX, lite_parts, lite_queue
+from rmq_formats.errors import FormatError
+
+log = logging.getLogger("rmq.broker.lite")
+_QUEUE_ID: Final = 0
+_MINUTE_MS: Final = 60_000
+_MOST_AT_ONCE: Final = 1000  # deletions: each batch forces the log, and writes the list of all that was deleted
+_MOST_UNREADABLE: Final = 5  # looks at a child whose last message is not in the log any more, before it is deleted
+
+
+class Lifecycle:
+    """Looks for children that have expired."""
+
+    def __init__(
+        self, state: BrokerState, groups: LiteGroups, orders: OrderTable, subscriptions: Subscriptions
+    ) -> None:
+        self._state = state
+        self._groups = groups
+        self._orders = orders
+        self._subscriptions = subscriptions
+        self._begin_ms = state.clock_ms()
+        self._unreadable: dict[str, int] = {}
+
+    def children(self, parent: str) -> AsyncIterator[str]:
+        """The light queues of a topic's children, in slices."""
+        return self._lite_queues(lite_queue(parent, ""))
+
+    async def _lite_queues(self, prefix: str) -> AsyncIterator[str]:
+        async for queue in self._state.slices.each(list(self._state.store.appender.light_queues)):
+            if queue.startswith(prefix):
+                yield queue
+
+    async def expire(self) -> None:
+        """Delete what has expired; not in the first minutes, when consumers are not there again."""
+        if self._state.clock_ms() - self._begin_ms < self._state.config.min_lite_ttl_ms:
+            return
+        minutes, found, unreadable = self._groups.minutes(), dict[str, list[str]](), self._unreadable
+        self._unreadable = {}
+        async for queue in self._lite_queues(LITE_PREFIX):
+            parts = lite_parts(queue)
+            limit = minutes.get(parts[0], 0) if parts else 0
+            if parts and limit > 0 and self._is_expired(queue, limit, unreadable.get(queue, 0)):
+                found.setdefault(parts[0], []).append(queue)
+        for parent, queues in found.items():
+            for at in range(0, len(queues), _MOST_AT_ONCE):
+                await self._delete(parent, queues[at : at + _MOST_AT_ONCE], minutes[parent])
+
+    def _is_expired(self, queue: str, minutes: int, unreadable: int) -> bool:
+        store, config = self._state.store, self._state.config
+        high = store.max_offset(queue, _QUEUE_ID)
+        if not high or store.next_offset(queue, _QUEUE_ID) > high:
+            return False  # its first message is yet to come, or is a new one that is not dispatched
+        last_ms = store.store_timestamp_ms(queue, _QUEUE_ID, high - 1)
+        if last_ms is None:
+            self._unreadable[queue] = unreadable + 1
+            return unreadable >= _MOST_UNREADABLE
+        idle_ms = self._state.clock_ms() - last_ms
+        return idle_ms >= config.min_lite_ttl_ms and idle_ms > minutes * _MINUTE_MS
+
+    async def _delete(self, parent: str, queues: Sequence[str], minutes: int | None = None) -> None:
+        """Delete light queues; with a time limit only those that have had no message while others were looked at."""
+        state, groups = self._state, self._groups.by_parent().get(parent, [])
+        if minutes is not None:
+            queues = [queue for queue in queues if self._is_expired(queue, minutes, _MOST_UNREADABLE)]
+        if not queues:
+            return
+        state.store.delete_topics(queues)  # first: it may fail
+        async for queue in state.slices.each(queues):
+            for group in groups:
+                state.offsets.remove(queue, group)
+                self._orders.forget(queue, group, _QUEUE_ID)
+            self._subscriptions.forget(queue)
+        log.info("%(count)d lite topics of %(topic)s are deleted", {"count": len(queues), "topic": parent})
+        async for _ in state.slices.each(iter(lambda: state.store.remove_dropped(SLICE_S), False)):
+            pass
+
+    def handlers(self, others: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Handlers by request code of deletions of topics, whose children go with them; ``others`` delete topics."""
+        one, several = others[RequestCode.DELETE_TOPIC_IN_BROKER], others[RequestCode.DELETE_TOPIC_IN_BROKER_LIST]
+
+        def delete_one(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            parents = self._parents([read_fields(request, Topic).topic])
+            answer = one(request, connection)
+            return self._with_children(answer, parents) if parents else answer
+
+        def delete_several(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            try:
+                parents = self._parents(decode_body(request.body or b"{}", TopicList, is_request=True).topic_list)
+            except FormatError:
+                parents = []
+            answer = several(request, connection)
+            return self._with_children(answer, parents) if parents else answer
+
+        return {
+            RequestCode.DELETE_TOPIC_IN_BROKER: delete_one,
+            RequestCode.DELETE_TOPIC_IN_BROKER_LIST: delete_several,
+        }
+
+    def _parents(self, topics: Sequence[str]) -> list[str]:
+        table = self._state.topics.table
+        return [topic for topic in topics if topic in table and is_lite(table[topic])]
+
+    async def _with_children(self, answer: HandlerAnswer, parents: list[str]) -> RemotingCommand | None:
+        for parent in parents:
+            queues = [queue async for queue in self.children(parent)]
+            for at in range(0, len(queues), _MOST_AT_ONCE):
+                await self._delete(parent, queues[at : at + _MOST_AT_ONCE])
+        return await awaited(answer)

@@ -1,0 +1,35 @@
+"""Long work of lite topics that runs beside requests, in slices: one of a name at a time."""
+
+import asyncio
+from collections.abc import Coroutine, Hashable
+
+from rmq_core.broker.tables.table_file import log
+
+
+class Tasks:
+    """What runs now."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[None]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether some work runs."""
+        return key in self._running
+
+    def start(self, key: Hashable, work: Coroutine[None, None, None]) -> None:
+        """Start some work, unless it runs already; what it raises is logged."""
+        if key in self._running:
+            work.close()
+            return
+        task = self._running[key] = asyncio.ensure_future(work)
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: Hashable, task: "asyncio.Task[None]") -> None:
+        del self._running[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work on lite topics failed: %(error)s", {"error": error}, exc_info=error)
+
+    def close(self) -> None:
+        """Cancel what runs."""
+        for task in self._running.values():
+            task.cancel()

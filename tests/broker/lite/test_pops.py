@@ -1,0 +1,265 @@
+"""Lite topics: what is sent to a child is popped by those who subscribe to it, in its order."""
+
+import asyncio
+
+import pytest
+
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from tests.broker.conftest import Asker, Clock, eventually, messages
+from tests.broker.lite.conftest import GROUP, PARENT, Watcher, make_group, make_parent, send
+
+
+async def test_a_message_to_a_child_stands_in_its_light_queue(lite: Asker) -> None:
+    assert (await send(lite, "d1", b"1")).code == 0
+    assert (await send(lite, "d2", b"2", INNER_MULTI_DISPATCH="%LMQ%other")).code == 0
+    assert (await lite.send(PARENT, b"3")).code == 0
+    first, second = await lite.pull("%LMQ%$Devices$d1"), await lite.pull("%LMQ%$Devices$d2")
+    assert [one.body for one in messages(first)] == [b"1"]
+    (one,) = messages(second)
+    assert one.properties["INNER_MULTI_DISPATCH"] == "%LMQ%$Devices$d2"
+    assert one.properties["INNER_MULTI_QUEUE_OFFSET"] == "0"
+    assert [one.body for one in messages(await lite.pull(PARENT))] == [b"1", b"2", b"3"]
+
+
+async def test_each_child_is_popped_in_its_order(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1", "d2")
+    for number in range(3):
+        await send(lite, "d1", b"%d" % number)
+    await send(lite, "d2", b"x")
+    await send(lite, "d3", b"of nobody")
+    got = await watcher.pop()
+    assert sorted((one.child, one.body, one.offset, one.times) for one in got) == [
+        ("d1", b"0", 0, 0), ("d1", b"1", 1, 0), ("d1", b"2", 2, 0), ("d2", b"x", 0, 0),
+    ]  # fmt: skip
+    await send(lite, "d1", b"3")  # not before the others are acknowledged
+    assert await watcher.pop() == []
+    for one in got:
+        assert (await watcher.ack(one)).code == 0
+    assert [(one.body, one.offset) for one in await watcher.pop(pollTime=5000)] == [(b"3", 3)]
+    assert lite.broker.state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == 3
+
+
+async def test_a_pop_waits_for_a_message_of_its_client(lite: Asker, watcher: Watcher) -> None:
+    other = Watcher(lite, "c2")
+    await watcher.add("d1")
+    await other.add("d2")
+    pops = [asyncio.ensure_future(one.pop(pollTime=20_000)) for one in (watcher, other)]
+    await asyncio.sleep(0.1)
+    await send(lite, "d2", b"for c2")
+    assert [one.body for one in await pops[1]] == [b"for c2"]
+    assert not pops[0].done()
+    await send(lite, "d1", b"for c1")
+    assert [one.body for one in await pops[0]] == [b"for c1"]
+
+
+async def test_a_pop_that_waits_in_vain_is_told_so(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1")
+    answer = await watcher.ask(pollTime=300)
+    assert (answer.code, answer.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
+    assert answer.ext_fields["reviveQid"] == "999"
+
+
+async def test_what_is_not_acknowledged_comes_again(lite: Asker, watcher: Watcher, clock: Clock) -> None:
+    await watcher.add("d1")
+    for number in range(3):
+        await send(lite, "d1", b"%d" % number)
+    first = await watcher.pop()
+    assert (await watcher.ack(first[0])).code == 0
+    clock.ahead_ms += 10_001
+    again = await watcher.pop(pollTime=5000)
+    assert [(one.body, one.times) for one in again] == [(b"1", 1), (b"2", 1)]
+    assert (await watcher.ack(first[1])).code == 0  # of the first pop: it does nothing
+    for one in again:
+        assert (await watcher.ack(one)).code == 0
+    assert lite.broker.state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == 3
+    clock.ahead_ms += 20_000
+    assert await watcher.pop(pollTime=1000) == []
+
+
+async def test_an_invisible_time_is_changed(lite: Asker, watcher: Watcher, clock: Clock) -> None:
+    await watcher.add("d1")
+    await send(lite, "d1", b"1")
+    (one,) = await watcher.pop(invisibleTime=60_000)
+    answer = await watcher.change(one, 500)
+    assert answer.code == 0
+    assert answer.ext_fields["reviveQid"] == "999"
+    clock.ahead_ms += 600
+    (again,) = await watcher.pop(pollTime=5000)
+    assert (again.body, again.times) == (b"1", 1)
+    assert (await watcher.ack(again)).code == 0
+
+
+async def test_a_suspended_child_is_not_counted(lite: Asker, watcher: Watcher, clock: Clock) -> None:
+    await watcher.add("d1")
+    await send(lite, "d1", b"1")
+    counts = []
+    for _ in range(3):
+        (one,) = await watcher.pop(pollTime=5000)
+        counts.append(one.times)
+        assert (await watcher.change(one, 100, suspend="true")).code == 0
+        clock.ahead_ms += 200
+    assert counts == [0, 1, 1]  # the first one is, as in the original
+
+
+async def test_the_same_attempt_gets_the_same_again(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1")
+    await send(lite, "d1", b"1")
+    assert [one.times for one in await watcher.pop(attemptId="a")] == [0]
+    await send(lite, "d1", b"2")
+    assert await watcher.pop(attemptId="b") == []
+    await send(lite, "d1", b"3")
+    assert [(one.body, one.times) for one in await watcher.pop(attemptId="a")] == [(b"1", 0), (b"2", 0), (b"3", 0)]
+
+
+async def test_more_than_a_pop_takes_comes_with_the_next_ones(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1", "d2")
+    for number in range(5):
+        await send(lite, "d1", b"%d" % number)
+        await send(lite, "d2", b"%d" % number)
+    got = []
+    while len(got) < 10:
+        popped = await watcher.pop(maxMsgNum=3, pollTime=5000)
+        assert 0 < len(popped) <= 3
+        for one in popped:
+            await watcher.ack(one)
+        got += popped
+    for child in ("d1", "d2"):
+        assert [one.body for one in got if one.child == child] == [b"%d" % number for number in range(5)]
+
+
+async def test_one_client_of_a_group_gets_a_message_and_each_group(lite: Asker) -> None:
+    await make_group(lite, "others")
+    watchers = [Watcher(lite, "c1"), Watcher(lite, "c2"), Watcher(lite, "c3", "others")]
+    for one in watchers:
+        await one.add("d1")
+    await send(lite, "d1", b"1")
+    pops = [asyncio.ensure_future(one.pop(pollTime=1000)) for one in watchers]
+    found = [await one for one in pops]
+    assert len(found[0]) + len(found[1]) == 1
+    assert len(found[2]) == 1
+
+
+async def test_a_client_that_does_not_ask_gives_way(lite: Asker, watcher: Watcher, clock: Clock) -> None:
+    """What it was told of is given to another one of its group."""
+    silent, children = Watcher(lite, "silent"), [f"d{number}" for number in range(30)]
+    await silent.add(*children)
+    await watcher.add(*children)
+    for child in children:
+        await send(lite, child)
+    own = await watcher.pop()
+    assert 0 < len(own) < 30
+    clock.ahead_ms += 11_000
+    await watcher.pop()  # of those that it did not acknowledge
+    lite.broker._lite._dispatcher.scan()
+    rest = await watcher.pop(pollTime=5000)
+    assert {one.child for one in rest} | {one.child for one in own} == set(children)
+
+
+async def test_what_is_there_is_told_to_who_subscribes(lite: Asker, watcher: Watcher) -> None:
+    await send(lite, "d1", b"1")
+    await watcher.add("d1")
+    assert [one.body for one in await watcher.pop()] == [b"1"]
+
+
+class TestFewEvents:
+    async def test_more_children_than_events_are_all_popped(self, lite: Asker) -> None:
+        await make_group(lite, "few", sub_client_max_event_cnt="10")
+        watcher = Watcher(lite, "c1", "few")
+        children = [f"d{number}" for number in range(60)]
+        await watcher.add(*children)
+        for child in children:
+            await send(lite, child)
+        got = []
+        while len(got) < 60:
+            popped = await watcher.pop(maxMsgNum=7, pollTime=5000)
+            assert popped, len(got)
+            got += popped
+            for one in popped:
+                await watcher.ack(one)
+        assert sorted(one.child for one in got) == sorted(children)
+
+
+async def test_a_notification_tells_that_there_is_something(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1")
+    fields: dict[str, object] = {
+        "consumerGroup": GROUP, "topic": PARENT, "queueId": -1, "pollTime": 20_000, "bornTime": 0,
+        "isLiteConsumer": "true", "clientId": "c1",
+    }  # fmt: skip
+    told = asyncio.ensure_future(lite.ask(RequestCode.NOTIFICATION, fields))
+    await asyncio.sleep(0.1)
+    assert not told.done()
+    await send(lite, "d1")
+    assert (await told).ext_fields["hasMsg"] == "true"
+    assert len(await watcher.pop()) == 1
+
+
+async def test_a_delayed_message_comes_to_its_child(lite: Asker, watcher: Watcher, clock: Clock) -> None:
+    await watcher.add("d1")
+    assert (await send(lite, "d1", b"later", DELAY="1")).code == 0
+    assert await watcher.pop() == []
+    clock.ahead_ms += 2000
+    assert [one.body for one in await watcher.pop(pollTime=10_000)] == [b"later"]
+
+
+async def test_after_a_start_clients_subscribe_again(lite: Asker, watcher: Watcher) -> None:
+    """Offsets are kept, and what was under way comes again: a late acknowledgement passes over nothing."""
+    await watcher.add("d1")
+    for number in range(3):
+        await send(lite, "d1", b"%d" % number)
+    got = await watcher.pop()
+    await watcher.ack(got[0])
+    state, orders = lite.broker.state, lite.broker._lite._orders
+    orders.forget("%LMQ%$Devices$d1", GROUP, 0)  # as a start does
+    assert (await watcher.ack(got[2])).code == 0
+    assert state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == 1
+    await watcher.add("d1")
+    assert (await lite.ask(RequestCode.TRIGGER_LITE_DISPATCH, {"group": GROUP})).code == 0
+
+    async def comes_again() -> bool:
+        return [one.body for one in await watcher.pop(pollTime=1000)] == [b"1", b"2"]
+
+    await eventually(comes_again)
+
+
+@pytest.mark.parametrize("child", ["a$b", "a,b", "a@b", "a/b", " ", "\x01", "n" * 251, "n" * 242])
+async def test_names_that_cannot_be_children_are_refused(lite: Asker, watcher: Watcher, child: str) -> None:
+    answer = await send(lite, child)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
+    answer = await watcher.control("PARTIAL_ADD", child)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "lite topic" in str(answer.remark)
+    assert set(lite.broker.store.topics()) == set()
+
+
+async def test_pops_are_checked(lite: Asker, watcher: Watcher) -> None:
+    await make_parent(lite, "Other")
+    assert (await lite.send("Plain")).code == 0
+    illegal = ResponseCode.INVALID_PARAMETER
+    for fields, code, remark in (
+        ({"maxMsgNum": 33}, illegal, "num is greater"), ({"maxMsgNum": 0}, illegal, "num is greater"),
+        ({"topic": "None"}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
+        ({"topic": "Plain"}, illegal, "type not match"), ({"topic": "Other"}, illegal, "bind topic not match"),
+        ({"consumerGroup": "none"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "not exist"),
+        ({"invisibleTime": 0}, illegal, "invisibleTime"), ({"clientId": ""}, illegal, "clientId"),
+        ({"attemptId": "a" * 256}, illegal, "attemptId"),
+    ):  # fmt: skip
+        answer = await watcher.ask(**fields)
+        assert answer.code == code, (fields, answer.remark)
+        assert remark in str(answer.remark)
+
+
+async def test_acknowledgements_are_checked(lite: Asker, watcher: Watcher) -> None:
+    await make_parent(lite, "Other")
+    await watcher.add("d1")
+    await send(lite, "d1")
+    (one,) = await watcher.pop()
+    for fields, code in (
+        ({"offset": 2}, ResponseCode.NO_MESSAGE), ({"queueId": 1}, ResponseCode.INVALID_PARAMETER),
+        ({"offset": 1}, ResponseCode.MESSAGE_ILLEGAL), ({"topic": "Other"}, ResponseCode.INVALID_PARAMETER),
+        ({"topic": "None"}, ResponseCode.TOPIC_NOT_EXIST), ({"extraInfo": "?"}, ResponseCode.INVALID_PARAMETER),
+        ({"consumerGroup": "none"}, ResponseCode.INVALID_PARAMETER), ({"liteTopic": "a$b"}, 29),
+    ):  # fmt: skip
+        assert (await watcher.ack(one, **fields)).code == code, fields
+        assert (await watcher.change(one, 1000, **fields)).code == code, fields
+    assert (await watcher.ack(one)).code == 0
+    assert (await watcher.ack(one)).code == 0  # once more
