@@ -1,0 +1,137 @@
+"""The end of lite topics: those that nobody sends to, and those of a deleted parent."""
+
+import pytest
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.remoting.bodies import SubscriptionGroupConfig, encode_body
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.store.config import StoreConfig
+from tests.broker.conftest import Asker, Clock, eventually
+from tests.broker.lite.conftest import GROUP, PARENT, Watcher, make_group, make_parent, send
+
+
+def children(asker: Asker) -> set[str]:
+    return {name for name in asker.broker.store.topics() if name.startswith("%LMQ%")}
+
+
+async def test_a_child_without_messages_for_long_is_deleted(lite: Asker, watcher: Watcher, clock: Clock) -> None:
+    await make_parent(lite, "Lasting")
+    await make_group(lite, "lasting", bind_topic="Lasting")
+    await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
+    await make_parent(lite, minutes=30)
+    await watcher.add("d1", "d2")
+    await send(lite, "d1", parent="Lasting")
+    for child in ("d1", "d2"):
+        await send(lite, child)
+    for one in await watcher.pop():
+        await watcher.ack(one)
+    lifecycle = lite.broker._lite._lifecycle
+    clock.ahead_ms += 20 * 60_000
+    await lifecycle.expire()
+    assert len(children(lite)) == 3
+    await send(lite, "d2")
+    clock.ahead_ms += 11 * 60_000
+    await lifecycle.expire()
+    assert children(lite) == {"%LMQ%$Devices$d2", "%LMQ%$Lasting$d1"}
+    assert lite.broker.state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == -1
+    assert lite.broker.state.offsets.get("%LMQ%$Devices$d2", GROUP, 0) == 1
+    assert list(lite.broker._lite._registry.clients["c1"].queues) == ["%LMQ%$Devices$d2"]
+    await watcher.add("d1")
+    await send(lite, "d1", b"anew")  # it begins at 0 again
+    found = await watcher.pop(pollTime=5000)
+    assert (b"anew", 0) in [(one.body, one.offset) for one in found]
+
+
+async def test_nothing_is_deleted_soon_after_a_start(lite: Asker, clock: Clock) -> None:
+    await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
+    await make_parent(lite, minutes=1)
+    await send(lite, "d1")
+    clock.ahead_ms += 14 * 60_000
+    await lite.broker._lite._lifecycle.expire()
+    assert len(children(lite)) == 1
+    clock.ahead_ms += 2 * 60_000
+    await lite.broker._lite._lifecycle.expire()
+    assert not children(lite)
+
+
+class TestClock:
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        return BrokerConfig(listen_port=0, lite_ttl_check_interval_ms=50)
+
+    async def test_it_is_looked_for_periodically(self, lite: Asker, clock: Clock) -> None:
+        await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
+        await make_parent(lite, minutes=1)
+        await send(lite, "d1")
+        clock.ahead_ms += 16 * 60_000
+
+        async def is_gone() -> bool:
+            return not children(lite)
+
+        await eventually(is_gone)
+
+
+@pytest.mark.parametrize("by_list", [False, True])
+async def test_children_are_deleted_with_their_parent(lite: Asker, watcher: Watcher, *, by_list: bool) -> None:
+    await make_parent(lite, "DevicesToo")
+    await send(lite, "d1", parent="DevicesToo")
+    await watcher.add("d1")
+    await send(lite, "d1")
+    await send(lite, "d2")
+    for one in await watcher.pop():
+        await watcher.ack(one)
+    if by_list:
+        answer = await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, {}, b'{"topicList":["Devices"]}')
+    else:
+        answer = await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
+    assert answer.code == 0
+    assert children(lite) == {"%LMQ%$DevicesToo$d1"}
+    assert lite.broker.state.offsets.get("%LMQ%$Devices$d1", GROUP, 0) == -1
+    assert lite.broker._lite._registry.count == 0
+    assert (await watcher.ask()).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_offsets_are_deleted_with_a_group_of_lite_topics(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1")
+    await send(lite, "d1")
+    (one,) = await watcher.pop()
+    await watcher.ack(one)
+    answer = await lite.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "cleanOffset": "false"})
+    assert answer.code == 0
+    assert lite.broker.state.offsets.topics_of(GROUP) == []
+    assert (await watcher.ask()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+class TestFew:
+    @pytest.fixture
+    def store_config(self, store_config: StoreConfig) -> StoreConfig:
+        values = {name: getattr(store_config, name) for name in StoreConfig.__dataclass_fields__}
+        return StoreConfig(**values | {"max_lmq_queues": 2})
+
+    async def test_more_children_than_there_may_be_are_refused(self, lite: Asker) -> None:
+        assert [(await send(lite, child)).code for child in ("d1", "d2", "d1")] == [0, 0, 0]
+        answer = await send(lite, "d3")
+        assert answer.code == ResponseCode.LMQ_QUOTA_EXCEEDED
+        assert answer.remark == "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded."
+
+
+async def test_a_parent_has_no_batch_queues(lite: Asker) -> None:
+    attributes = "+message.type=LITE,+queue.type=BatchCQ"
+    fields: dict[str, object] = {
+        "topic": "B", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+        "topicFilterType": "SINGLE_TAG", "order": "false", "attributes": attributes,
+    }  # fmt: skip
+    answer = await lite.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "BatchCQ" in str(answer.remark)
+
+
+async def test_a_group_that_is_bound_elsewhere_gets_nothing_more(lite: Asker, watcher: Watcher) -> None:
+    await make_parent(lite, "Other")
+    await watcher.add("d1")
+    body = encode_body(SubscriptionGroupConfig(group_name=GROUP, attributes={"+lite.bind.topic": "Other"}))
+    assert (await lite.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)).code == 0
+    await send(lite, "d1")
+    answer = await watcher.ask()
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "bind topic not match" in str(answer.remark)
