@@ -79,7 +79,7 @@ class Watcher:
             return []
         told, found = answer.ext_fields, messages(answer)
         assert told["reviveQid"] == str(IN_ORDER)
-        times = [int(one) for one in told["orderCountInfo"].split(";")]
+        times = [int(one.split()[-1]) for one in told["orderCountInfo"].split(";")]
         assert len(times) == len(found)
         return [
             Got(one.body, one.properties["__LITE_TOPIC"], offset := place(one.properties), count, PopHandle(
