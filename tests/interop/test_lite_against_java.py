@@ -141,10 +141,12 @@ async def told_to_administrators(asker: Asker) -> list[object]:
     codes = [
         (await asker.ask(code, fields)).code
         for code, fields in (
-            (RequestCode.GET_PARENT_TOPIC_INFO, {"topic": "Plain"}), (RequestCode.GET_PARENT_TOPIC_INFO, {"topic": "None"}),
+            (RequestCode.GET_PARENT_TOPIC_INFO, {"topic": "Plain"}),
+            (RequestCode.GET_PARENT_TOPIC_INFO, {"topic": "None"}),
             (RequestCode.GET_LITE_GROUP_INFO, {"group": "none", "topK": 1}),
             (RequestCode.GET_LITE_CLIENT_INFO, client | {"maxCount": 0}),
-            (RequestCode.TRIGGER_LITE_DISPATCH, {"group": GROUP}), (RequestCode.TRIGGER_LITE_DISPATCH, {"group": "none"}),
+            (RequestCode.TRIGGER_LITE_DISPATCH, {"group": GROUP}),
+            (RequestCode.TRIGGER_LITE_DISPATCH, {"group": "none"}),
         )
     ]  # fmt: skip
     return [of_broker, groups, of_topic, of_client, told(unknown, "lastConsumeTime"), of_group, all_of_group, codes]

@@ -229,7 +229,8 @@ async def test_requests_are_checked_before_anything_is_changed(lite: Asker, watc
         ({"group": "plain", "topic": "Plain"}, invalid, "type not match"),
         ({"group": "gone", "topic": "Gone"}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
         ({"offsetOption": {"type": "SOON", "value": 1}}, error, "'SOON' is none of"),
-        ({"liteTopicSet": ["d1", "a$b"]}, invalid, "cannot be a lite topic"), ({"liteTopicSet": 7}, error, "not a valid"),
+        ({"liteTopicSet": ["d1", "a$b"]}, invalid, "cannot be a lite topic"),
+        ({"liteTopicSet": 7}, error, "not a valid"),
     ):  # fmt: skip
         body = json.dumps({"subscriptionSet": [good, good | wrong]}).encode()
         answer = await lite.ask(RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
