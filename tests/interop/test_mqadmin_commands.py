@@ -26,7 +26,11 @@ pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("mqadmin_commands")]
 
 VERSION: Final = os.environ.get("PEER_VERSION", "5.3.3")
 PAGE: Final = Path(__file__).parents[2] / "docs" / "admin.md"
-_SETTINGS: Final = WITH_USERS.removeprefix(SMALL_FILES) + SMALL_FILES + "traceTopicEnable=true\n"
+_SETTINGS: Final = (
+    WITH_USERS.removeprefix(SMALL_FILES)
+    + SMALL_FILES
+    + "traceTopicEnable=true\nenableLmq=true\nenableMultiDispatch=true\n"
+)
 IS_NEWER: Final = VERSION != "5.3.3"
 _TIMEOUT_S: Final = 300
 _PATIENT: Final = {"producer", "producerConnection", "consumerConnection", "queryMsgTraceById", "brokerConsumeStats"}
@@ -128,15 +132,17 @@ LOCAL: Final = (
     ("dumpCompactionLog -f {dir}/none", "none not exist"),
     ("exportMetadataInRocksDB -p {dir}/none -t topics", "RocksDB path is invalid"),
 )
-REFUSED_551: Final = (  # most tell no reason
-    ("getBrokerLiteInfo -b {broker}", "lite topics are not kept here"),
-    ("getParentTopicInfo -p TBW102", r"broker-a\W+error"),
-    ("getLiteTopicInfo -p TBW102 -l l", r"broker-a\W+error"),
-    ("getLiteClientInfo -p TBW102 -g g -c c", r"broker-a\W+error"),
-    ("getLiteGroupInfo -p TBW102 -g g", r"broker-a\W+error"),
-    ("triggerLiteDispatch -p TBW102 -g g", r"broker-a\W+error"),
-    ("switchTimerEngine -b {broker} -e F", "in a wheel of files here"),
+LITE: Final = (  # of 5.5
+    ("updateTopic -b {broker} -t Lt -a +message.type=LITE,+lite.topic.expiration=30", "create topic to .* success"),
+    ("updateSubGroup -b {broker} -g ltg --attributes +lite.bind.topic=Lt", "create subscription group to .* success"),
+    ("getBrokerLiteInfo -b {broker} -d", r"Lt(.|\n)*ltg"),
+    ("getParentTopicInfo -p Lt", r"broker-a +30 +0 +0 +\[?ltg"),
+    ("getLiteTopicInfo -p Lt -l l1", r"broker-a +0 +0 "),
+    ("getLiteClientInfo -p Lt -g ltg -c c1", "broker-a +N/A"),
+    ("getLiteGroupInfo -p Lt -g ltg", "Total Lag Count: 0"),
+    ("triggerLiteDispatch -p Lt -g ltg", "broker-a"),
 )
+REFUSED_551: Final = (("switchTimerEngine -b {broker} -e F", "in a wheel of files here"),)
 
 
 def name(command: str) -> str:
@@ -204,7 +210,7 @@ def test_the_commands_that_are_said_to_work_do(administered: Administered) -> No
     credentials = "--credentials", f"{administered.places['dir']}/conf/tools.yml"
     place = "--namesrv", administered.running.namesrv, "--topic", "T", "--group", "members", *credentials
     with client("consume", *place, "--from", "first"), client("produce", *place):
-        for command, wanted in WORKING:
+        for command, wanted in (*WORKING, *(LITE if IS_NEWER else ())):
             administered.must_answer(command, wanted)
 
 
@@ -234,11 +240,13 @@ def test_the_page_has_each_command_as_it_is() -> None:
     works = {name(command) for command, _ in (*MAKING, *WORKING, *ENDLESS)}
     refused = {name(command) for command, _ in REFUSED}
     of_551 = {name(command) for command, _ in REFUSED_551}
+    lite = {name(command) for command, _ in LITE} - works
     local = {name(command) for command, _ in LOCAL}
-    assert listed == works | refused | local | (of_551 if IS_NEWER else set())
+    assert listed == works | refused | local | (of_551 | lite if IS_NEWER else set())
     page = PAGE.read_text().partition("## mqadmin itself\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| (?:not there \| )?(works|refused|reads)", page, re.MULTILINE)
     told = {one: kind for names, kind in rows for one in re.findall("`([a-zA-Z]+)`", names)}
     assert told == {
-        **dict.fromkeys(works, "works"), **dict.fromkeys(refused | of_551, "refused"), **dict.fromkeys(local, "reads"),
+        **dict.fromkeys(works | lite, "works"), **dict.fromkeys(refused | of_551, "refused"),
+        **dict.fromkeys(local, "reads"),
     }  # fmt: skip

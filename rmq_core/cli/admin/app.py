@@ -12,7 +12,7 @@ from typing import Any, Final
 import typer
 
 from rmq_core.cli.access import access_parameters, take_access
-from rmq_core.cli.admin import cluster, consumer_progress, groups, messages, stats, topics, users
+from rmq_core.cli.admin import cluster, consumer_progress, groups, lite, messages, stats, topics, users
 from rmq_core.cli.admin.answer import Answer, show, show_all
 from rmq_core.cli.admin.options import Json, Namesrv
 from rmq_core.cli.produce import DEFAULT_NAMESRV
@@ -46,6 +46,12 @@ COMMANDS: Final[dict[str, Command]] = {
     "statsAll": stats.stats_all,
     "brokerConsumeStats": consumer_progress.broker_consume_stats,
     "exportMetadata": stats.export_metadata,
+    "getBrokerLiteInfo": lite.broker_info,
+    "getParentTopicInfo": lite.parent_info,
+    "getLiteTopicInfo": lite.topic_info,
+    "getLiteClientInfo": lite.client_info,
+    "getLiteGroupInfo": lite.group_info,
+    "triggerLiteDispatch": lite.trigger_dispatch,
     "createUser": users.create_user,
     "updateUser": users.update_user,
     "deleteUser": users.delete_user,

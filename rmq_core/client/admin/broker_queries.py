@@ -5,6 +5,7 @@ Source: ``MQClientAPIImpl``.
 
 from typing import Final
 
+from rmq_core.client.admin.lite_queries import LiteInquiries
 from rmq_core.client.cluster.cluster import Cluster
 from rmq_core.remoting.bodies import (
     BrokerConsumeStats,
@@ -44,10 +45,15 @@ _DIRECTLY_S: Final = 20.0  # a broker gives the consumer ten
 
 
 class BrokerInquiries:
-    """Sends administration requests; each method takes ``host:port`` first, raises BrokerError or TransportError."""
+    """Sends administration requests; each method takes ``host:port`` first, raises BrokerError or TransportError.
+
+    Attributes:
+        lite: questions about lite topics.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.lite = LiteInquiries(cluster)
 
     async def config(self, address: str) -> dict[str, str]:
         """Fetch the broker's settings, by their names in ``broker.conf``."""

@@ -20,6 +20,8 @@ MQADMIN = {
     "queryMsgByOffset": "tbiof", "printMsg": "tcsbed", "sendMessage": "tpkcbim", "consumeMessage": "tbiogsec",
     "resetOffsetByTime": "gtsfbqoc", "skipAccumulatedMessage": "gtfc", "cloneGroupOffset": "sdto", "statsAll": "at",
     "brokerConsumeStats": "btlo", "exportMetadata": "cbftgs",
+    "getBrokerLiteInfo": "bcd", "getParentTopicInfo": "p", "getLiteTopicInfo": "pls", "getLiteClientInfo": "pgcs",
+    "getLiteGroupInfo": "pglk", "triggerLiteDispatch": "pgcb",  # these are of 5.5
     "createUser": "bcupt", "updateUser": "bcupts", "deleteUser": "bcu", "getUser": "bcu", "listUser": "bcf",
     "copyUser": "ftu", "createAcl": "bcsradi", "updateAcl": "bcsradi", "deleteAcl": "bcsr", "getAcl": "bcs",
     "listAcl": "bcsr", "copyAcl": "fts",
