@@ -16,7 +16,8 @@ from rmq_core.remoting.lite_requests import PopLiteMessage
 from rmq_core.store.results import GetResult, GetStatus
 
 _QUEUE_ID: Final = 0
-_MOST_LOOKED: Final = 64  # light queues that a pop looks at: some 0.5 ms where none has a message
+_MOST_LOOKED: Final = 64  # light queues that a pop looks at: some 0.2 ms where none has a message
+_MOST_READ: Final = 16  # of them with messages, which take some 0.06 ms each: others are served in between
 
 
 @dataclass(slots=True)
@@ -28,12 +29,14 @@ class LiteTaken:
         bodies: records, as slices of the mapped log.
         counts: how often each was taken before.
         size: their bytes.
+        queues: light queues that they are of.
     """
 
     pop_time_ms: int
     bodies: list[memoryview] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     size: int = 0
+    queues: int = 0
 
 
 class LiteTaker:
@@ -49,7 +52,7 @@ class LiteTaker:
         for _ in range(_MOST_LOOKED):
             if client is None or not client.events:
                 break
-            if len(taken.counts) >= asked.max_msg_num or taken.size >= ENOUGH_BYTES:
+            if len(taken.counts) >= asked.max_msg_num or taken.size >= ENOUGH_BYTES or taken.queues >= _MOST_READ:
                 break
             queue = next(iter(client.events))
             del client.events[queue]
@@ -68,22 +71,26 @@ class LiteTaker:
         if not state.store.max_offset(queue, _QUEUE_ID):
             return  # a light queue that has no message leaves no offset of the group either
         offset = begin_of(state, self._orders, queue, group, _QUEUE_ID, from_last=True)
-        found = self._read(queue, group, offset, asked.max_msg_num - len(taken.counts))
+        offset, found = self._read(queue, group, offset, asked.max_msg_num - len(taken.counts))
         if found.status is not GetStatus.FOUND:
             return
-        records = [record for data in found.slices for record in records_of([data])]
-        offsets = [place_of_record(record, queue) for record in records]
+        offsets = list(range(found.next_offset - found.message_count, found.next_offset))
+        if offsets[0] != offset:  # places were passed over
+            offsets = [place_of_record(record, queue) for record in records_of(found.slices)]
         counts = self._orders.took(
             queue, group, _QUEUE_ID, offsets, asked.attempt_id, taken.pop_time_ms, asked.invisible_time
         )
         taken.bodies += found.slices
         taken.counts += [counts.get(one, 0) for one in offsets]
         taken.size += found.size
+        taken.queues += 1
 
-    def _read(self, queue: str, group: str, offset: int, most: int) -> GetResult:
+    def _read(self, queue: str, group: str, offset: int, most: int) -> tuple[int, GetResult]:
+        """Read messages; where there are none any more, from the next one that is there. Gives its offset, too."""
         store = self._state.store
         found = store.get(queue, _QUEUE_ID, offset, most)
         if found.status in MOVED and found.next_offset != offset:
-            self._state.offsets.commit(queue, group, _QUEUE_ID, found.next_offset)
-            found = store.get(queue, _QUEUE_ID, found.next_offset, most)
-        return found
+            offset = found.next_offset
+            self._state.offsets.commit(queue, group, _QUEUE_ID, offset)
+            found = store.get(queue, _QUEUE_ID, offset, most)
+        return offset, found

@@ -98,12 +98,12 @@ class Appender:
         """Drop the cached next queue offsets of all queues; they are read from the ConsumeQueues again."""
         self._queues.clear()
 
-    def forget(self, topic: str) -> None:
-        """Drop the cached next queue offsets of a topic; they are read from its ConsumeQueues again."""
-        for key in [key for key in self._queues if key[0] == topic]:
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop the cached next queue offsets of topics; they are read from their ConsumeQueues again."""
+        for key in [key for key in self._queues if key[0] in topics]:
             del self._queues[key]
         if self._light is not None:
-            self._light.names.discard(topic)
+            self._light.names.difference_update(topics)
 
     @property
     def light_queues(self) -> Set[str]:

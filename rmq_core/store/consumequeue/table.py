@@ -151,11 +151,12 @@ class ConsumeQueueTable:
         removed = set()
         for key in [key for key in self._queues if key[0] in ends]:
             topic, queue_id = key
-            if ends[topic] < all_end and self._queues[key].first_physical() >= ends[topic]:
-                continue
-            if self._queues[key].last_end() > ends[topic]:
-                self._queues[key].remove_before(ends[topic])
-                continue
+            if ends[topic] < all_end:  # else there is nothing behind it
+                if self._queues[key].first_physical() >= ends[topic]:
+                    continue
+                if self._queues[key].last_end() > ends[topic]:
+                    self._queues[key].remove_before(ends[topic])
+                    continue
             queue = self._queues.pop(key)
             queue.bind(None)
             queue.files.drop()

@@ -71,8 +71,7 @@ class TopicDeletions:
             raise
         self._dispatch.writer.forget()
         removed = self._queues.remove_topics(ends, self._dispatch.offset)
-        for topic in ends:
-            self._appender.forget(topic)
+        self._appender.forget(ends.keys())
         self._dispatch.note()
         self._background.force_soon()
         return removed
