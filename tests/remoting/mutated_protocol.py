@@ -3,7 +3,7 @@
 import random
 from contextlib import suppress
 
-from rmq_core.remoting import namesrv_requests, requests
+from rmq_core.remoting import lite_requests, namesrv_requests, requests
 from rmq_core.remoting.bodies import decode_body, encode_body
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import Fields, read_fields
@@ -14,11 +14,12 @@ from tests.remoting import test_bodies as bodies
 from tests.remoting.test_fields import SEND_V2
 
 FRAMES = [encode_frame(request(310, dict(SEND_V2), b"body", serialize_type=kind)) for kind in (0, 1)]
-BODIES = [bodies.HEARTBEAT, bodies.ROUTE, bodies.TOPICS, bodies.GROUP, bodies.CONNECTION, bodies.LOCK, bodies.BARE]
+BODIES = [bodies.HEARTBEAT, bodies.ROUTE, bodies.TOPICS, bodies.GROUP, bodies.CONNECTION, bodies.LOCK, bodies.BARE,
+          bodies.LITE]  # fmt: skip
 KINDS = bodies.all_structs()
 FIELDS = [
     kind
-    for module in (requests, namesrv_requests)
+    for module in (requests, namesrv_requests, lite_requests)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Fields) and kind is not Fields
 ]

@@ -32,6 +32,7 @@ from rmq_core.remoting.bodies import (
     decode_registration,
     encode_body,
     encode_registration,
+    lite,
     parse_queue_key,
     queue_key,
 )
@@ -70,6 +71,11 @@ LOCK = (
     b'{"clientId":"c","consumerGroup":"g","mqSet":[{"brokerName":"b","queueId":0,"topic":"T"}],"onlyThisBroker":false}'
 )
 
+LITE = (
+    b'{"subscriptionSet":[{"action":"PARTIAL_ADD","clientId":"c","group":"g","liteTopicSet":["d1","d2"],'
+    b'"offsetOption":{"type":"POLICY","value":1},"topic":"T","version":7}]}'
+)
+
 
 @pytest.mark.parametrize(
     ("sample", "kind"),
@@ -80,6 +86,7 @@ LOCK = (
         (GROUP, SubscriptionGroupConfig),
         (CONNECTION, ConsumerConnection),
         (LOCK, LockBatchRequest),
+        (LITE, lite.LiteSubscriptions),
         (b'{"lockOKMQSet":[{"brokerName":"b","queueId":0,"topic":"T"}]}', LockBatchResponse),
         (b'{"table":{"k":"v"}}', KVTable),
         (b'{"counter":1,"stateVersion":2,"timestamp":3}', DataVersion),
@@ -92,6 +99,7 @@ def test_java_s_own_bytes_come_back_byte_for_byte(sample: bytes, kind: type[msgs
 
 def all_structs() -> list[type[bodies.BodyStruct]]:
     found = [value for name in bodies.__all__ if isinstance(value := getattr(bodies, name), type)]
+    found += [value for value in vars(lite).values() if isinstance(value, type) and value not in found]
     return [kind for kind in found if issubclass(kind, bodies.BodyStruct) and kind is not bodies.BodyStruct]
 
 
