@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.broker.test_light_queues import light_store
 from tests.broker.timer.test_against_java import START_S, JavaAsker
 from tests.interop import peer
 from tests.interop.test_namesrv_against_java import SMALL_FILES, free_port, java
+from tests.store_files import tree
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("lite_against_java")]
 NAME = "broker-a"
@@ -244,3 +246,16 @@ async def test_both_answer_the_same_and_one_goes_on_where_the_other_stopped(tmp_
     there = await at_java_s(tmp_path / "java", tmp_path, prepare_and_play)
     for key, observed in here.items():
         assert observed == there[key], (key, observed, there[key])
+
+
+async def test_light_queues_of_lite_topics_are_those_that_java_makes_of_the_log(tmp_path: Path) -> None:
+    ours, java_s = tmp_path / "ours", tmp_path / "java"
+    await at_ours(light_store(ours), prepare_and_play)
+    shutil.copytree(ours / "commitlog", java_s / "commitlog")
+    await asyncio.to_thread(
+        peer.rebuild, java_s, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=2000, enableLmq="true",
+        enableMultiDispatch="true",
+    )  # fmt: skip
+    queues = tree(ours / "consumequeue")
+    assert {name.split("/")[0] for name in queues} >= {f"%LMQ%$Devices${child}" for child in ("d1", "d2", "e1")}
+    assert queues == tree(java_s / "consumequeue")

@@ -80,7 +80,12 @@ class Dispatcher:
         most = self._groups.most_events(group)
         for number in range(min(count, _MOST_TRIED)):
             client = clients[(start + number) % count]
-            if client is avoid or client.avoid_until_ms > now_ms or queue in client.evicted:
+            if (
+                client is avoid
+                or client.connection is None
+                or client.avoid_until_ms > now_ms
+                or queue in client.evicted
+            ):
                 others.append(client)
             elif self._offer(client, queue, most):
                 return
@@ -133,8 +138,9 @@ class Dispatcher:
 
     def look_at(self, client: LiteClient) -> None:
         """Look for messages in all light queues that a client subscribes to."""
-        client.is_behind = False
-        self._tasks.start(client, self._look_at(client))
+        if client not in self._tasks:
+            client.is_behind = False
+            self._tasks.start(client, self._look_at(client))
 
     async def _look_at(self, client: LiteClient) -> None:
         most = self._groups.most_events(client.group)
@@ -148,7 +154,7 @@ class Dispatcher:
         if not self._groups.is_wildcard(group):
             for client in [one for one in self._registry.clients.values() if one.group == group]:
                 self.look_at(client)
-        else:
+        elif group not in self._tasks:
             self._behind_groups.pop(group, None)
             self._tasks.start(group, self._look_at_children(group))
 
