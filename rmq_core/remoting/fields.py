@@ -49,6 +49,12 @@ def read_fields(command: RemotingCommand, kind: type[_T]) -> _T:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, remark) from error
 
 
+def has_field(command: RemotingCommand, name: str) -> bool:
+    """Whether a command may have an extension field, found without decoding them: a value that says so counts, too."""
+    fields = command.fields
+    return name in fields if isinstance(fields, dict) else name.encode() in bytes(fields)
+
+
 def write_fields(fields: Fields) -> dict[str, str]:
     """Write a struct as extension fields: numbers and booleans as Java's text, None left out."""
     return {
@@ -58,4 +64,4 @@ def write_fields(fields: Fields) -> dict[str, str]:
     }
 
 
-__all__ = ["Fields", "Int32", "Int64", "read_fields", "write_fields"]
+__all__ = ["Fields", "Int32", "Int64", "has_field", "read_fields", "write_fields"]

@@ -18,11 +18,12 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop import IN_ORDER, MOST_INVISIBLE_MS, PopHandle
 from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, ChangeInvisibleTimeAnswer
 
+_LITE_TOPIC: Final = "liteTopic"
 _QUEUE_ID: Final = 0
 
 
@@ -40,10 +41,14 @@ class LiteAcks:
         ack, change = others[RequestCode.ACK_MESSAGE], others[RequestCode.CHANGE_MESSAGE_INVISIBLETIME]
 
         def ack_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            if not has_field(request, _LITE_TOPIC):
+                return ack(request, connection)
             asked = read_fields(request, AckMessage)
             return self.ack(request, asked) if (asked.lite_topic or "").strip() else ack(request, connection)
 
         def change_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            if not has_field(request, _LITE_TOPIC):
+                return change(request, connection)
             asked = read_fields(request, ChangeInvisibleTime)
             return self.change(request, asked) if (asked.lite_topic or "").strip() else change(request, connection)
 

@@ -70,7 +70,7 @@ class LiteAdmin:
         """GET_BROKER_LITE_INFO (200074): how many there are of what."""
         store = self._state.store
         body = BrokerLiteInfo(
-            cq_table_size=len(store.topics()),
+            cq_table_size=len(store.appender.light_queues) + len(self._state.topics.table),
             current_lmq_num=len(store.appender.light_queues),
             event_map_size=len(self._registry.clients),
             group_meta=self._groups.by_parent(),

@@ -11,7 +11,7 @@ from rmq_core.broker.pop.checks import checked
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
-from rmq_core.remoting.fields import read_fields, write_fields
+from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop_requests import Notification, NotificationAnswer
 
@@ -29,6 +29,8 @@ class LiteLooks:
         notify = others[RequestCode.NOTIFICATION]
 
         def notify_any(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+            if not has_field(request, "isLiteConsumer"):
+                return notify(request, connection)
             asked = read_fields(request, Notification)
             if not (asked.is_lite_consumer and asked.client_id):
                 return notify(request, connection)

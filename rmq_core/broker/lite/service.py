@@ -1,6 +1,6 @@
 """Lite topics as a whole: their handlers, and what runs periodically."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from rmq_core.broker.lite.acks import LiteAcks
@@ -89,6 +89,14 @@ class Lite:
 
     def _check(self) -> None:
         self._tasks.start("subscriptions", self._gone(self._subscriptions.expire()))
+        self._tasks.start("orders", self._gone(self._forget_groups()))
+
+    def _forget_groups(self) -> Iterator[None]:
+        """Forget what is under way for groups that are deleted."""
+        for queue, group in self._orders.places():
+            if group not in self._state.groups.table:
+                self._orders.forget(queue, group, 0)
+            yield
 
     def _clean(self) -> None:
         if not self._state.config.is_slave:  # its master tells it

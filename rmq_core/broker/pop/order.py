@@ -103,6 +103,10 @@ class OrderTable:
         """Number of groups' topics that it has takes of."""
         return len(self._table)
 
+    def places(self) -> list[tuple[str, str]]:
+        """Topic and group of all."""
+        return [(topic, group) for topic, _, group in (key.partition("@") for key in self._table)]
+
     def is_blocked(self, topic: str, group: str, queue_id: int, attempt: str | None, now_ms: int) -> bool:
         """Whether a queue gives nothing now, unless the same attempt asks again."""
         info = self._find(topic, group, queue_id)

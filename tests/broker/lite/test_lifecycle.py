@@ -94,11 +94,18 @@ async def test_children_are_deleted_with_their_parent(lite: Asker, watcher: Watc
 async def test_offsets_are_deleted_with_a_group_of_lite_topics(lite: Asker, watcher: Watcher) -> None:
     await watcher.add("d1")
     await send(lite, "d1")
-    (one,) = await watcher.pop()
-    await watcher.ack(one)
+    await send(lite, "d1")
+    await watcher.ack((await watcher.pop())[0])
     answer = await lite.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "cleanOffset": "false"})
     assert answer.code == 0
     assert lite.broker.state.offsets.topics_of(GROUP) == []
+    assert lite.broker._lite._orders.count == 1
+    lite.broker._lite._check()
+
+    async def is_forgotten() -> bool:
+        return lite.broker._lite._orders.count == 0
+
+    await eventually(is_forgotten)
     assert (await watcher.ask()).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 

@@ -276,3 +276,23 @@ async def test_acknowledgements_are_checked(lite: Asker, watcher: Watcher) -> No
         assert (await watcher.change(one, 1000, **fields)).code == code, fields
     assert (await watcher.ack(one)).code == 0
     assert (await watcher.ack(one)).code == 0  # once more
+
+
+async def test_a_client_that_never_acknowledges_blocks_its_child_only(
+    lite: Asker, watcher: Watcher, clock: Clock
+) -> None:
+    other = Watcher(lite, "c2")
+    await watcher.add("d1")
+    await other.add("d2")
+    for number in range(40):
+        await send(lite, "d1", b"%d" % number)
+    for times in range(5):
+        got = await watcher.pop(pollTime=2000)
+        assert {one.times for one in got} == {times}
+        assert [one.offset for one in got] == list(range(32))
+        await send(lite, "d2", b"%d" % times)
+        (one,) = await other.pop(pollTime=2000)
+        assert (await other.ack(one)).code == 0
+        assert await watcher.pop() == []
+        clock.ahead_ms += 10_001
+    assert lite.broker._lite._orders.count == 1
