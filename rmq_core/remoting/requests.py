@@ -80,6 +80,7 @@ class PullMessage(Fields, frozen=True, kw_only=True):
     expression_type: str | None = None
     max_msg_bytes: Int32 | None = None
     request_source: Int32 | None = None
+    lite_topic: str | None = None
 
 
 class PullResult(Fields, frozen=True, kw_only=True):
@@ -164,6 +165,7 @@ class SearchOffset(Fields, frozen=True, kw_only=True):
     queue_id: Int32
     timestamp: Int64
     boundary_type: str = "LOWER"
+    lite_topic: str | None = None
 
 
 class ViewMessage(Fields, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from rmq_core.broker.lite.lifecycle import Lifecycle
 from rmq_core.broker.lite.registry import Registry
 from rmq_core.broker.lite.sharding import Sharding
 from rmq_core.broker.pop.order import OrderTable
-from rmq_core.broker.processors.lite_names import lite_queue_of
+from rmq_core.broker.processors.lite_names import asked_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies import ConsumeOffset, TopicOffset, encode_body
@@ -99,7 +99,7 @@ class LiteAdmin:
         """GET_LITE_TOPIC_INFO (200076): a child's offsets and subscribers."""
         asked, store = read_fields(request, LiteTopicName), self._state.store
         self._check_parent(asked.parent_topic)
-        queue = _queue(asked.parent_topic, asked.lite_topic)
+        queue = asked_lite_queue(asked.parent_topic, asked.lite_topic)
         brokers = await self._sharding.brokers_of(asked.parent_topic)
         high = store.max_offset(queue, _QUEUE_ID)
         offset = TopicOffset(
@@ -155,7 +155,7 @@ class LiteAdmin:
 
     def _of_one(self, asked: LiteGroupName, parent: str) -> LiteGroupInfo:
         store, group = self._state.store, asked.group
-        queue = _queue(parent, asked.lite_topic)
+        queue = asked_lite_queue(parent, asked.lite_topic)
         high, offset = store.max_offset(queue, _QUEUE_ID), self._state.offsets.get(queue, group, _QUEUE_ID)
         info = LiteGroupInfo(group=group, lite_topic=asked.lite_topic, parent_topic=parent)
         if not high:
@@ -217,13 +217,6 @@ class LiteAdmin:
         if not parent and not_lite:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, not_lite)
         return parent or ""
-
-
-def _queue(parent: str, child: str) -> str:
-    try:
-        return lite_queue_of(parent, child)
-    except ValueError as error:
-        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
 def _or_unknown(time_ms: int | None) -> int:

@@ -8,7 +8,7 @@ from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import QuotaError
 from rmq_core.broker.lite.sharding import Sharding
 from rmq_core.broker.lite.subscriptions import Subscriptions
-from rmq_core.broker.processors.lite_names import lite_queue_of
+from rmq_core.broker.processors.lite_names import asked_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies import decode_body
@@ -68,7 +68,7 @@ class LiteControl:
                 brokers = await self._sharding.brokers_of(change.topic) if change.action in _ADDS else ()
                 queues: list[str] = []
                 async for child in self._state.slices.each(change.lite_topic_set):
-                    queue = self._queue(change.topic, child)
+                    queue = asked_lite_queue(change.topic, child)
                     is_here = self._sharding.is_here(child, brokers) or self._state.store.max_offset(queue, 0) > 0
                     if is_here or change.action not in _ADDS:
                         queues.append(queue)
@@ -93,12 +93,6 @@ class LiteControl:
                 yield from subscriptions.replace(client_id, queues)
             else:
                 yield from subscriptions.add(client_id, queues, change.offset_option)
-
-    def _queue(self, topic: str, child: str) -> str:
-        try:
-            return lite_queue_of(topic, child)
-        except ValueError as error:
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
     def _check(self, change: LiteSubscription) -> None:
         """Refuse a change that cannot be made. Raises ResponseError. The original passes over one without names."""

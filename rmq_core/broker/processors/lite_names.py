@@ -37,6 +37,14 @@ def lite_queue_of(parent: str, child: str) -> str:
     return queue
 
 
+def asked_lite_queue(parent: str, child: str) -> str:
+    """The same where a request names it. Raises ResponseError."""
+    try:
+        return lite_queue_of(parent, child)
+    except ValueError as error:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+
 def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues: bool) -> _Send:
     """Name the light queue of a message to a topic of the type LITE; one without a child is the topic's own.
 

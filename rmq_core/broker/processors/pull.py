@@ -6,8 +6,11 @@ Source: ``PullMessageProcessor``, ``DefaultPullMessageResultHandler``.
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from rmq_core.broker.cluster.slave_refusals import BUSY
 from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.processors.lite_names import asked_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.held_pulls import HeldPull, HeldPulls
@@ -59,6 +62,9 @@ class Pulls:
         if self._state.config.is_slave and not self._state.config.slave_read_enable:
             return request.response(int(ResponseCode.SYSTEM_BUSY), BUSY)
         asked = read_fields(request, PullMessage)
+        if asked.lite_topic:  # of the topic: its light queue is pulled as any
+            self._checked(asked, connection)
+            asked = structs.replace(asked, topic=asked_lite_queue(asked.topic, asked.lite_topic))
         return self._pull(request, connection, asked, may_wait=asked.sys_flag & _MAY_WAIT != 0)
 
     def _pull(

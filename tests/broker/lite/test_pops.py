@@ -206,6 +206,21 @@ async def test_a_notification_tells_that_there_is_something(lite: Asker, watcher
     assert len(await watcher.pop()) == 1
 
 
+async def test_a_child_is_pulled_and_searched_by_its_name(lite: Asker) -> None:
+    await send(lite, "d1", b"1")
+    await send(lite, "d2", b"2")
+    assert [one.body for one in messages(await lite.pull(PARENT, liteTopic="d2"))] == [b"2"]
+    assert (await lite.pull(PARENT, liteTopic="a$b")).code == ResponseCode.INVALID_PARAMETER
+    assert (await lite.pull("None", liteTopic="d2")).code == ResponseCode.TOPIC_NOT_EXIST
+    pull = asyncio.ensure_future(lite.pull(PARENT, 1, liteTopic="d1", sysFlag=6, suspendTimeoutMillis=2000))
+    await asyncio.sleep(0.1)
+    await send(lite, "d1", b"3")
+    assert [one.body for one in messages(await pull)] == [b"3"]
+    fields: dict[str, object] = {"topic": PARENT, "queueId": 0, "timestamp": 1 << 60, "liteTopic": "d1"}
+    answer = await lite.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+    assert answer.ext_fields["offset"] == "2"
+
+
 async def test_a_delayed_message_comes_to_its_child(lite: Asker, watcher: Watcher, clock: Clock) -> None:
     await watcher.add("d1")
     assert (await send(lite, "d1", b"later", DELAY="1")).code == 0
