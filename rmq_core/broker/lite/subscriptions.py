@@ -67,9 +67,9 @@ class Subscriptions:
         for queue in queues:
             if self._registry.clients.get(client_id) is not client:
                 return  # it has left meanwhile
+            client.evicted.discard(queue)
             if is_exclusive:
                 self._evict(queue, client)
-                client.evicted.discard(queue)
             if option is not None:
                 self._reset(queue, client.group, option)
             if self._registry.add(client, queue):
@@ -87,6 +87,8 @@ class Subscriptions:
         client = self._registry.clients[client_id]
         if self._groups.is_wildcard(client.group):
             queues = [wildcard_name(client.parent, client.group)]
+        if not self._groups.is_exclusive(client.group):
+            client.evicted.clear()
         wanted = dict.fromkeys(queues)
         for queue in client.evicted & wanted.keys():
             self._tell_evicted(client, queue)

@@ -71,6 +71,19 @@ class TestExclusive:
         registry = lite.broker._lite._registry
         assert [one.client_id for one in registry.members("%LMQ%$Devices$d1", "one")] == ["c1"]
 
+    async def test_a_group_that_is_shared_again_forgets_who_was_evicted(self, lite: Asker) -> None:
+        await make_group(lite, "one", sub_model="Exclusive")
+        first, second = Watcher(lite, "c1", "one"), Watcher(lite, "c2", "one")
+        await first.add("d1")
+        await second.add("d1")
+        await make_group(lite, "one", sub_model="Shared")
+        await first.sync("d1")
+        registry = lite.broker._lite._registry
+        assert len(registry.members("%LMQ%$Devices$d1", "one")) == 2
+        await second.control("COMPLETE_REMOVE")
+        await send(lite, "d1", b"1")
+        assert bodies(await first.pop()) == [b"1"]
+
     @pytest.mark.parametrize(("resets", "found"), [("true", [b"1", b"2"]), ("false", [b"2"])])
     async def test_who_takes_over_may_begin_at_the_first(self, lite: Asker, resets: str, found: list[bytes]) -> None:
         await make_group(lite, "one", sub_model="Exclusive", sub_reset_offset_exclusive=resets)
