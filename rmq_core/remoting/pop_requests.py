@@ -1,7 +1,8 @@
 """The extension fields of POP's requests and answers; see ``requests``.
 
 Source: ``PopMessageRequestHeader``, ``AckMessageRequestHeader``, ``ChangeInvisibleTimeRequestHeader``,
-``NotificationRequestHeader``, ``PollingInfoRequestHeader``.
+``NotificationRequestHeader``, ``PollingInfoRequestHeader``, ``PopLiteMessageRequestHeader``,
+``NotifyUnsubscribeLiteRequestHeader``.
 """
 
 from rmq_core.remoting.fields import Fields, Int32, Int64
@@ -24,8 +25,21 @@ class PopMessage(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
+class PopLiteMessage(Fields, frozen=True, kw_only=True):
+    """Fields of POP_LITE_MESSAGE (200070): all children of a topic that a client has subscribed to, at once."""
+
+    client_id: str
+    consumer_group: str
+    topic: str
+    max_msg_num: Int32
+    invisible_time: Int64
+    poll_time: Int64
+    born_time: Int64
+    attempt_id: str | None = None
+
+
 class PopAnswer(Fields, frozen=True, kw_only=True):
-    """The answer to a pop."""
+    """The answer to a pop; of lite topics ``order_count_info`` has a number for each message, and nothing else."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -46,17 +60,18 @@ class PeekMessage(Fields, frozen=True, kw_only=True):
 
 
 class AckMessage(Fields, frozen=True, kw_only=True):
-    """Fields of ACK_MESSAGE (200051)."""
+    """Fields of ACK_MESSAGE (200051). ``lite_topic``: the child that the offset is of, of a topic with lite topics."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
     extra_info: str
     offset: Int64
+    lite_topic: str | None = None
 
 
 class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
-    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053)."""
+    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend``: as if the message had not been delivered."""
 
     consumer_group: str
     topic: str
@@ -64,6 +79,8 @@ class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
     extra_info: str
     offset: Int64
     invisible_time: Int64
+    lite_topic: str | None = None
+    suspend: bool | None = None
 
 
 class ChangeInvisibleTimeAnswer(Fields, frozen=True, kw_only=True):
@@ -107,3 +124,11 @@ class PollingInfoAnswer(Fields, frozen=True, kw_only=True):
     """Its answer."""
 
     polling_num: Int32
+
+
+class NotifyUnsubscribeLite(Fields, frozen=True, kw_only=True):
+    """Fields of NOTIFY_UNSUBSCRIBE_LITE (200073): another client has the child now, or it is gone."""
+
+    lite_topic: str
+    consumer_group: str
+    client_id: str

@@ -53,6 +53,7 @@ from rmq_core.remoting.bodies.configs import (
     TopicQueueMapping,
     TopicsOfMaster,
 )
+from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.bodies.registration import (
     RegisterBrokerBody,
     check_topic_count,
@@ -126,6 +127,8 @@ __all__ = [
     "HaStatus",
     "HeartbeatData",
     "KVTable",
+    "LiteSubscription",
+    "LiteSubscriptions",
     "LockBatchRequest",
     "LockBatchResponse",
     "LongHeartbeat",
@@ -133,6 +136,7 @@ __all__ = [
     "MessageQueue",
     "MessageRequestMode",
     "MessageRequestModes",
+    "OffsetOption",
     "OffsetTable",
     "OffsetsBody",
     "PopProcessQueueInfo",
