@@ -72,6 +72,7 @@ def _client(settings: Any, client_id: str, address: str, number: int, sub_versio
         consumers = [
             ConsumerData(
                 group_name=settings.subscription.group.name, consume_type=kind,
+                message_model="LITE_SELECTIVE" if settings.client_type == v2.LITE_PUSH_CONSUMER else "CLUSTERING",
                 subscription_data_set=[found for one in asked if (found := _subscription(one, sub_version))],
             )
         ]  # fmt: skip

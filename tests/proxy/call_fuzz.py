@@ -15,7 +15,7 @@ from rmq_core.proxy.wire import rpc, v2
 from tests.broker.frame_fuzz import FuzzReport, watched
 
 _SERVICE: Final = rpc.DESCRIPTOR.services_by_name["MessagingService"]
-METHODS: Final = tuple(method.name for method in _SERVICE.methods if method.name != "SyncLiteSubscription")
+METHODS: Final = tuple(method.name for method in _SERVICE.methods)
 _BROKEN: Final = "the proxy failed; see its log"
 _ANSWER_TIMEOUT_S: Final = 30.0
 _DEADLINE_S: Final = 6.0  # of a call: polls are as short as they may be
