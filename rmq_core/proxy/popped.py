@@ -4,12 +4,12 @@ Source: ``MQClientAPIImpl#processPopResponse``, ``#processPopLiteResponse``.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from rmq_core.client.pop.handles import Handles
 from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.handles import Receipt
-from rmq_core.proxy.messages import LITE_TOPIC
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.pop import PopHandle, TopicKind
 from rmq_core.remoting.pop_requests import PopAnswer
@@ -19,6 +19,7 @@ from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError
 
 _QUEUE_OFFSET: Final = "qo"  # in the number of deliveries of an offset
+_PLACES: Final = (PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS)
 _MOST_DIGITS: Final = 18
 
 
@@ -55,36 +56,79 @@ def popped(told: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
         yield Popped(record, Receipt(handle, record.recorded_physical_offset), deliveries)
 
 
-def popped_children(told: PopAnswer, body: bytes, broker: str) -> Iterator[Popped]:
-    """The messages of an answer that may have some of many children. Raises StatusError."""
+def popped_children(told: PopAnswer, body: bytes, broker: str, parent: str) -> Iterator[Popped]:
+    """The messages of an answer that may have some of many children of a topic. Raises StatusError.
+
+    What is of none of them cannot be acknowledged. The original counts deliveries only where each message of an answer
+    has a number, so that a message that fails with others behind it never becomes a dead letter.
+    """
     records = records_of(body)
-    counts = (told.order_count_info or "").split(";")
-    for number, record in enumerate(records):
-        place = child_place(record)
-        if place is None:
+    places = [child_place(record, parent) for record in records]
+    counts = _deliveries((told.order_count_info or "").split(";"), places)
+    for record, place, deliveries in zip(records, places, counts, strict=True):
+        if place is not None:
+            handle = PopHandle(
+                0, told.pop_time, told.invisible_time, told.revive_qid, TopicKind.NORMAL, broker, 0, place.offset
+            )
+            yield Popped(record, Receipt(handle, record.recorded_physical_offset, place.lite_topic), deliveries)
+
+
+class ChildPlace(NamedTuple):
+    """The place of a message in a child.
+
+    Attributes:
+        lite_topic: name of the child.
+        offset: queue offset there.
+    """
+
+    lite_topic: str
+    offset: int
+
+
+def child_place(record: StoredMessage, parent: str) -> ChildPlace | None:
+    """The place of a record in a child of a topic; None if it is in none, or in several."""
+    prefix = f"{LIGHT_QUEUE_PREFIX}${parent}$"
+    properties = record.properties
+    names, offsets = (properties.get(name, "").split(",") for name in _PLACES)
+    found = [
+        ChildPlace(name[len(prefix) :], int(offset))
+        for name, offset in zip(names, offsets, strict=False)
+        if name.startswith(prefix) and name != prefix and _is_number(offset)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def _deliveries(entries: list[str], places: list[ChildPlace | None]) -> list[int]:
+    """How often messages were delivered: a number for each of a child, or ``0 qo0%7 1`` for those that were at all.
+
+    Source: ``PopLiteMessageProcessor#transformOrderCountInfo``, which is told one child after the other.
+    """
+    found: list[int] = []
+    for _, some in groupby(places, lambda place: place and place.lite_topic):
+        offsets = [place and place.offset for place in some]
+        if entries and _QUEUE_OFFSET not in entries[0]:
+            mine, entries = entries[: len(offsets)], entries[len(offsets) :]
+            found += [_count(text) for text in mine] + [0] * (len(offsets) - len(mine))
             continue
-        lite_topic, offset = place
-        handle = PopHandle(0, told.pop_time, told.invisible_time, told.revive_qid, TopicKind.NORMAL, broker, 0, offset)
-        deliveries = _count(counts[number]) if len(counts) == len(records) else 0
-        yield Popped(record, Receipt(handle, record.recorded_physical_offset, lite_topic), deliveries)
+        counts: dict[int | None, int] = {}
+        while entries and (offset := _offset_of(entries[0])) in offsets and offset not in counts:
+            counts[offset] = _count(entries[0].rpartition(" ")[2])
+            entries = entries[1:]
+        found += [counts.get(offset, 0) for offset in offsets]
+    return found
+
+
+def _offset_of(text: str) -> int:
+    _, _, offset = text.partition("%")
+    return _count(offset.partition(" ")[0])
 
 
 def _count(text: str) -> int:
-    """How often a message was delivered: the number alone, or behind the queue and its offset."""
-    words = text.split(" ")
-    number = words[-1] if len(words) in (1, 3) and (len(words) == 3) == (_QUEUE_OFFSET in text) else ""
-    return int(number) if number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS else 0
+    return int(text) if _is_number(text) else 0
 
 
-def child_place(record: StoredMessage) -> tuple[str, int] | None:
-    """The child that a record is a message of, and its offset there; None if it is of no child, or of several."""
-    properties = record.properties
-    lite_topic = properties.get(LITE_TOPIC, "")
-    name, offset = properties.get(PROPERTY_LIGHT_NAMES, ""), properties.get(PROPERTY_LIGHT_OFFSETS, "")
-    if not lite_topic or name != f"{LIGHT_QUEUE_PREFIX}${record.topic}${lite_topic}":
-        return None
-    is_number = offset.isascii() and offset.isdecimal() and len(offset) <= _MOST_DIGITS
-    return (lite_topic, int(offset)) if is_number else None
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def records_of(body: bytes) -> list[StoredMessage]:

@@ -221,5 +221,5 @@ def is_of(receipt: Receipt, stored_in: str, record: StoredMessage) -> bool:
     if record.topic != stored_in:
         return False
     if receipt.lite_topic:
-        return child_place(record) == (receipt.lite_topic, handle.offset)
+        return child_place(record, stored_in) == (receipt.lite_topic, handle.offset)
     return (record.queue_id, record.queue_offset) == (handle.queue_id, handle.offset)

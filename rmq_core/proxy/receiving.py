@@ -31,6 +31,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop_requests import PopAnswer, PopLiteMessage, PopMessage
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
@@ -39,6 +40,7 @@ _LEAST_INVISIBLE_MS: Final = 10_000
 _LEAST_POLL_S: Final = 5.0
 _SPARE_S: Final = 0.5  # of a call's deadline, for the way back
 _MOST_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
+_DEAD_LETTERS: Final = "%DLQ%"
 _MOST_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
 
 
@@ -218,19 +220,23 @@ class Receiving:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
         self._brokers.note_clock(read.broker, told.pop_time)
         found = []
-        for one in (popped_children if read.is_lite else popped)(told, bytes(answer.body), read.broker):
+        body = bytes(answer.body)
+        taken = (
+            popped_children(told, body, read.broker, read.topic) if read.is_lite else popped(told, body, read.broker)
+        )
+        for one in taken:
             properties, receipt = one.record.properties, one.receipt
             if one.deliveries >= read.most_attempts:
                 await self._settle(
                     self._receipts.bury(read.group, read.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, ""))
                 )
-            elif (
-                read.tags is not None and properties.get(PROPERTY_TAGS) not in read.tags
-            ):  # the broker compares their hashes
+            elif not _is_wanted(read, one.record):
                 await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
             else:
                 message = to_wire(one.record, read.topic, receipt.encode(), one.deliveries + 1)
                 message.system_properties.queue_offset = receipt.handle.offset
+                if read.is_lite:
+                    message.system_properties.lite_topic = receipt.lite_topic
                 found.append(_Popped(receipt, message))
         return found
 
@@ -241,6 +247,13 @@ class Receiving:
             await work
         except RmqError as error:
             log.warning("a message that is for no client comes back: %(error)s", {"error": error})
+
+
+def _is_wanted(read: _Read, record: StoredMessage) -> bool:
+    """Whether a message is one for the client: a broker compares hashes of tags, and gives a child its dead letters."""
+    if read.is_lite and record.topic.startswith(_DEAD_LETTERS):
+        return False
+    return read.tags is None or record.properties.get(PROPERTY_TAGS) in read.tags
 
 
 def _of_children(fields: PopMessage, client_id: str) -> PopLiteMessage:
