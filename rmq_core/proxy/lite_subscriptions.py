@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import UNSET
-
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_lite_topic, group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok
@@ -22,12 +20,13 @@ from rmq_core.proxy.lite_groups import check_bound, lite_quota
 from rmq_core.proxy.rate import Rate
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import LiteSubscription, LiteSubscriptions, OffsetOption, encode_body
+from rmq_core.remoting.bodies import encode_body
+from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import NotifyUnsubscribeLite
+from rmq_core.remoting.lite_requests import NotifyUnsubscribeLite
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
@@ -169,7 +168,7 @@ def _entry_of(asked: Any, client_id: str) -> LiteSubscription:
     has_option = asked.action == v2.PARTIAL_ADD and asked.HasField("offset_option")
     return LiteSubscription(
         action=v2.LiteSubscriptionAction.Name(asked.action), client_id=known_as(client_id), group=group,
-        lite_topic_set=names, offset_option=_option_of(asked.offset_option) if has_option else UNSET, topic=topic,
+        lite_topic_set=names, offset_option=_option_of(asked.offset_option) if has_option else None, topic=topic,
         version=asked.version,
     )  # fmt: skip
 

@@ -150,7 +150,7 @@ class Receipts:
         fields = ChangeInvisibleTime(
             consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
             extra_info=handle.encode(), offset=handle.offset, invisible_time=invisible_ms,
-            lite_topic=receipt.lite_topic or None, suspend=True if suspends else None,
+            lite_topic=receipt.lite_topic or None, suspend=suspends,
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
         answer = await self._brokers.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)

@@ -1,8 +1,7 @@
 """The extension fields of POP's requests and answers; see ``requests``.
 
 Source: ``PopMessageRequestHeader``, ``AckMessageRequestHeader``, ``ChangeInvisibleTimeRequestHeader``,
-``NotificationRequestHeader``, ``PollingInfoRequestHeader``, ``PopLiteMessageRequestHeader``,
-``NotifyUnsubscribeLiteRequestHeader``.
+``NotificationRequestHeader``, ``PollingInfoRequestHeader``.
 """
 
 from rmq_core.remoting.fields import Fields, Int32, Int64
@@ -25,21 +24,8 @@ class PopMessage(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
-class PopLiteMessage(Fields, frozen=True, kw_only=True):
-    """Fields of POP_LITE_MESSAGE (200070): all children of a topic that a client has subscribed to, at once."""
-
-    client_id: str
-    consumer_group: str
-    topic: str
-    max_msg_num: Int32
-    invisible_time: Int64
-    poll_time: Int64
-    born_time: Int64
-    attempt_id: str | None = None
-
-
 class PopAnswer(Fields, frozen=True, kw_only=True):
-    """The answer to a pop; of lite topics ``order_count_info`` has a number for each message, and nothing else."""
+    """The answer to a pop."""
 
     pop_time: Int64 = 0
     invisible_time: Int64 = 0
@@ -60,7 +46,7 @@ class PeekMessage(Fields, frozen=True, kw_only=True):
 
 
 class AckMessage(Fields, frozen=True, kw_only=True):
-    """Fields of ACK_MESSAGE (200051). ``lite_topic``: the child that the offset is of, of a topic with lite topics."""
+    """Fields of ACK_MESSAGE (200051)."""
 
     consumer_group: str
     topic: str
@@ -71,7 +57,7 @@ class AckMessage(Fields, frozen=True, kw_only=True):
 
 
 class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
-    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend``: as if the message had not been delivered."""
+    """Fields of CHANGE_MESSAGE_INVISIBLETIME (200053). ``suspend``: with a lite topic, of all that was popped of it."""
 
     consumer_group: str
     topic: str
@@ -80,7 +66,7 @@ class ChangeInvisibleTime(Fields, frozen=True, kw_only=True):
     offset: Int64
     invisible_time: Int64
     lite_topic: str | None = None
-    suspend: bool | None = None
+    suspend: bool = False
 
 
 class ChangeInvisibleTimeAnswer(Fields, frozen=True, kw_only=True):
@@ -103,6 +89,8 @@ class Notification(Fields, frozen=True, kw_only=True):
     attempt_id: str | None = None
     exp_type: str | None = None
     exp: str | None = None
+    is_lite_consumer: bool = False
+    client_id: str | None = None
 
 
 class NotificationAnswer(Fields, frozen=True, kw_only=True):
@@ -124,11 +112,3 @@ class PollingInfoAnswer(Fields, frozen=True, kw_only=True):
     """Its answer."""
 
     polling_num: Int32
-
-
-class NotifyUnsubscribeLite(Fields, frozen=True, kw_only=True):
-    """Fields of NOTIFY_UNSUBSCRIBE_LITE (200073): another client has the child now, or it is gone."""
-
-    lite_topic: str
-    consumer_group: str
-    client_id: str

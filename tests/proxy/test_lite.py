@@ -19,7 +19,8 @@ from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.rate import Rate
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
-from rmq_core.remoting.bodies import LiteSubscriptions, MessageQueue, SubscriptionGroupConfig, decode_body
+from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, decode_body
+from rmq_core.remoting.bodies.lite import LiteSubscriptions
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import request
 from rmq_core.remoting.pop_requests import PopAnswer

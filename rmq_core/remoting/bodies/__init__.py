@@ -53,7 +53,6 @@ from rmq_core.remoting.bodies.configs import (
     TopicQueueMapping,
     TopicsOfMaster,
 )
-from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions, OffsetOption
 from rmq_core.remoting.bodies.registration import (
     RegisterBrokerBody,
     check_topic_count,
@@ -127,8 +126,6 @@ __all__ = [
     "HaStatus",
     "HeartbeatData",
     "KVTable",
-    "LiteSubscription",
-    "LiteSubscriptions",
     "LockBatchRequest",
     "LockBatchResponse",
     "LongHeartbeat",
@@ -136,7 +133,6 @@ __all__ = [
     "MessageQueue",
     "MessageRequestMode",
     "MessageRequestModes",
-    "OffsetOption",
     "OffsetTable",
     "OffsetsBody",
     "PopProcessQueueInfo",
