@@ -346,8 +346,6 @@ async def test_handles_of_other_proxies_and_of_nothing(parents: Make) -> None:
     await parent.send("a", b"2")
     await parent.ack(found[1])
     assert [one.body for one in await parent.until(1)] == [b"2"]
-    done = await parent.change(found[1], 30)
-    assert done.status.code == v2.INVALID_RECEIPT_HANDLE
 
 
 async def test_a_dead_letter_of_a_child_is_the_handle_s_message(parents: Make) -> None:
@@ -359,10 +357,10 @@ async def test_a_dead_letter_of_a_child_is_the_handle_s_message(parents: Make) -
     await parent.ack(zeroth)
 
     async def forward(handle: str) -> int:
-        topic, group = named(parent.topic), named(parent.group)
         answer = await parent.caller.call(
-            "ForwardMessageToDeadLetterQueue", group=group, topic=topic, receipt_handle=handle, message_id="x"
-        )
+            "ForwardMessageToDeadLetterQueue", group=named(parent.group), topic=named(parent.topic),
+            receipt_handle=handle, message_id=first.system_properties.message_id,
+        )  # fmt: skip
         return int(answer.status.code)
 
     own, other = (Receipt.decode(one.system_properties.receipt_handle) for one in (first, second))

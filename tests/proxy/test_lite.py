@@ -17,6 +17,8 @@ from rmq_core.proxy.lite_subscriptions import Subscriptions, known_as
 from rmq_core.proxy.popped import popped_children
 from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.rate import Rate
+from rmq_core.proxy.receipts import Receipts
+from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionGroupConfig, decode_body
@@ -254,6 +256,36 @@ async def test_too_many_subscriptions_a_second_are_refused_and_ends_are_not(
     assert caught.value.code == v2.TOO_MANY_REQUESTS
     await subscriptions.sync(adding(action=v2.PARTIAL_REMOVE), "c", "")
     assert lite_subscriptions._MOST_A_SECOND == 5000
+
+
+class Answering:
+    """Stands for the cluster: a broker that answers a change of an invisible time with these fields."""
+
+    def __init__(self, **fields: str) -> None:
+        self.fields = fields
+        self.asked: list[Any] = []
+
+    async def address(self, _: str, broker: str) -> str:
+        return broker
+
+    async def ask(self, _: str, __: int, fields: Any) -> Any:
+        self.asked.append(fields)
+        return request(0, self.fields).response(0, None, self.fields)
+
+
+async def test_a_renewal_is_of_the_child_and_a_message_that_is_acknowledged_has_none(sessions: Sessions) -> None:
+    receipt = Receipt.decode(f"{PLAIN} 4711 child")
+    renewal = Renewal(sessions)
+    broker = Answering(popTime="1795731541246", invisibleTime="60000", reviveQid="999")
+    renewing = Receipts(broker, renewal)  # type: ignore[arg-type]
+    renewed = await renewal.change("g", "P", receipt, 60_000)
+    assert (renewed.lite_topic, renewed.handle.invisible_ms) == ("child", 60_000)
+    assert [(one.lite_topic, one.topic, one.offset, one.suspend) for one in broker.asked] == [("child", "P", 7, False)]
+    broker.fields = {"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}  # as Java's broker says it
+    with pytest.raises(StatusError) as caught:
+        await renewal.change("g", "P", receipt, 60_000)
+    assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
+    await renewing.close()
 
 
 async def test_a_group_that_is_bound_to_no_topic_has_no_subscriptions(caller: Caller) -> None:
