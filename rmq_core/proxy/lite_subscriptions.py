@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import check_lite_topic, group_name, topic_name
+from rmq_core.proxy.checks import check_lite_topics, group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.lite_groups import check_bound, lite_quota
 from rmq_core.proxy.rate import Rate
@@ -32,6 +32,7 @@ from rmq_formats.errors import RmqError
 log = logging.getLogger("rmq.proxy")
 _MOST_A_SECOND: Final = 5000  # ``maxSyncLiteSubscriptionRate``
 _MORE_THAN_QUOTA: Final = 300  # names that a broker is told beyond it: a client may know late of some that are gone
+_MOST_NAMES: Final = 100_000  # of a call, whatever the quota: the event loop looks at them at once
 _TIMEOUT_S: Final = 2.0
 _ADDS: Final = (v2.PARTIAL_ADD, v2.COMPLETE_ADD)
 Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -161,10 +162,11 @@ def _entry_of(asked: Any, client_id: str) -> LiteSubscription:
     topic, group = topic_name(asked.topic), group_name(asked.group)
     if asked.action not in v2.LiteSubscriptionAction.values():
         raise StatusError(v2.BAD_REQUEST, "the action is not known")
+    if len(asked.lite_topic_set) > _MOST_NAMES:
+        raise StatusError(v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"there are more than {_MOST_NAMES} lite topics")
     names = list(dict.fromkeys(asked.lite_topic_set))
     if asked.action in _ADDS:  # the original looks at those of PARTIAL_ADD alone
-        for name in names:
-            check_lite_topic(name)
+        check_lite_topics(names)
     has_option = asked.action == v2.PARTIAL_ADD and asked.HasField("offset_option")
     return LiteSubscription(
         action=v2.LiteSubscriptionAction.Name(asked.action), client_id=known_as(client_id), group=group,

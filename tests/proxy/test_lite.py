@@ -9,7 +9,7 @@ from rmq_core.client.cluster.routes import Route
 from rmq_core.client.errors import BrokerError
 from rmq_core.proxy import lite_subscriptions, rate
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import check_lite_topic
+from rmq_core.proxy.checks import check_lite_topic, check_lite_topics
 from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.lite_groups import lite_quota
@@ -38,10 +38,13 @@ PLAIN = "0 1795731541246 30000 999 0 lite-a 0 7"
 def test_names_of_children_are_short_and_plain() -> None:
     for name in ("a", "A-b_9", "x" * 64):
         check_lite_topic(name)
-    for name in ("", " ", "a b", "a$", "é", "x" * 65, "a\n", "%"):
-        with pytest.raises(StatusError) as caught:
-            check_lite_topic(name)
-        assert caught.value.code == v2.ILLEGAL_LITE_TOPIC
+    check_lite_topics(["a", "b" * 64, "c"])
+    check_lite_topics([])
+    for name in ("", " ", "a b", "a$", "é", "x" * 65, "a\n", "a\nb", "%"):
+        for check in (lambda: check_lite_topic(name), lambda: check_lite_topics(["a", name, "b"])):  # noqa: B023
+            with pytest.raises(StatusError) as caught:
+                check()
+            assert caught.value.code == v2.ILLEGAL_LITE_TOPIC
 
 
 def test_a_handle_has_its_child_and_one_of_another_proxy_is_taken() -> None:
@@ -143,9 +146,11 @@ class TwoBrokers:
         self.gate = asyncio.Event()
         self.gate.set()
         self.refuses = ""
+        self.quota = ""
 
     async def group(self, group: str, _: str) -> SubscriptionGroupConfig:
-        return SubscriptionGroupConfig(group_name=group, attributes={"lite.bind.topic": "P"})
+        attributes = {"lite.bind.topic": "P", "lite.sub.client.quota": self.quota}
+        return SubscriptionGroupConfig(group_name=group, attributes=attributes)
 
     async def route(self, topic: str) -> Route:
         names = () if topic == "Q" else ("a", "a", "b")
@@ -245,6 +250,17 @@ async def test_a_notice_is_for_the_client_and_the_group_that_it_names(
     told = {"liteTopic": "x", "consumerGroup": "g", "clientId": known_as("user\nc")}
     brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.get_nowait().notify_unsubscribe_lite_command.lite_topic == "x"
+
+
+async def test_a_call_has_a_limit_of_names_whatever_the_quota(
+    subscriptions: Subscriptions, brokers: TwoBrokers
+) -> None:
+    brokers.quota = "2000000000"
+    for count in (100_001, 303):
+        with pytest.raises(StatusError) as caught:
+            await subscriptions.sync(adding(*("x",) * count if count > 303 else map(str, range(count))), "c", "")
+        assert caught.value.code == v2.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        brokers.quota = "2"
 
 
 async def test_too_many_subscriptions_a_second_are_refused_and_ends_are_not(
