@@ -20,6 +20,7 @@ _MOST_DELAY_S: Final = 86_400
 _MOST_RECOVERY_S: Final = 3600
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_CHILD: Final = re.compile(r"[^\x00-\x1f\x7f$,/]{1,255}")
 _LITE_TOPICS: Final = re.compile(r"(?:[a-zA-Z0-9_-]{1,64}+\n)*+")
 MOST_LITE_TOPIC_BYTES: Final = 64  # ``maxLiteTopicSize``
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
@@ -120,6 +121,11 @@ def check_lite_topic(name: str) -> None:
             v2.ILLEGAL_LITE_TOPIC,
             f"the lite topic {name[:200]!r} is not of 1 to {MOST_LITE_TOPIC_BYTES} letters, digits, - and _",
         )
+
+
+def may_be_child(name: str) -> bool:
+    """Whether a name can be a child's: producers of the remoting protocol name them as they like."""
+    return _CHILD.fullmatch(name) is not None
 
 
 def check_lite_topics(names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ it changes an invisible time.
 
 from typing import NamedTuple
 
+from rmq_core.proxy.checks import may_be_child
 from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.pop import PopHandle
@@ -39,9 +40,15 @@ class Receipt(NamedTuple):
         except ValueError:
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service") from None
         last = text.split(" ", _PARTS)[_PARTS - 1 :]
-        if not last or not (last[0].isascii() and last[0].isdecimal() and len(last[0]) < 19) or last[1:] == [""]:
+        if not last or not (last[0].isascii() and last[0].isdecimal() and len(last[0]) < 19):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is none of this service")
-        return cls(handle, int(last[0]), last[1] if len(last) > 1 else lite_topic)
+        if len(last) > 1:
+            if not may_be_child(last[1]):
+                raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of nothing that can be a child")
+            return cls(handle, int(last[0]), last[1])
+        if lite_topic and not may_be_child(lite_topic):
+            raise StatusError(v2.ILLEGAL_LITE_TOPIC, f"there is no lite topic {lite_topic[:200]!r}")
+        return cls(handle, int(last[0]), lite_topic)
 
     def check_time(self, now_ms: int) -> None:
         """Refuse a handle whose message others may have by now. Raises StatusError."""

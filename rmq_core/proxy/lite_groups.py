@@ -9,6 +9,7 @@ from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 
+LITE_CLIENTS: Final = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)  # the original has the first alone
 _BIND_TOPIC: Final = "lite.bind.topic"
 _QUOTA: Final = "lite.sub.client.quota"
 _DEFAULT_QUOTA: Final = 2000
@@ -40,7 +41,7 @@ def check_bound(config: SubscriptionGroupConfig, group: str, topic: str) -> None
 def check_settings(config: SubscriptionGroupConfig, settings: Any) -> None:
     """Refuse consumers of lite topics in other groups, others in a lite group, and other topics. Raises StatusError."""
     group = settings.subscription.group.name
-    is_lite_client, is_lite_group = settings.client_type == v2.LITE_PUSH_CONSUMER, bool(bound_topic(config))
+    is_lite_client, is_lite_group = settings.client_type in LITE_CLIENTS, bool(bound_topic(config))
     if is_lite_client and not is_lite_group:
         raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"regular group cannot use LITE mode: {group}")
     if is_lite_group and not is_lite_client:

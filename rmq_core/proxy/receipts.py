@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from rmq_core.client.errors import BrokerError
 from rmq_core.client.pop.handles import ack_of, changed
 from rmq_core.proxy.brokers import Brokers
-from rmq_core.proxy.checks import check_lite_topic, group_name, topic_name
+from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok, status_of, together
 from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.popped import child_place, records_of
@@ -94,8 +94,6 @@ class Receipts:
     @asynccontextmanager
     async def _receipt(self, client_id: str, group: str, asked: Any) -> AsyncIterator[Receipt]:
         """The newest receipt of the message that is asked for, which is renewed no more. Raises StatusError."""
-        if asked.lite_topic:
-            check_lite_topic(asked.lite_topic)
         async with self.renewal.taken(client_id, group, asked.receipt_handle) as renewed:
             yield renewed or Receipt.decode(asked.receipt_handle, asked.lite_topic)
 

@@ -227,17 +227,17 @@ class Receiving:
         )
         for one in taken:
             properties, receipt = one.record.properties, one.receipt
-            if one.deliveries >= read.most_attempts:
+            if not _is_wanted(read, one.record):
+                await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
+            elif one.deliveries >= read.most_attempts:
                 await self._settle(
                     self._receipts.bury(read.group, read.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, ""))
                 )
-            elif not _is_wanted(read, one.record):
-                await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
             else:
                 message = to_wire(one.record, read.topic, receipt.encode(), one.deliveries + 1)
-                message.system_properties.queue_offset = receipt.handle.offset
                 if read.is_lite:
                     message.system_properties.lite_topic = receipt.lite_topic
+                    message.system_properties.queue_offset = receipt.handle.offset
                 found.append(_Popped(receipt, message))
         return found
 

@@ -12,7 +12,7 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok, status_of
-from rmq_core.proxy.lite_groups import bound_topic, check_settings
+from rmq_core.proxy.lite_groups import LITE_CLIENTS, bound_topic, check_settings
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
 from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.sessions import Session, Sessions, answered, commands_of, end, names_in, settings_command
@@ -33,7 +33,7 @@ from rmq_formats.errors import RmqError
 
 _PULL_FLAGS: Final = 2 | 4  # may wait, brings its subscription
 _CLIENT_TYPES: Final = (
-    v2.PRODUCER, v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, v2.LITE_PUSH_CONSUMER,
+    v2.PRODUCER, v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, *LITE_CLIENTS,
 )  # fmt: skip
 _MOST_PULLED: Final = 32
 _MOST_ENDPOINTS_BYTES: Final = 4096

@@ -1,9 +1,9 @@
-"""Lite topics: our proxy in front of brokers that have them, call by call and with the official Java client."""
+"""Lite topics: our proxy in front of brokers that have them, call by call and with official clients."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from rmq_core.proxy.server import Proxy
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
 from tests.interop import peer
+from tests.interop.test_grpc_clients import played
 from tests.interop.test_namesrv_against_java import SMALL_FILES, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running
 from tests.proxy.lite_scenarios import *  # noqa: F403 # the tests themselves
@@ -52,6 +53,19 @@ async def parents(namesrv: str) -> AsyncIterator[Make]:
         yield make
 
 
+@asynccontextmanager
+async def proxied(namesrv: str, groups: dict[str, tuple[bool, dict[str, str]]]) -> AsyncIterator[str]:
+    """A proxy; groups that are bound to the topic Parent, in order or not, have attributes."""
+    async with Admin(namesrv) as admin:
+        await admin.create_topic("Parent", queues=4, attributes="+message.type=LITE")
+        for name, (in_order, more) in groups.items():
+            attributes = {"+lite.bind.topic": "Parent", **more}
+            config = SubscriptionGroupConfig(group_name=name, consume_message_orderly=in_order, attributes=attributes)
+            await admin.create_group(config)
+    async with Proxy(namesrv, "127.0.0.1:0") as proxy:
+        yield proxy.address
+
+
 def test_all_flows_of_the_java_client_pass(namesrv: str) -> None:
     groups = {
         "lite_g": (False, {}),
@@ -61,19 +75,19 @@ def test_all_flows_of_the_java_client_pass(namesrv: str) -> None:
     }
 
     async def play() -> str:
-        async with Admin(namesrv) as admin:
-            await admin.create_topic("Parent", queues=4, attributes="+message.type=LITE")
-            for name, (in_order, more) in groups.items():
-                attributes = {"+lite.bind.topic": "Parent", **more}
-                config = SubscriptionGroupConfig(
-                    group_name=name, consume_message_orderly=in_order, attributes=attributes
-                )
-                await admin.create_group(config)
-        async with Proxy(namesrv, "127.0.0.1:0") as proxy:
-            names = "lite_g", "lite_fifo", "lite_one"
-            return await asyncio.to_thread(
-                peer.run, "lite5", proxy.address, "Parent", *names, java_options=peer.QUICK_START
-            )
+        async with proxied(namesrv, groups) as address:
+            arguments = "lite5", address, "Parent", "lite_g", "lite_fifo", "lite_one"
+            return await asyncio.to_thread(peer.run, *arguments, java_options=peer.QUICK_START)
 
     told = json.loads(run(play()).splitlines()[-1])
     assert told["ok"] is True, told
+
+
+def test_both_consumers_of_the_python_client_get_children(namesrv: str) -> None:
+    async def play() -> list[dict[str, object]]:
+        async with proxied(namesrv, {"lite_py": (False, {}), "lite_py_simple": (False, {})}) as address:
+            flows = (asyncio.to_thread(played, flow, address, "--count", "4") for flow in ("lite", "lite_simple"))
+            return await asyncio.gather(*flows)
+
+    told = run(play())
+    assert [one.get("ok") for one in told] == [True, True], told

@@ -229,6 +229,14 @@ async def test_a_child_goes_back_by_a_number_of_messages(parents: Make) -> None:
     assert [one.body for one in await parent.until(2)] == [b"1", b"2"]
 
 
+async def test_a_client_of_a_wildcard_group_gets_all_children(parents: Make) -> None:
+    parent = await parents(attributes={"+lite.sub.wildcard": "true"})
+    assert (await parent.sync(v2.COMPLETE_ADD)).code == v2.OK
+    await parent.send("a", b"0")
+    await parent.send("b", b"0")
+    assert sorted(bodies(await parent.until(2))) == [("a", b"0"), ("b", b"0")]
+
+
 async def test_subscriptions_that_cannot_be_are_refused(parents: Make) -> None:
     parent = await parents(attributes={"+lite.sub.client.quota": "2"})
     option = v2.OffsetOption
@@ -294,8 +302,9 @@ async def test_settings_have_limits_and_fit_the_group(parents: Make) -> None:
     other = await parents()
     async with parent.stream(replace(parent, topic=other.topic).settings()) as stream:
         assert (await stream.read()).status.code == v2.ILLEGAL_TOPIC
-    beat = await parent.caller.call("Heartbeat", client_type=v2.LITE_PUSH_CONSUMER, group=named(parent.group))
-    assert beat.status.code == v2.OK
+    for kind in (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER):
+        beat = await parent.caller.call("Heartbeat", client_type=kind, group=named(parent.group))
+        assert beat.status.code == v2.OK
     assignments = await parent.caller.call("QueryAssignment", topic=named(parent.topic), group=named(parent.group))
     assert [one.message_queue.id for one in assignments.assignments] == [-1]
 

@@ -54,9 +54,15 @@ def test_a_handle_has_its_child_and_one_of_another_proxy_is_taken() -> None:
     assert Receipt.decode(f"{PLAIN} 4711 child", "said").lite_topic == "child"
     assert Receipt.decode(f"{PLAIN} 4711", "said").lite_topic == "said"
     assert Receipt.decode(f"{PLAIN} 4711").encode() == f"{PLAIN} 4711"
-    for text in (PLAIN, f"{PLAIN} ", f"{PLAIN} x child", f"{PLAIN} 4711 "):
-        with pytest.raises(StatusError):
+    assert Receipt.decode(f"{PLAIN} 4711 ä child").lite_topic == "ä child"  # of a producer of the remoting protocol
+    for text in (PLAIN, f"{PLAIN} ", f"{PLAIN} x child", f"{PLAIN} 4711 ", f"{PLAIN} 4711 a$b", f"{PLAIN} 4711 a\n"):
+        with pytest.raises(StatusError) as caught:
             Receipt.decode(text)
+        assert caught.value.code == v2.INVALID_RECEIPT_HANDLE
+    for said in ("a$", "a/b", "x" * 256):
+        with pytest.raises(StatusError) as caught:
+            Receipt.decode(f"{PLAIN} 4711", said)
+        assert caught.value.code == v2.ILLEGAL_LITE_TOPIC
 
 
 def records(*places: tuple[str, str], topic: str = "P") -> bytes:
@@ -121,9 +127,10 @@ def test_a_quota_that_is_none_is_the_default() -> None:
 
 def test_administrators_see_consumers_of_lite_topics_as_such() -> None:
     subscription = v2.Subscription(group=named("g"), subscriptions=[v2.SubscriptionEntry(topic=named("P"))])
-    settings = v2.Settings(client_type=v2.LITE_PUSH_CONSUMER, subscription=subscription)
-    (told,) = client_of(settings, "c", "127.0.0.1:1", 1, None).consumer_data_set
-    assert (told.message_model, told.consume_type) == ("LITE_SELECTIVE", "CONSUME_PASSIVELY")
+    for kind, how in ((v2.LITE_PUSH_CONSUMER, "CONSUME_PASSIVELY"), (v2.LITE_SIMPLE_CONSUMER, "CONSUME_ACTIVELY")):
+        settings = v2.Settings(client_type=kind, subscription=subscription)
+        (told,) = client_of(settings, "c", "127.0.0.1:1", 1, None).consumer_data_set
+        assert (told.message_model, told.consume_type) == ("LITE_SELECTIVE", how)
 
 
 @pytest.mark.parametrize(
