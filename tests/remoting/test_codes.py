@@ -5,11 +5,12 @@ def test_every_code_of_5_3_3_is_there_once() -> None:
     of_later_versions = {
         codes.RequestCode.DELETE_TOPIC_IN_BROKER_LIST,
         codes.RequestCode.DELETE_SUBSCRIPTION_GROUP_LIST,
-        *(code for code in codes.RequestCode if 200070 <= code < 200080),  # of lite topics
+        *(one for one in codes.RequestCode if 200_070 <= one <= 200_079),  # lite topics
     }
     ours = {codes.RequestCode.PROXIED_CLIENTS}
     assert len({*codes.RequestCode} - of_later_versions - ours) == 153
-    assert len(codes.ResponseCode) == 68  # with two of 5.5
+    quotas = {codes.ResponseCode.LMQ_QUOTA_EXCEEDED, codes.ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED}  # of 5.5
+    assert len({*codes.ResponseCode} - quotas) == 66
     assert codes.RequestCode.SEND_MESSAGE_V2 == 310
     assert codes.RequestCode.BATCH_ACK_MESSAGE == 200151
     assert codes.ResponseCode.PULL_OFFSET_MOVED == 21

@@ -54,7 +54,7 @@ class BrokerLiteInfo(BodyStruct, frozen=True, kw_only=True):
     """Answer to GET_BROKER_LITE_INFO (200074).
 
     Attributes:
-        cq_table_size: topics and light queues that have queues.
+        cq_table_size: topics and light queues.
         current_lmq_num: light queues.
         event_map_size: clients that may be told of messages.
         group_meta: groups by the topic that they are bound to.
