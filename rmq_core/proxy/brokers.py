@@ -33,7 +33,7 @@ _OFFLINE_S: Final = 30.0  # after the last transaction of a topic: ``transaction
 _MOST_KEPT: Final = 10_000
 _KINDS: Final = {
     "UNSPECIFIED": (v2.NORMAL,), "NORMAL": (v2.NORMAL,), "FIFO": (v2.FIFO,), "DELAY": (v2.DELAY,),
-    "TRANSACTION": (v2.TRANSACTION,), "PRIORITY": (v2.PRIORITY,),
+    "TRANSACTION": (v2.TRANSACTION,), "PRIORITY": (v2.PRIORITY,), "LITE": (v2.LITE,),
     "MIXED": (v2.NORMAL, v2.FIFO, v2.DELAY, v2.TRANSACTION),
 }  # fmt: skip
 _T = TypeVar("_T")
@@ -52,9 +52,11 @@ class Brokers:
         """Prepare. Raises OptionError."""
         self.producers: dict[str, float] = {}
         self.on_check: Callable[[RemotingCommand, Connection], None] = _nothing
+        self.on_unsubscribed: Callable[[RemotingCommand, Connection], None] = _nothing
         handlers: dict[int, Handler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._check,
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _nothing,
+            RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self._unsubscribed,
         }
         self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
@@ -69,6 +71,9 @@ class Brokers:
 
     def _check(self, command: RemotingCommand, connection: Connection) -> None:
         self.on_check(command, connection)
+
+    def _unsubscribed(self, command: RemotingCommand, connection: Connection) -> None:
+        self.on_unsubscribed(command, connection)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self.producers:

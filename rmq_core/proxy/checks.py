@@ -4,6 +4,7 @@ Source: ``GrpcValidator``, ``SendMessageActivity``, ``TopicValidator``.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rmq_core.proxy.errors import StatusError
@@ -18,6 +19,10 @@ _MOST_ID_CHARS: Final = 255
 _MOST_DELAY_S: Final = 86_400
 _MOST_RECOVERY_S: Final = 3600
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_LITE_TOPIC: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_CHILD: Final = re.compile(r"[^\x00-\x1f\x7f$,/]{1,255}")
+_LITE_TOPICS: Final = re.compile(r"(?:[a-zA-Z0-9_-]{1,64}+\n)*+")
+MOST_LITE_TOPIC_BYTES: Final = 64  # ``maxLiteTopicSize``
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 _GROUP: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 RESERVED: Final = frozenset(
@@ -109,6 +114,29 @@ def group_name(resource: Any) -> str:
     return name
 
 
+def check_lite_topic(name: str) -> None:
+    """Refuse what is no name of a child. Raises StatusError."""
+    if _LITE_TOPIC.fullmatch(name) is None:
+        raise StatusError(
+            v2.ILLEGAL_LITE_TOPIC,
+            f"the lite topic {name[:200]!r} is not of 1 to {MOST_LITE_TOPIC_BYTES} letters, digits, - and _",
+        )
+
+
+def may_be_child(name: str) -> bool:
+    """Whether a name can be a child's: producers of the remoting protocol name them as they like."""
+    return _CHILD.fullmatch(name) is not None
+
+
+def check_lite_topics(names: Sequence[str]) -> None:
+    """Refuse names that are none of children. Raises StatusError."""
+    text = "".join(f"{name}\n" for name in names)
+    # All at once: a hundred thousand short ones took 76 ms one by one, and 23 ms so.
+    if text.count("\n") != len(names) or _LITE_TOPICS.fullmatch(text) is None:
+        for name in names:
+            check_lite_topic(name)
+
+
 def _full(resource: Any) -> str:
     """Name with its namespace, as Java's clients write it: ``namespace%name``."""
     space = str(resource.resource_namespace)
@@ -143,8 +171,13 @@ def check_message(message: Any, now_ms: int) -> None:
             )
     if system.HasField("priority") and system.priority < 0:
         raise StatusError(v2.BAD_REQUEST, "priority must be greater than or equal to 0")
-    if system.HasField("lite_topic"):
-        raise StatusError(v2.UNSUPPORTED, "lite topics are not there")
+    if system.lite_topic:
+        check_lite_topic(system.lite_topic)
+        if kind_of(message) != v2.LITE:  # the original sends it to both, or the broker forgets the priority
+            raise StatusError(
+                v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                "a message with a lite topic has no transaction, delivery time, message group or priority",
+            )
     _check_properties(message)
     if system.HasField("delivery_timestamp"):
         ahead_s = system.delivery_timestamp.seconds - now_ms // 1000
@@ -182,7 +215,7 @@ def _has_control(text: str) -> bool:
 
 
 def kind_of(message: Any) -> int:
-    """Kind of a message, by its properties: transaction, else delay, else FIFO, else priority, else normal."""
+    """Kind of a message, by its properties: transaction, delay, FIFO, priority, lite, normal: the first that it is."""
     system = message.system_properties
     if system.message_type == v2.TRANSACTION:
         return int(v2.TRANSACTION)
@@ -190,4 +223,6 @@ def kind_of(message: Any) -> int:
         return int(v2.DELAY)
     if system.HasField("message_group"):
         return int(v2.FIFO)
-    return int(v2.PRIORITY if system.HasField("priority") else v2.NORMAL)
+    if system.HasField("priority"):
+        return int(v2.PRIORITY)
+    return int(v2.LITE if system.lite_topic else v2.NORMAL)

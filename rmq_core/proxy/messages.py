@@ -30,6 +30,7 @@ from rmq_formats.errors import FormatError
 
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 MESSAGE_GROUP: Final = "__SHARDINGKEY"
+LITE_TOPIC: Final = "__LITE_TOPIC"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
 _BORN_HOST: Final = "__BORNHOST"
 _BORN_MS: Final = "BORN_TIMESTAMP"
@@ -64,6 +65,8 @@ def properties_of(message: Any, topic: str, kind: int, peer: str) -> dict[str, s
         found[MESSAGE_GROUP] = system.message_group
     if kind == v2.PRIORITY:
         found[PRIORITY] = str(system.priority)
+    if kind == v2.LITE:
+        found[LITE_TOPIC] = system.lite_topic
     if system.HasField("delivery_timestamp"):
         found[DELIVER_MS] = str(ms_of(system.delivery_timestamp))
     if system.HasField("trace_context"):
@@ -142,6 +145,8 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
         told.receipt_handle = handle
     if MESSAGE_GROUP in properties:
         told.message_group = properties[MESSAGE_GROUP]
+    if LITE_TOPIC in properties:
+        told.lite_topic = properties[LITE_TOPIC]
     if PRIORITY in properties:
         told.priority = min(_number(properties[PRIORITY], 0), _MOST_INT)
     if _TRACE in properties:
@@ -164,7 +169,9 @@ def _kind(properties: dict[str, str]) -> Any:
         return v2.DELAY
     if MESSAGE_GROUP in properties:
         return v2.FIFO
-    return v2.PRIORITY if PRIORITY in properties else v2.NORMAL
+    if PRIORITY in properties:
+        return v2.PRIORITY
+    return v2.LITE if LITE_TOPIC in properties else v2.NORMAL
 
 
 def _digest(body: bytes) -> Any:

@@ -69,6 +69,7 @@ RULES: Final[dict[str, Rule]] = {
     "NotifyClientTermination": _is_there,
     "ChangeInvisibleDuration": _consumes,
     "RecallMessage": _publishes,
+    "SyncLiteSubscription": _consumes,
 }
 """By the name of the call; a call without an entry is for super users. Raise StatusError for names that are none."""
 

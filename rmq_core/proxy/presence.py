@@ -18,6 +18,7 @@ from typing import Any, Final
 from rmq_core.broker.tables.subscription_filter import SQL92, TAG, subscription
 from rmq_core.client.errors import BrokerError
 from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.lite_groups import LITE_CLIENTS
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies import (
@@ -43,7 +44,7 @@ _MOST_BYTES: Final = 256 << 10  # of their topics and expressions in a request
 _LANGUAGES: Final = {v2.GOLANG: "GO", v2.DOT_NET: "DOTNET"} | {
     value: name for name, value in v2.Language.items() if name in LanguageCode.__members__
 }
-_ACTIVE: Final = (v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER)
+_ACTIVE: Final = (v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, v2.LITE_SIMPLE_CONSUMER)
 
 
 def client_of(settings: Any, client_id: str, address: str, number: int, before: ProxiedClient | None) -> ProxiedClient:
@@ -72,6 +73,7 @@ def _client(settings: Any, client_id: str, address: str, number: int, sub_versio
         consumers = [
             ConsumerData(
                 group_name=settings.subscription.group.name, consume_type=kind,
+                message_model="LITE_SELECTIVE" if settings.client_type in LITE_CLIENTS else "CLUSTERING",
                 subscription_data_set=[found for one in asked if (found := _subscription(one, sub_version))],
             )
         ]  # fmt: skip

@@ -15,6 +15,7 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok, status_of, together
 from rmq_core.proxy.handles import Receipt
+from rmq_core.proxy.popped import child_place, records_of
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
@@ -22,8 +23,8 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.pop import retry_topic
 from rmq_core.remoting.pop_requests import ChangeInvisibleTime, ChangeInvisibleTimeAnswer
 from rmq_core.remoting.requests import SendBackFields, ViewMessage
-from rmq_formats.codecs.record import StoredMessage, decode_record
-from rmq_formats.errors import FormatError, RmqError
+from rmq_formats.codecs.record import StoredMessage
+from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
 MOST_INVISIBLE_MS: Final = 12 * 3_600_000
@@ -80,7 +81,7 @@ class Receipts:
 
     async def _ack(self, client_id: str, group: str, topic: str, entry: Any) -> Any:
         try:
-            async with self._receipt(client_id, group, entry.receipt_handle) as receipt:
+            async with self._receipt(client_id, group, entry) as receipt:
                 self._check_time(receipt)
                 await self.tell_acked(group, topic, receipt)
             status = ok()
@@ -91,10 +92,10 @@ class Receipts:
         )
 
     @asynccontextmanager
-    async def _receipt(self, client_id: str, group: str, text: str) -> AsyncIterator[Receipt]:
-        """The newest receipt of a message, which is renewed no more. Raises StatusError."""
-        async with self.renewal.taken(client_id, group, text) as renewed:
-            yield renewed or Receipt.decode(text)
+    async def _receipt(self, client_id: str, group: str, asked: Any) -> AsyncIterator[Receipt]:
+        """The newest receipt of the message that is asked for, which is renewed no more. Raises StatusError."""
+        async with self.renewal.taken(client_id, group, asked.receipt_handle) as renewed:
+            yield renewed or Receipt.decode(asked.receipt_handle, asked.lite_topic)
 
     def _check_time(self, receipt: Receipt) -> None:
         receipt.check_time(self._brokers.now_ms(receipt.handle.broker_name))
@@ -104,7 +105,8 @@ class Receipts:
         handle = receipt.handle
         address = await self._brokers.address(topic, handle.broker_name)
         with _handles_refused():
-            await self._brokers.ask(address, RequestCode.ACK_MESSAGE, ack_of(group, topic, handle))
+            acked = ack_of(group, topic, handle, receipt.lite_topic or None)
+            await self._brokers.ask(address, RequestCode.ACK_MESSAGE, acked)
 
     async def change_invisibility(self, asked: Any, client_id: str, _: str) -> Any:
         """ChangeInvisibleDuration."""
@@ -114,33 +116,54 @@ class Receipts:
             raise StatusError(v2.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is not of 0 to {MOST_INVISIBLE_MS} ms")
 
         async def change() -> Receipt:
-            async with self._receipt(client_id, group, asked.receipt_handle) as receipt:
+            async with self._receipt(client_id, group, asked) as receipt:
                 self._check_time(receipt)
                 with _handles_refused():
-                    return await self.change(group, topic, receipt, invisible_ms)
+                    return await self.change(group, topic, receipt, invisible_ms, suspends=asked.suspend)
 
         receipt = await asyncio.shield(self.begin(change()))
         return rpc.ChangeInvisibleDurationResponse(status=ok(), receipt_handle=receipt.encode())
 
-    async def change(self, group: str, topic: str, receipt: Receipt, invisible_ms: int) -> Receipt:
-        """Change for how long a message is invisible, from now; its new receipt. Raises BrokerError, TransportError."""
+    async def change(
+        self, group: str, topic: str, receipt: Receipt, invisible_ms: int, *, suspends: bool = False
+    ) -> Receipt:
+        """Change for how long a message is invisible, from now.
+
+        Args:
+            group: that has it.
+            topic: of it.
+            receipt: of it.
+            invisible_ms: for how long.
+            suspends: its delivery is not to count; of a child all that came with it is then invisible so long.
+
+        Returns:
+            Its new receipt.
+
+        Raises:
+            BrokerError: the broker refuses.
+            StatusError: the message of a child was acknowledged before.
+            TransportError: there is no answer.
+        """
         handle = receipt.handle
         fields = ChangeInvisibleTime(
             consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
             extra_info=handle.encode(), offset=handle.offset, invisible_time=invisible_ms,
+            lite_topic=receipt.lite_topic or None, suspend=suspends,
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
         answer = await self._brokers.ask(address, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         told = read_fields(answer, ChangeInvisibleTimeAnswer)
+        if receipt.lite_topic and not told.pop_time:
+            raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the message was acknowledged before")
         # The new check point begins with the message itself: Java's proxy forgets that, and such a message comes back.
-        return Receipt(changed(handle, told), receipt.physical_offset)
+        return receipt._replace(handle=changed(handle, told))
 
     async def forward(self, asked: Any, client_id: str, _: str) -> Any:
         """ForwardMessageToDeadLetterQueue."""
         group, topic = group_name(asked.group), topic_name(asked.topic)
 
         async def forward() -> None:
-            async with self._receipt(client_id, group, asked.receipt_handle) as receipt:
+            async with self._receipt(client_id, group, asked) as receipt:
                 await self._check_place(group, topic, receipt)
                 await self.bury(group, topic, receipt, asked.message_id)
 
@@ -163,8 +186,7 @@ class Receipts:
             also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
         )
         records = records_of(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
-        wanted = stored_in, handle.queue_id, handle.offset
-        if [(one.topic, one.queue_id, one.queue_offset) for one in records] != [wanted]:
+        if len(records) != 1 or not is_of(receipt, stored_in, records[0]):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, "the receipt handle is of no message that is there")
 
     async def bury(self, group: str, topic: str, receipt: Receipt, message_id: str) -> None:
@@ -176,7 +198,8 @@ class Receipts:
         )  # fmt: skip
         address = await self._brokers.address(topic, handle.broker_name)
         await self._brokers.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        await self._brokers.ask(address, RequestCode.ACK_MESSAGE, ack_of(group, topic, handle))
+        acked = ack_of(group, topic, handle, receipt.lite_topic or None)
+        await self._brokers.ask(address, RequestCode.ACK_MESSAGE, acked)
 
 
 @contextmanager
@@ -185,19 +208,16 @@ def _handles_refused() -> Iterator[None]:
     try:
         yield
     except BrokerError as error:
-        if error.code in (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL):
+        if error.code in (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER):
             raise StatusError(v2.INVALID_RECEIPT_HANDLE, error.remark) from error
         raise
 
 
-def records_of(body: bytes) -> list[StoredMessage]:
-    """The records of a broker's answer. Raises StatusError."""
-    found, at = [], 0
-    while at < len(body):
-        try:
-            record = decode_record(body, at, verify_crc=False)
-        except FormatError as error:
-            raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is damaged: {error}") from error
-        found.append(record)
-        at += record.size
-    return found
+def is_of(receipt: Receipt, stored_in: str, record: StoredMessage) -> bool:
+    """Whether a record is the one that was popped of a topic, or of a child of it."""
+    handle = receipt.handle
+    if record.topic != stored_in:
+        return False
+    if receipt.lite_topic:
+        return child_place(record, stored_in) == (receipt.lite_topic, handle.offset)
+    return (record.queue_id, record.queue_offset) == (handle.queue_id, handle.offset)

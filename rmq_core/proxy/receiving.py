@@ -14,24 +14,25 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from rmq_core.client.pop.handles import Handles
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok
 from rmq_core.proxy.handles import Receipt
+from rmq_core.proxy.lite_groups import bound_topic, check_bound
+from rmq_core.proxy.lite_subscriptions import known_as
 from rmq_core.proxy.messages import tags_of, to_wire
-from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, Receipts, records_of
+from rmq_core.proxy.popped import popped, popped_children
+from rmq_core.proxy.receipts import MOST_INVISIBLE_MS, Receipts
 from rmq_core.proxy.renewal import GONE_MS
 from rmq_core.proxy.sessions import POLL_S, RECEIVE_BATCH, Sessions
 from rmq_core.proxy.wire import ms_of, rpc, v2
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.pop_requests import (
-    PopAnswer,
-    PopMessage,
-)
+from rmq_core.remoting.lite_requests import PopLiteMessage
+from rmq_core.remoting.pop_requests import PopAnswer, PopMessage
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.codecs.record import StoredMessage
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
@@ -39,6 +40,8 @@ _RENEWED_MS: Final = 60_000  # what push consumers' messages are popped for, and
 _LEAST_INVISIBLE_MS: Final = 10_000
 _LEAST_POLL_S: Final = 5.0
 _SPARE_S: Final = 0.5  # of a call's deadline, for the way back
+_MOST_UNACKNOWLEDGED: Final = 100  # messages of children: ``maxLiteRenewNumPerChannel``
+_DEAD_LETTERS: Final = "%DLQ%"
 _MOST_ATTEMPT_CHARS: Final = 255  # a broker keeps the id of a take in order, in a file
 
 
@@ -48,6 +51,7 @@ class _Read:
 
     Attributes:
         tags: that are wanted; None for all.
+        is_lite: it is one of the children that the client has subscribed to.
     """
 
     client_id: str
@@ -57,6 +61,7 @@ class _Read:
     most_attempts: int
     tags: frozenset[str] | None
     renews: bool
+    is_lite: bool
 
 
 class _Popped(NamedTuple):
@@ -84,11 +89,15 @@ class Receiving:
         fields = self._fields(asked, group, topic, left_s)
         config = await self._brokers.group(group, topic)
         broker, queue_id = await self._place(asked, topic)
-        if config.consume_message_orderly:
+        is_lite = bool(bound_topic(config))
+        if is_lite:
+            check_bound(config, group, topic)
+            self._check_unacknowledged(client_id)
+        elif config.consume_message_orderly:
             fields = structs.replace(fields, queue_id=queue_id, order=True)
         read = _Read(
             client_id, group, topic, broker, config.retry_max_times + 1, tags_of(asked.filter_expression),
-            renews=bool(asked.auto_renew),
+            renews=bool(asked.auto_renew), is_lite=is_lite,
         )  # fmt: skip
         popping = self._receipts.begin(self._pop(read, fields))
         left: deque[_Popped] | None = None
@@ -112,6 +121,14 @@ class Receiving:
         last.delivery_timestamp.GetCurrentTime()
         yield last
 
+    def _check_unacknowledged(self, client_id: str) -> None:
+        """Refuse a client that does not acknowledge: each of its messages holds up a child. Raises StatusError."""
+        count = self._receipts.renewal.count(client_id)
+        if count > _MOST_UNACKNOWLEDGED:
+            name = client_id.rpartition("\n")[2]
+            told = f"The client [{name}] has too many unacked messages. Unacked count: {count}"
+            raise StatusError(v2.FORBIDDEN, told)
+
     def _fields(self, asked: Any, group: str, topic: str, left_s: float | None) -> PopMessage:
         expression, kind = asked.filter_expression.expression, asked.filter_expression.type
         if kind == v2.SQL and not expression:
@@ -133,8 +150,10 @@ class Receiving:
             await asyncio.sleep(fields.poll_time / 1000)
             return v2.Status(code=v2.MESSAGE_NOT_FOUND, message="no new message"), []
         address = await self._brokers.address(read.topic, read.broker)
+        code = RequestCode.POP_LITE_MESSAGE if read.is_lite else RequestCode.POP_MESSAGE
         answer = await self._brokers.ask(
-            address, RequestCode.POP_MESSAGE, fields, timeout_s=fields.poll_time / 1000 + 10,
+            address, code, _of_children(fields, read.client_id) if read.is_lite else fields,
+            timeout_s=fields.poll_time / 1000 + 10,
             also=(ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL, ResponseCode.PULL_NOT_FOUND),
         )  # fmt: skip
         found = await self._popped(read, answer) if answer.code == ResponseCode.SUCCESS else []
@@ -198,29 +217,28 @@ class Receiving:
         """The messages of an answer; those that were delivered too often become dead letters."""
         try:
             told = read_fields(answer, PopAnswer)
-            handles = Handles(told, read.broker)
         except ValueError as error:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, f"a broker's answer is none of POP: {error}") from error
         self._brokers.note_clock(read.broker, told.pop_time)
         found = []
-        for record in records_of(bytes(answer.body)):
-            properties = record.properties
-            try:
-                handle = handles.of(properties, record.queue_id, record.queue_offset)
-            except ValueError:  # it cannot be acknowledged, and comes back until it is a dead letter
-                continue
-            receipt = Receipt(handle, record.recorded_physical_offset)
-            attempt = handles.deliveries(record.queue_id, record.queue_offset, record.reconsume_times) + 1
-            if attempt > read.most_attempts:
+        body = bytes(answer.body)
+        taken = (
+            popped_children(told, body, read.broker, read.topic) if read.is_lite else popped(told, body, read.broker)
+        )
+        for one in taken:
+            properties, receipt = one.record.properties, one.receipt
+            if not _is_wanted(read, one.record):
+                await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
+            elif one.deliveries >= read.most_attempts:
                 await self._settle(
                     self._receipts.bury(read.group, read.topic, receipt, properties.get(PROPERTY_UNIQ_KEY, ""))
                 )
-            elif (
-                read.tags is not None and properties.get(PROPERTY_TAGS) not in read.tags
-            ):  # the broker compares their hashes
-                await self._settle(self._receipts.tell_acked(read.group, read.topic, receipt))
             else:
-                found.append(_Popped(receipt, to_wire(record, read.topic, receipt.encode(), attempt)))
+                message = to_wire(one.record, read.topic, receipt.encode(), one.deliveries + 1)
+                if read.is_lite:
+                    message.system_properties.lite_topic = receipt.lite_topic
+                    message.system_properties.queue_offset = receipt.handle.offset
+                found.append(_Popped(receipt, message))
         return found
 
     @staticmethod
@@ -230,3 +248,18 @@ class Receiving:
             await work
         except RmqError as error:
             log.warning("a message that is for no client comes back: %(error)s", {"error": error})
+
+
+def _is_wanted(read: _Read, record: StoredMessage) -> bool:
+    """Whether a message is one for the client: a broker compares hashes of tags, and gives a child its dead letters."""
+    if read.is_lite and record.topic.startswith(_DEAD_LETTERS):
+        return False
+    return read.tags is None or record.properties.get(PROPERTY_TAGS) in read.tags
+
+
+def _of_children(fields: PopMessage, client_id: str) -> PopLiteMessage:
+    return PopLiteMessage(
+        client_id=known_as(client_id), consumer_group=fields.consumer_group, topic=fields.topic,
+        max_msg_num=fields.max_msg_nums, invisible_time=fields.invisible_time, poll_time=fields.poll_time,
+        born_time=fields.born_time, attempt_id=fields.attempt_id,
+    )  # fmt: skip

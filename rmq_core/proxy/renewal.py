@@ -77,6 +77,10 @@ class Renewal:
             visible_s = now_s + receipt.handle.invisible_ms / 1000
             self._put((client_id, group, receipt.encode()), _Renewed(topic, receipt, now_s, visible_s))
 
+    def count(self, client_id: str) -> int:
+        """How many messages of a client are renewed."""
+        return self._counts.get(client_id, 0)
+
     def _put(self, key: Key, one: _Renewed) -> None:
         if self._kept.setdefault(key, one) is one:
             self._counts[key[0]] = self._counts.get(key[0], 0) + 1

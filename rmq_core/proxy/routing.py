@@ -12,6 +12,7 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok, status_of
+from rmq_core.proxy.lite_groups import LITE_CLIENTS, bound_topic, check_settings
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
 from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.sessions import Session, Sessions, answered, commands_of, end, names_in, settings_command
@@ -31,6 +32,9 @@ from rmq_formats.codecs.record import decode_record
 from rmq_formats.errors import RmqError
 
 _PULL_FLAGS: Final = 2 | 4  # may wait, brings its subscription
+_CLIENT_TYPES: Final = (
+    v2.PRODUCER, v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER, *LITE_CLIENTS,
+)  # fmt: skip
 _MOST_PULLED: Final = 32
 _MOST_ENDPOINTS_BYTES: Final = 4096
 Permit = Callable[[Any], Awaitable[None]]
@@ -71,13 +75,13 @@ class Routing:
         return asked.endpoints if asked.endpoints.addresses else self._own
 
     async def assignment(self, asked: Any, _: str, __: str) -> Any:
-        """QueryAssignment: each broker as a whole; each queue of a group that consumes in order."""
+        """QueryAssignment: each broker as a whole; each queue of a group in order that is no lite group."""
         topic, group = topic_name(asked.topic), group_name(asked.group)
         queues = (await self._brokers.route(topic)).read_queues
         if not queues:
             raise StatusError(v2.FORBIDDEN, "no readable queue")
         config = await self._brokers.group(group, topic)
-        if not config.consume_message_orderly:
+        if not config.consume_message_orderly or bound_topic(config):
             names = dict.fromkeys(queue.broker_name for queue in queues)
             queues = tuple(MessageQueue(broker_name=name, queue_id=-1, topic=topic) for name in names)
         endpoints = self._endpoints(asked)
@@ -94,7 +98,7 @@ class Routing:
 
     async def heartbeat(self, asked: Any, client_id: str, _: str) -> Any:
         """Heartbeat."""
-        if asked.client_type not in (v2.PRODUCER, v2.PUSH_CONSUMER, v2.SIMPLE_CONSUMER, v2.PULL_CONSUMER):
+        if asked.client_type not in _CLIENT_TYPES:
             raise StatusError(v2.UNRECOGNIZED_CLIENT_TYPE, "the client type is not known")
         if asked.client_type != v2.PRODUCER:
             group_name(asked.group)
@@ -152,6 +156,7 @@ class Routing:
             group = None
             if group_of is not None and topics:
                 group = await self._brokers.group(group_of, next(iter(sorted(topics))))
+                check_settings(group, settings)
             found = answered(settings, group, self._collector)
             if group_of is None:
                 session.topics = topics

@@ -37,7 +37,7 @@ _STORED: Final = {
 }
 _NAMES: Final = {
     v2.NORMAL: "NORMAL", v2.FIFO: "FIFO", v2.DELAY: "DELAY", v2.TRANSACTION: "TRANSACTION",
-    v2.PRIORITY: "PRIORITY",
+    v2.PRIORITY: "PRIORITY", v2.LITE: "LITE",
 }  # fmt: skip
 
 
@@ -139,8 +139,9 @@ class Sending:
         if not queues:
             raise StatusError(v2.FORBIDDEN, f"no writable queue of topic {topic}")
         system = message.system_properties
-        if system.HasField("message_group"):
-            return queues[consistent_hash(java_string_hash(system.message_group), len(queues))]
+        # Brokers find the one that has a child likewise (``LiteShardingImpl``).
+        if key := system.message_group or system.lite_topic:
+            return queues[consistent_hash(java_string_hash(key), len(queues))]
         return queues[next(self._turns) % len(queues)]
 
     async def end(self, asked: Any, _: str, __: str) -> Any:

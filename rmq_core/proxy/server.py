@@ -19,6 +19,7 @@ from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.certificates import certificates
 from rmq_core.proxy.collector import NO_COLLECTOR, Collector
 from rmq_core.proxy.errors import StatusError, status_of
+from rmq_core.proxy.lite_subscriptions import Subscriptions
 from rmq_core.proxy.needs import RULES, of_settings
 from rmq_core.proxy.presence import Presence
 from rmq_core.proxy.receipts import Receipts
@@ -113,9 +114,11 @@ class Proxy:
             self.address = f"{self._listen.rpartition(':')[0]}:{port}"
             receipts = Receipts(self._brokers, renewal)
             ending.push_async_callback(receipts.close)
-            server.add_generic_rpc_handlers((self._handlers(receipts),))
+            lite = Subscriptions(self._brokers, self._sessions, receipts.begin)
+            server.add_generic_rpc_handlers((self._handlers(receipts, lite),))
             await server.start()
             ending.push_async_callback(server.stop, _GRACE_S)
+            ending.push_async_callback(lite.close)  # before all streams end
             for work in (renewal.run(), Presence(self._brokers, self._sessions).run(), self._keep_house()):
                 task = asyncio.create_task(work)
                 ending.push_async_callback(_ended, task)
@@ -132,7 +135,7 @@ class Proxy:
             self._sessions.drop_silent()
             await self._brokers.retire(lambda topic: self._sessions.a_producer_of(topic) is not None)
 
-    def _handlers(self, receipts: Receipts) -> grpc.GenericRpcHandler:
+    def _handlers(self, receipts: Receipts, lite: Subscriptions) -> grpc.GenericRpcHandler:
         receiving = Receiving(self._brokers, self._sessions, receipts)
         sending = Sending(self._brokers, self._sessions)
         routing = Routing(self._brokers, self._sessions, self.address, self._collector)
@@ -150,6 +153,7 @@ class Proxy:
             "NotifyClientTermination": routing.end,
             "ChangeInvisibleDuration": receipts.change_invisibility,
             "RecallMessage": sending.recall,
+            "SyncLiteSubscription": lite.sync,
         }
         streams: dict[str, Stream] = {
             "ReceiveMessage": receiving.receive,

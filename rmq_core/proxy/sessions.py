@@ -7,14 +7,15 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmq_core.client.pop.listening import RETRY_S
-from rmq_core.proxy.checks import group_name, topic_name
+from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok
+from rmq_core.proxy.lite_groups import lite_quota
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import ProxiedClient, SubscriptionGroupConfig
 from rmq_formats.codecs.layout import MAX_BODY_BYTES
@@ -71,12 +72,14 @@ class Sessions:
 
     Attributes:
         present: those with an open stream on which settings came, by number, as brokers are told of them.
+        on_gone: called with the id of a client that has ended, or whose stream has.
     """
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
         self._numbers = itertools.count(1)
         self.present: dict[int, ProxiedClient] = {}
+        self.on_gone: Callable[[str], None] = _nothing
 
     def of(self, client_id: str) -> Session:
         """The session of a client, which is heard of now; made if there is none. Raises StatusError."""
@@ -98,11 +101,18 @@ class Sessions:
         if session is not None:
             self.present.pop(session.number, None)
             session.end_stream()
+            self.on_gone(client_id)
+
+    def tell(self, client_id: str, command: Any) -> bool:
+        """Send a command to a client; False if it is not there, has no stream, or does not read it."""
+        session = self._sessions.get(client_id)
+        return session is not None and session.tell(command)
 
     def end_stream(self, session: Session, commands: asyncio.Queue[Any]) -> None:
         """End a stream of a client, which may have begun another."""
         if session.commands in (commands, None):
             self.present.pop(session.number, None)
+            self.on_gone(session.client_id)
         if session.commands is commands:
             session.end_stream()
 
@@ -120,6 +130,10 @@ class Sessions:
         """A connected client that may know of a topic's transactions."""
         found = [one for one in self._sessions.values() if topic in one.topics and one.commands is not None]
         return random.choice(found) if found else None
+
+
+def _nothing(_: str) -> None:
+    return None
 
 
 def answered(settings: Any, group: SubscriptionGroupConfig | None, collector: Collector) -> Any:
@@ -151,6 +165,8 @@ def answered(settings: Any, group: SubscriptionGroupConfig | None, collector: Co
     found.subscription.fifo = group.consume_message_orderly
     found.subscription.receive_batch_size = RECEIVE_BATCH
     found.subscription.long_polling_timeout.FromSeconds(POLL_S)
+    found.subscription.lite_subscription_quota = lite_quota(group)
+    found.subscription.max_lite_topic_size = MOST_LITE_TOPIC_BYTES
     return found
 
 

@@ -15,7 +15,7 @@ from rmq_core.proxy.wire import rpc, v2
 from tests.broker.frame_fuzz import FuzzReport, watched
 
 _SERVICE: Final = rpc.DESCRIPTOR.services_by_name["MessagingService"]
-METHODS: Final = tuple(method.name for method in _SERVICE.methods if method.name != "SyncLiteSubscription")
+METHODS: Final = tuple(method.name for method in _SERVICE.methods)
 _BROKEN: Final = "the proxy failed; see its log"
 _ANSWER_TIMEOUT_S: Final = 30.0
 _DEADLINE_S: Final = 6.0  # of a call: polls are as short as they may be
@@ -108,7 +108,8 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
 
 def at_limits(name: str) -> Iterator[bytes]:
     """Requests of a method that are as large as a frame may be, and larger."""
-    texts = [one.name for one in request_of(name).DESCRIPTOR.fields if one.type == FieldDescriptor.TYPE_STRING]
+    fields = request_of(name).DESCRIPTOR.fields
+    texts = [one.name for one in fields if one.type == FieldDescriptor.TYPE_STRING and not one.is_repeated]
     for size in ((8 << 20) - 4096, 16 << 20):
         for field in texts:
             yield request_of(name)(**{field: "x" * size}).SerializeToString()
@@ -117,6 +118,9 @@ def at_limits(name: str) -> Iterator[bytes]:
     if name == "SendMessage":
         yield rpc.SendMessageRequest(messages=[v2.Message(topic=topic, body=bytes(7 << 20))]).SerializeToString()
         yield rpc.SendMessageRequest(messages=[v2.Message(topic=topic)] * 100_000).SerializeToString()
+    if name == "SyncLiteSubscription":
+        for some in (["a"] * 2_000_000, [f"c{number}" for number in range(100_000)], ["x" * (7 << 20)]):
+            yield rpc.SyncLiteSubscriptionRequest(topic=topic, group=group, lite_topic_set=some).SerializeToString()
     if name == "AckMessage":
         entry = rpc.AckMessageEntry(receipt_handle="1 2 3 4 0 b 0 0 0")
         yield rpc.AckMessageRequest(topic=topic, group=group, entries=[entry] * 100_000).SerializeToString()

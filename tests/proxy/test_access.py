@@ -116,6 +116,11 @@ async def test_rights_are_asked_for_and_a_header_gives_none(guarded: Caller) -> 
     assert (await guarded.ask_for("SecretT"))[0].status.code == v2.UNAUTHORIZED
     assert (await guarded.ask_for("NormalT", group="other"))[0].status.code == v2.UNAUTHORIZED
     assert (await guarded.call("QueryRoute", topic=named("SecretT"))).status.code == v2.UNAUTHORIZED
+    for topic, group, code in (
+        ("SecretT", "g", v2.UNAUTHORIZED), ("NormalT", "other", v2.UNAUTHORIZED), ("NormalT", "g", v2.ILLEGAL_TOPIC),
+    ):  # fmt: skip
+        answer = await guarded.call("SyncLiteSubscription", topic=named(topic), group=named(group))
+        assert answer.status.code == code
     alice = guarded.signs
     guarded.signs = lambda: [*alice(), ("x-mq-authorization-ak", "admin")]
     assert (await guarded.send(guarded.message(topic="SecretT"))).status.code == v2.UNAUTHORIZED

@@ -221,7 +221,7 @@ async def test_routes_say_where_and_what(caller: Caller) -> None:
         ({"message_group": "x"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         ({"priority": 1}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         ({"topic": "PriorityT", "priority": -1}, v2.BAD_REQUEST),
-        ({"lite_topic": "x"}, v2.UNSUPPORTED),
+        ({"lite_topic": "x"}, v2.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         ({"body": b""}, v2.MESSAGE_BODY_EMPTY),
         ({"body": b"x" * ((4 << 20) + 1)}, v2.MESSAGE_BODY_TOO_LARGE),
         ({"tag": " "}, v2.ILLEGAL_MESSAGE_TAG),

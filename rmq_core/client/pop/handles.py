@@ -62,11 +62,11 @@ def changed(handle: PopHandle, told: ChangeInvisibleTimeAnswer) -> PopHandle:
     return handle._replace(start_offset=start, pop_time_ms=told.pop_time, invisible_ms=told.invisible_time)
 
 
-def ack_of(group: str, topic: str, handle: PopHandle) -> AckMessage:
-    """The fields of an ACK_MESSAGE that acknowledges one message, which the group popped of the topic."""
+def ack_of(group: str, topic: str, handle: PopHandle, lite_topic: str | None = None) -> AckMessage:
+    """The fields of an ACK_MESSAGE that acknowledges one message, which the group popped of the topic or a child."""
     return AckMessage(
         consumer_group=group, topic=retry_topic(group, topic, handle.kind), queue_id=handle.queue_id,
-        extra_info=handle.encode(), offset=handle.offset,
+        extra_info=handle.encode(), offset=handle.offset, lite_topic=lite_topic,
     )  # fmt: skip
 
 

@@ -8,8 +8,10 @@ FLOW is one of
   fifo     send N messages in two message groups, PushConsumer must see each group in order (the group must be orderly)
   delay    send N messages due in 3 s, none may arrive early or more than 5 s late
   tran     one commit, one rollback, one left to the server's check (committed by the checker): exactly two arrive
+  lite     send N messages to each of two children of --topic, LitePushConsumer of --group must see each child, and nothing of a third
+  lite_simple   the same with LiteSimpleConsumer, which fails the first message once
 The last line printed is a JSON object; the exit status is 0 only if "ok" is true.
-Topics must exist with the matching message.type (NORMAL, FIFO, DELAY, TRANSACTION).
+Topics must exist with the matching message.type (NORMAL, FIFO, DELAY, TRANSACTION, LITE).
 """
 
 import argparse
@@ -26,6 +28,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -35,8 +39,18 @@ from rocketmq import (
     TransactionResolution,
 )
 
-TOPIC = dict(simple="NormalT", push="NormalT", fifo="FifoT", delay="DelayT", tran="TranT")
-GROUP = dict(simple="norm_g", push="push_g", fifo="fifo_g", delay="delay_g", tran="tran_g")
+TOPIC = dict(
+    simple="NormalT", push="NormalT", fifo="FifoT", delay="DelayT", tran="TranT", lite="Parent", lite_simple="Parent"
+)
+GROUP = dict(
+    simple="norm_g",
+    push="push_g",
+    fifo="fifo_g",
+    delay="delay_g",
+    tran="tran_g",
+    lite="lite_py",
+    lite_simple="lite_py_simple",
+)
 
 
 def arguments():
@@ -58,7 +72,7 @@ def arguments():
     return a
 
 
-def message(a, i, tag="a", group=None, due=None):
+def message(a, i, tag="a", group=None, due=None, child=None):
     m = Message()
     m.topic = a.topic
     m.body = f"{a.run}-{i}".encode()
@@ -68,6 +82,8 @@ def message(a, i, tag="a", group=None, due=None):
     m.add_property("run", a.run)
     if group:
         m.message_group = group
+    if child:
+        m.lite_topic = child
     if due:
         m.delivery_timestamp = int(due)
     return m
@@ -192,10 +208,67 @@ def tran(a):
     )
 
 
+def sent_to_children(a, c):
+    for name in ("x", "y"):
+        c.subscribe_lite(f"{a.run}-{name}")
+    p = producer(a)
+    for i in range(a.count):
+        for name in ("x", "y", "z"):
+            p.send(message(a, i, child=f"{a.run}-{name}"))
+    p.shutdown()
+    return {f"{a.run}-{name}": [f"{a.run}-{i}" for i in range(a.count)] for name in ("x", "y")}
+
+
+class SeenOfChildren(MessageListener):
+    def __init__(self):
+        self.got, self.lock = collections.defaultdict(list), threading.Lock()
+
+    def consume(self, m):
+        with self.lock:
+            self.got[m.lite_topic].append(m.body.decode())
+        return ConsumeResult.SUCCESS
+
+
+def lite(a):
+    seen = SeenOfChildren()
+    c = LitePushConsumer(a.conf, a.group, a.topic, seen, tls_enable=a.tls)
+    c.startup()
+    time.sleep(1)  # until it has the quota of its settings
+    wanted, end = sent_to_children(a, c), time.time() + a.wait
+    while sum(map(len, seen.got.values())) < 2 * a.count and time.time() < end:
+        time.sleep(0.1)
+    time.sleep(1)
+    return dict(ok={name: sorted(got) for name, got in seen.got.items()} == wanted, got=seen.got)
+
+
+def lite_simple(a):
+    c = LiteSimpleConsumer(a.topic, a.conf, a.group, 5, tls_enable=a.tls)
+    c.startup()
+    time.sleep(1)
+    wanted, end = sent_to_children(a, c), time.time() + a.wait
+    got, failed = collections.defaultdict(list), 0
+    while sum(map(len, got.values())) < 2 * a.count and time.time() < end:
+        for m in c.receive(32, 15) or []:
+            if m.body.decode() == f"{a.run}-0" and m.delivery_attempt == 1:
+                failed += 1
+                c.change_invisible_duration(m, 1)
+            else:
+                c.ack(m)
+                got[m.lite_topic].append(m.body.decode())
+    return dict(
+        ok={name: sorted(set(one)) for name, one in got.items()} == wanted and failed == 2, got=got, failed=failed
+    )
+
+
 if __name__ == "__main__":
     a = arguments()
     try:
-        r = dict(flow=a.flow, **dict(simple=simple, push=push_flow, fifo=fifo, delay=delay, tran=tran)[a.flow](a))
+        r = dict(
+            flow=a.flow,
+            **dict(
+                simple=simple, push=push_flow, fifo=fifo, delay=delay, tran=tran, lite=lite, lite_simple=lite_simple
+            )[a.flow](a),
+        )
     except Exception as e:
         r = dict(flow=a.flow, ok=False, error=f"{type(e).__name__}: {e}")
     print(json.dumps(r), flush=True)

@@ -1,0 +1,51 @@
+"""Groups of lite topics: what their attributes say, and which clients they take.
+
+Source: ``SubscriptionGroupConfig``, ``ClientProcessor#validateLiteMode``, ``#validateLiteBindTopic``.
+"""
+
+from typing import Any, Final
+
+from rmq_core.proxy.errors import StatusError
+from rmq_core.proxy.wire import v2
+from rmq_core.remoting.bodies import SubscriptionGroupConfig
+
+LITE_CLIENTS: Final = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)  # the original has the first alone
+_BIND_TOPIC: Final = "lite.bind.topic"
+_QUOTA: Final = "lite.sub.client.quota"
+_DEFAULT_QUOTA: Final = 2000
+_MOST_QUOTA: Final = (1 << 31) - 1
+
+
+def bound_topic(config: SubscriptionGroupConfig) -> str:
+    """The topic whose children a group consumes; empty of groups that are no lite ones."""
+    return config.attributes.get(_BIND_TOPIC, "")
+
+
+def lite_quota(config: SubscriptionGroupConfig) -> int:
+    """How many children a client of a group may subscribe to."""
+    text = config.attributes.get(_QUOTA, "")
+    try:
+        return max(-1, min(int(text), _MOST_QUOTA))
+    except ValueError:  # none, or what a broker should not have taken
+        return _DEFAULT_QUOTA
+
+
+def check_bound(config: SubscriptionGroupConfig, group: str, topic: str) -> None:
+    """Refuse a topic that is not the one that a group consumes the children of. Raises StatusError."""
+    expected = bound_topic(config)
+    if expected != topic:
+        told = f"lite group {group} is expected to bind topic {expected or None}, but actual is {topic}"
+        raise StatusError(v2.ILLEGAL_TOPIC, told)
+
+
+def check_settings(config: SubscriptionGroupConfig, settings: Any) -> None:
+    """Refuse consumers of lite topics in other groups, others in a lite group, and other topics. Raises StatusError."""
+    group = settings.subscription.group.name
+    is_lite_client, is_lite_group = settings.client_type in LITE_CLIENTS, bool(bound_topic(config))
+    if is_lite_client and not is_lite_group:
+        raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"regular group cannot use LITE mode: {group}")
+    if is_lite_group and not is_lite_client:
+        raise StatusError(v2.ILLEGAL_CONSUMER_GROUP, f"lite group must use LITE mode: {group}")
+    if is_lite_client:
+        for entry in settings.subscription.subscriptions:
+            check_bound(config, group, entry.topic.name)
