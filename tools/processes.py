@@ -43,6 +43,8 @@ def running(log: Path, *arguments: str, stdout: int | None = None) -> Iterator["
     finally:
         process.terminate()
         process.wait(60)
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 @contextmanager

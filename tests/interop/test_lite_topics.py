@@ -12,6 +12,7 @@ from rmq_core.client import Admin
 from rmq_core.proxy.server import Proxy
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
 from rmq_core.remoting.loop import run
+from tests.broker_processes import configured
 from tests.interop import peer
 from tests.interop.test_grpc_clients import played
 from tests.interop.test_namesrv_against_java import SMALL_FILES, brokers, free_port, java, settings, wait_for
@@ -37,7 +38,14 @@ def java_broker(directory: Path) -> Iterator[str]:
         yield address
 
 
-BROKERS: tuple[Callable[[Path], AbstractContextManager[str]], ...] = (java_broker,)
+@contextmanager
+def our_broker(directory: Path) -> Iterator[str]:
+    """Our broker and its name server; the address of that."""
+    with configured(directory, LIGHT) as started:
+        yield started.namesrv
+
+
+BROKERS: tuple[Callable[[Path], AbstractContextManager[str]], ...] = (java_broker, our_broker)
 """Brokers with lite topics: each starts one below a directory, and gives the address of its name server."""
 
 
