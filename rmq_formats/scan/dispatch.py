@@ -50,11 +50,14 @@ class QueueTable:
 
     def queue_names(self, first: int = 0) -> list[tuple[str, int]]:
         """Topic and queue id of each row of the queue table, from row ``first`` on."""
-        pool = self._pool.tobytes()
-        names = []
-        for at, size, queue_id, *_ in self._queues[first : self._used[0]].tolist():
-            names.append((pool[at : at + size].decode("utf-8", "replace"), queue_id))
-        return names
+        rows = self._queues[first : self._used[0]]
+        if not len(rows):
+            return []
+        begins, sizes = rows[:, kernel.QUEUE_TOPIC_AT], rows[:, kernel.QUEUE_TOPIC_BYTES]
+        low = int(begins.min())
+        pool = self._pool[low : int((begins + sizes).max())].tobytes()
+        places = zip((begins - low).tolist(), sizes.tolist(), rows[:, kernel.QUEUE_ID].tolist(), strict=True)
+        return [(pool[at : at + size].decode("utf-8", "replace"), queue_id) for at, size, queue_id in places]
 
     def marked_topics(self, mark: int) -> tuple[str, ...]:
         """Topics with a record that has a mark: MARK_LIGHT or MARK_BATCH."""

@@ -242,3 +242,16 @@ def test_a_record_may_name_as_many_light_queues_as_its_properties_hold(monkeypat
     stored = [light_message("t", ",".join(names), ",".join("9" * len(names)))] * 3
     units, _ = check(stored)
     assert len({unit[0] for unit in units}) > 4000
+
+
+def test_names_of_queues_are_given_from_any_row_on() -> None:
+    """A broker asks for those that it does not know yet."""
+    messages = [plain_message(topic=f"T{number // 2}", queue_id=number) for number in range(300)]
+    data, _ = encode_segment(messages, FILE_OFFSET, 0, blank=False)
+    dispatcher = Dispatcher(LEVELS)
+    for batch in batches(data):
+        dispatcher.dispatch(batch)
+    names = dispatcher.queue_names()
+    assert names == [(f"T{number // 2}", number) for number in range(300)]
+    for first in (0, 1, 2, 255, 256, 299, 300):
+        assert dispatcher.queue_names(first) == names[first:]

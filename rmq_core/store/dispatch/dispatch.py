@@ -196,7 +196,7 @@ class Dispatch:
     def _know_queues(self) -> None:
         """Extend ``writer.names`` to all rows of the queue table."""
         if self._collector.queue_count > len(self.writer.names):
-            self.writer.names = self._collector.queue_names()
+            self.writer.names += self._collector.queue_names(len(self.writer.names))
 
     def arrivals_of(self, rows: dict[int, list[int]]) -> list[Arrival]:
         """The arrivals that ``run`` has noted, one for each queue."""
