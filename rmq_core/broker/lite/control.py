@@ -64,22 +64,27 @@ class LiteControl:
         self, request: RemotingCommand, connection: Connection, changes: list[LiteSubscription]
     ) -> RemotingCommand:
         async with self._turn:
-            for change in changes:
-                brokers = await self._sharding.brokers_of(change.topic) if change.action in _ADDS else ()
-                queues: list[str] = []
-                async for child in self._state.slices.each(change.lite_topic_set):
-                    queue = asked_lite_queue(change.topic, child)
-                    is_here = self._sharding.is_here(child, brokers) or self._state.store.max_offset(queue, 0) > 0
-                    if is_here or change.action not in _ADDS:
-                        queues.append(queue)
+            queues = [await self._queues(change) for change in changes]
+            for change, names in zip(changes, queues, strict=True):
                 if connection.is_closing and change.action in _ADDS:
                     break  # it would not be told of what another client takes from it
                 try:
-                    async for _ in self._state.slices.each(self._apply(change, queues, connection)):
+                    async for _ in self._state.slices.each(self._apply(change, names, connection)):
                         pass
                 except QuotaError as error:
                     raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
         return request.response()
+
+    async def _queues(self, change: LiteSubscription) -> list[str]:
+        """The light queues of a change; to subscribe to, those that are this broker's. Raises ResponseError."""
+        is_add = change.action in _ADDS
+        brokers = await self._sharding.brokers_of(change.topic) if is_add else ()
+        queues: list[str] = []
+        async for child in self._state.slices.each(change.lite_topic_set):
+            queue = asked_lite_queue(change.topic, child)
+            if not is_add or self._sharding.is_here(child, brokers) or self._state.store.max_offset(queue, 0) > 0:
+                queues.append(queue)
+        return queues
 
     def _apply(self, change: LiteSubscription, queues: list[str], connection: Connection) -> Iterator[None]:
         client_id, subscriptions = change.client_id, self._subscriptions
