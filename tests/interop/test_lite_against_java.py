@@ -230,10 +230,23 @@ async def take_what_is_left(asker: Asker) -> list[tuple[bytes, int]]:
     return sorted((one.body, one.offset) for one in found)
 
 
+async def check_queues(ours: Path, java_s: Path) -> None:
+    """The light queues of lite topics are those that the original makes of the log."""
+    shutil.copytree(ours / "commitlog", java_s / "commitlog")
+    await asyncio.to_thread(
+        peer.rebuild, java_s, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=2000, enableLmq="true",
+        enableMultiDispatch="true",
+    )  # fmt: skip
+    queues = tree(ours / "consumequeue")
+    assert {name.split("/")[0] for name in queues} >= {f"%LMQ%$Devices${child}" for child in ("d1", "d2", "e1")}
+    assert queues == tree(java_s / "consumequeue")
+
+
 async def test_both_answer_the_same_and_one_goes_on_where_the_other_stopped(tmp_path: Path) -> None:
     await asyncio.to_thread(peer.build)
     ours = light_store(tmp_path / "ours")
     here = await at_ours(ours, prepare_and_play)
+    await check_queues(tmp_path / "ours", tmp_path / "rebuilt")
     assert await at_ours(ours, leave_some) == [b"left 0", b"left 1"]
 
     async def at_java(asker: Asker) -> Any:
@@ -246,16 +259,3 @@ async def test_both_answer_the_same_and_one_goes_on_where_the_other_stopped(tmp_
     there = await at_java_s(tmp_path / "java", tmp_path, prepare_and_play)
     for key, observed in here.items():
         assert observed == there[key], (key, observed, there[key])
-
-
-async def test_light_queues_of_lite_topics_are_those_that_java_makes_of_the_log(tmp_path: Path) -> None:
-    ours, java_s = tmp_path / "ours", tmp_path / "java"
-    await at_ours(light_store(ours), prepare_and_play)
-    shutil.copytree(ours / "commitlog", java_s / "commitlog")
-    await asyncio.to_thread(
-        peer.rebuild, java_s, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=2000, enableLmq="true",
-        enableMultiDispatch="true",
-    )  # fmt: skip
-    queues = tree(ours / "consumequeue")
-    assert {name.split("/")[0] for name in queues} >= {f"%LMQ%$Devices${child}" for child in ("d1", "d2", "e1")}
-    assert queues == tree(java_s / "consumequeue")
