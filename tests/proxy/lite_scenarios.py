@@ -433,9 +433,11 @@ async def test_what_a_client_has_that_is_gone_others_get_and_it_is_subscribed_to
     assert bodies(await other.until(1)) == [("a", b"0")]
     assert await parent.receive() == []
     await parent.subscribe("b")
+    assert bodies(await parent.until(1, auto_renew=True)) == [("b", b"0")]
+    await other.subscribe("b")
     ended = await parent.caller.call("NotifyClientTermination", group=named(parent.group), client_id=parent.client_id)
     assert ended.status.code == v2.OK
-    await asyncio.sleep(0.5)
+    assert attempts(await other.until(1)) == [(b"0", 2)]  # of its child, and not of the parent's first queue
     await parent.send("b", b"1")
     assert await parent.receive() == []
 
