@@ -15,9 +15,11 @@ import pytest
 
 from rmq_core.client import Admin
 from rmq_core.proxy.handles import Receipt
+from rmq_core.proxy.sending import consistent_hash
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_formats.codecs.hashing import java_string_hash
 from tests.proxy.conftest import Caller, named, seconds
 
 _NUMBERS = itertools.count()
@@ -166,6 +168,8 @@ async def test_children_come_in_order_to_who_subscribes_to_them(parents: Make) -
             await parent.send(child, b"%d" % number)
     found = await parent.until(6)
     assert of(found, "a") == of(found, "b") == [b"0", b"1", b"2"]
+    queues = {(one.system_properties.lite_topic, one.system_properties.queue_id) for one in found}
+    assert queues == {(child, consistent_hash(java_string_hash(child), 2)) for child in "ab"}  # as brokers reckon it
     system = found[0].system_properties
     assert (system.message_type, system.queue_offset, system.delivery_attempt, system.tag) == (v2.LITE, 0, 1, "a")
     assert dict(found[0].user_properties) == {"colour": "blue"}
