@@ -17,8 +17,8 @@ from tests.interop import peer
 from tests.interop.test_grpc_clients import played
 from tests.interop.test_namesrv_against_java import SMALL_FILES, brokers, free_port, java, settings, wait_for
 from tests.namesrv.test_command import running
+from tests.proxy.lite_parents import Make, parents_at
 from tests.proxy.lite_scenarios import *  # noqa: F403 # the tests themselves
-from tests.proxy.lite_scenarios import Make, parents_at
 
 pytestmark = [pytest.mark.peer, pytest.mark.xdist_group("lite_topics")]
 LIGHT = "enableLmq=true\nenableMultiDispatch=true\n"
