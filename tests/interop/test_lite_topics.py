@@ -98,4 +98,4 @@ def test_both_consumers_of_the_python_client_get_children(namesrv: str) -> None:
             return await asyncio.gather(*flows)
 
     told = run(play())
-    assert [one.get("ok") for one in told] == [True, True], told
+    assert [one.get("ok") for one in told] == [True, True], json.dumps(told)
