@@ -222,6 +222,7 @@ def subscribe(a, c, child):
 def sent_to_children(a, c):
     for name in ("x", "y"):
         subscribe(a, c, f"{a.run}-{name}")
+    c.subscribe_lite_all()  # 5.1.2 subscribes to each letter of a name, and tells the names themselves 30 s later
     p = producer(a)
     for i in range(a.count):
         for name in ("x", "y", "z"):
