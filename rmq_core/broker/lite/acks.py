@@ -25,6 +25,7 @@ from rmq_core.remoting.pop_requests import AckMessage, ChangeInvisibleTime, Chan
 
 _LITE_TOPIC: Final = "liteTopic"
 _QUEUE_ID: Final = 0
+_NOTHING: Final = ChangeInvisibleTimeAnswer(pop_time=0, invisible_time=0, revive_qid=0)
 
 
 class LiteAcks:
@@ -96,15 +97,16 @@ class LiteAcks:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
         queue, handle = self._checked(asked)
         group, pop_time_ms = asked.consumer_group, handle.pop_time_ms
+        if asked.offset < self._state.offsets.get(queue, group, _QUEUE_ID):  # it is acknowledged
+            return request.response(int(ResponseCode.SUCCESS), None, write_fields(_NOTHING))
         visible_ms = self._state.clock_ms() + asked.invisible_time
-        if asked.offset >= self._state.offsets.get(queue, group, _QUEUE_ID):
-            if asked.suspend:
-                self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
-            elif self._orders.taken_ms(queue, group, _QUEUE_ID) == pop_time_ms:
-                try:
-                    self._orders.change(queue, group, _QUEUE_ID, asked.offset, pop_time_ms, visible_ms)
-                except ValueError as error:
-                    raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
+        if asked.suspend:
+            self._orders.suspend(queue, group, _QUEUE_ID, pop_time_ms, visible_ms)
+        elif self._orders.taken_ms(queue, group, _QUEUE_ID) == pop_time_ms:
+            try:
+                self._orders.change(queue, group, _QUEUE_ID, asked.offset, pop_time_ms, visible_ms)
+            except ValueError as error:
+                raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
         fields = ChangeInvisibleTimeAnswer(
             pop_time=pop_time_ms, invisible_time=visible_ms - pop_time_ms, revive_qid=handle.revive_queue_id
         )

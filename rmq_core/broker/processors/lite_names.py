@@ -12,7 +12,7 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.store.commitlog.light_places import is_light_queue
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES
+from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import lite_queue
 
@@ -70,3 +70,14 @@ def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues:
     except ValueError as error:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     return structs.replace(asked, properties=encode_properties(properties).decode())
+
+
+def leave_child(properties: dict[str, str]) -> None:
+    """Have a dead letter of a lite topic go to no light queue.
+
+    In the original (5.5.1) it is the child's next message, which fails again, and again is a dead letter; of the
+    child's first message it takes the place of the next, which is lost.
+    """
+    if _LITE_TOPIC in properties:
+        properties.pop(PROPERTY_LIGHT_NAMES, None)
+        properties.pop(PROPERTY_LIGHT_OFFSETS, None)

@@ -7,6 +7,7 @@ import random
 from typing import Final
 
 from rmq_core.broker.processors.acknowledge import Acknowledgements
+from rmq_core.broker.processors.lite_names import leave_child
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
 from rmq_core.broker.tables.waiters import DelayLevels
@@ -90,6 +91,7 @@ class SendBacks:
         if message.reconsume_times >= most_retries or asked.delay_level < 0:
             topic, queue_id = state.topics.make(names.dlq_topic(asked.group), 1).topic_name, 0
             properties[PROPERTY_DELAY] = "0"
+            leave_child(properties)
         else:
             level = asked.delay_level or _FIRST_LEVEL + message.reconsume_times
             topic, queue_id = names.retry_topic(asked.group), random.randrange(group.retry_queue_nums)

@@ -311,3 +311,30 @@ async def test_a_client_that_never_acknowledges_blocks_its_child_only(
         assert await watcher.pop() == []
         clock.ahead_ms += 10_001
     assert lite.broker._lite._orders.count == 1
+
+
+async def test_a_dead_letter_of_a_child_is_no_message_of_the_child(lite: Asker, watcher: Watcher) -> None:
+    """The original's is its next message, and the one that is sent then is lost (5.5.1)."""
+    await watcher.add("d1")
+    answer = await send(lite, "d1", b"0")
+    await send(lite, "d1", b"1")
+    first, second = await watcher.pop()
+    place = int(answer.ext_fields["msgId"][-16:], 16)
+    fields: dict[str, object] = {"offset": place, "group": GROUP, "delayLevel": -1, "originTopic": PARENT}
+    assert (await lite.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+    await send(lite, "d1", b"2")
+    for one in (first, second):
+        await watcher.ack(one)
+    assert [one.body for one in messages(await lite.pull(f"%DLQ%{GROUP}"))] == [b"0"]
+    assert [(one.body, one.offset) for one in await watcher.pop(pollTime=3000)] == [(b"2", 2)]
+    assert [one.body for one in messages(await lite.pull("%LMQ%$Devices$d1"))] == [b"0", b"1", b"2"]
+
+
+async def test_a_change_of_what_was_acknowledged_changes_nothing_and_says_so(lite: Asker, watcher: Watcher) -> None:
+    await watcher.add("d1")
+    await send(lite, "d1")
+    (one,) = await watcher.pop()
+    await watcher.ack(one)
+    answer = await watcher.change(one, 5000)
+    assert answer.code == 0
+    assert [answer.ext_fields[name] for name in ("popTime", "invisibleTime", "reviveQid")] == ["0", "0", "0"]
