@@ -8,22 +8,21 @@ from typing import Any, Final
 from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies import SubscriptionGroupConfig
+from rmq_core.remoting.bodies.lite import LITE_PARENT, LITE_QUOTA
 
 LITE_CLIENTS: Final = (v2.LITE_PUSH_CONSUMER, v2.LITE_SIMPLE_CONSUMER)  # the original has the first alone
-_BIND_TOPIC: Final = "lite.bind.topic"
-_QUOTA: Final = "lite.sub.client.quota"
 _DEFAULT_QUOTA: Final = 2000
 _MOST_QUOTA: Final = (1 << 31) - 1
 
 
 def bound_topic(config: SubscriptionGroupConfig) -> str:
     """The topic whose children a group consumes; empty of groups that are no lite ones."""
-    return config.attributes.get(_BIND_TOPIC, "")
+    return config.attributes.get(LITE_PARENT, "")
 
 
 def lite_quota(config: SubscriptionGroupConfig) -> int:
     """How many children a client of a group may subscribe to."""
-    text = config.attributes.get(_QUOTA, "")
+    text = config.attributes.get(LITE_QUOTA, "")
     try:
         return max(-1, min(int(text), _MOST_QUOTA))
     except ValueError:  # none, or what a broker should not have taken

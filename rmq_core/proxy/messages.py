@@ -20,6 +20,7 @@ from rmq_formats.codecs.layout import (
     FLAG_INNER_BATCH,
     FLAG_TRANSACTION_PREPARED,
     PROPERTY_KEYS,
+    PROPERTY_LITE_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
 )
@@ -30,7 +31,6 @@ from rmq_formats.errors import FormatError
 
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 MESSAGE_GROUP: Final = "__SHARDINGKEY"
-LITE_TOPIC: Final = "__LITE_TOPIC"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
 _BORN_HOST: Final = "__BORNHOST"
 _BORN_MS: Final = "BORN_TIMESTAMP"
@@ -66,7 +66,7 @@ def properties_of(message: Any, topic: str, kind: int, peer: str) -> dict[str, s
     if kind == v2.PRIORITY:
         found[PRIORITY] = str(system.priority)
     if kind == v2.LITE:
-        found[LITE_TOPIC] = system.lite_topic
+        found[PROPERTY_LITE_TOPIC] = system.lite_topic
     if system.HasField("delivery_timestamp"):
         found[DELIVER_MS] = str(ms_of(system.delivery_timestamp))
     if system.HasField("trace_context"):
@@ -145,8 +145,8 @@ def to_wire(record: StoredMessage, topic: str, handle: str | None, attempt: int 
         told.receipt_handle = handle
     if MESSAGE_GROUP in properties:
         told.message_group = properties[MESSAGE_GROUP]
-    if LITE_TOPIC in properties:
-        told.lite_topic = properties[LITE_TOPIC]
+    if PROPERTY_LITE_TOPIC in properties:
+        told.lite_topic = properties[PROPERTY_LITE_TOPIC]
     if PRIORITY in properties:
         told.priority = min(_number(properties[PRIORITY], 0), _MOST_INT)
     if _TRACE in properties:
@@ -171,7 +171,7 @@ def _kind(properties: dict[str, str]) -> Any:
         return v2.FIFO
     if PRIORITY in properties:
         return v2.PRIORITY
-    return v2.LITE if LITE_TOPIC in properties else v2.NORMAL
+    return v2.LITE if PROPERTY_LITE_TOPIC in properties else v2.NORMAL
 
 
 def _digest(body: bytes) -> Any:

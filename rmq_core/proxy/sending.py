@@ -22,7 +22,7 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.recall_handle import RecallHandle
 from rmq_core.remoting.requests import CheckTransaction, EndTransaction, RecallMessage, SendAnswer, SendMessageV2
-from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
 from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.properties import encode_properties
@@ -192,14 +192,3 @@ class Sending:
         fields = RecallMessage(topic=topic, recall_handle=asked.recall_handle, producer_group=topic)
         answer = await self._brokers.ask(address, RequestCode.RECALL_MESSAGE, fields)
         return rpc.RecallMessageResponse(status=ok(), message_id=answer.ext_fields.get("msgId", ""))
-
-
-def consistent_hash(seed: int, buckets: int) -> int:
-    """Choose a bucket, so that few move when there are more. Source: Guava's ``Hashing#consistentHash``."""
-    state, candidate = seed & ((1 << 64) - 1), 0
-    while True:
-        state = (2862933555777941757 * state + 1) & ((1 << 64) - 1)
-        following = int((candidate + 1) / (((state >> 33) + 1) / (1 << 31)))
-        if not 0 <= following < buckets:
-            return candidate
-        candidate = following

@@ -1,9 +1,10 @@
-"""Java's string hash, and the two codes that RocketMQ derives from it."""
+"""Java's string hash, the two codes that RocketMQ derives from it, and the hash that chooses a queue by it."""
 
 import struct
 
 _MASK_32 = 0xFFFFFFFF
 _MIN_INT_32 = -(1 << 31)
+_MASK_64 = (1 << 64) - 1
 
 
 def java_string_hash(text: str) -> int:
@@ -47,3 +48,17 @@ def index_key_hash(topic: str, key: str) -> int:
     code = java_string_hash(f"{topic}#{key}")
     # Java's Math.abs returns the smallest int unchanged, which has no positive counterpart.
     return 0 if code == _MIN_INT_32 else abs(code)
+
+
+def consistent_hash(number: int, buckets: int) -> int:
+    """Choose one of so many buckets, so that few numbers move when there are more.
+
+    Source: Guava's ``Hashing#consistentHash``.
+    """
+    state, candidate = number & _MASK_64, 0
+    while True:
+        state = (2862933555777941757 * state + 1) & _MASK_64
+        following = int((candidate + 1) / (((state >> 33) + 1) / (1 << 31)))
+        if following >= buckets:
+            return candidate
+        candidate = following

@@ -50,6 +50,7 @@ PROPERTY_UNIQ_KEY: Final = "UNIQ_KEY"
 PROPERTY_DELAY: Final = "DELAY"
 PROPERTY_LIGHT_NAMES: Final = "INNER_MULTI_DISPATCH"  # names of light queues (LMQ)
 PROPERTY_LIGHT_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"  # a message's places in them
+PROPERTY_LITE_TOPIC: Final = "__LITE_TOPIC"  # the child of a topic of the type LITE (5.5)
 PROPERTY_INNER_NUM: Final = "INNER_NUM"  # messages of an inner batch
 PROPERTY_INNER_BASE: Final = "INNER_BASE"  # queue offset of the first of them
 PROPERTY_CRC: Final = "__CRC32#"

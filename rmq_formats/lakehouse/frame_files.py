@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -66,4 +67,4 @@ def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Copy a batch of Spark 4.0's, in which empty lists and maps within others have no offsets: nbytes reads them."""
     if SPARK_VERSION > (4, 0) or not any(pa.types.is_nested(field.type) for field in batch.schema):
         return batch
-    return batch.take(pa.array(range(batch.num_rows)))
+    return batch.take(pa.array(np.arange(batch.num_rows)))

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from rmq_core.proxy.handles import Receipt
-from rmq_core.proxy.sending import consistent_hash
 from rmq_core.proxy.wire import rpc, v2
-from rmq_formats.codecs.hashing import java_string_hash
+from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from tests.proxy.conftest import named
 from tests.proxy.lite_parents import Make, attempts, bodies, dead_letters, of
 

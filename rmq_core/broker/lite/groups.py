@@ -8,12 +8,12 @@ from rmq_core.broker.tables.attributes import (
     LITE_EXPIRATION,
     LITE_MODEL,
     LITE_MOST_EVENTS,
-    LITE_PARENT,
     LITE_RESET_WHEN_LEFT,
     LITE_RESET_WHEN_TAKEN,
     LITE_WILDCARD,
 )
 from rmq_core.broker.tables.topics import is_lite
+from rmq_core.remoting.bodies.lite import LITE_PARENT
 
 _MOST_EVENTS: Final = 100_000  # of a client, whatever its group says: the original's queue has no more
 _NEVER: Final = -1

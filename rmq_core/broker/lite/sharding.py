@@ -10,34 +10,12 @@ from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.remoting.bodies import TopicRouteData
 from rmq_core.remoting.codes import MASTER_ID
+from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 
-_LONG: Final = (1 << 64) - 1
-_MAX_INT: Final = (1 << 31) - 1
-_MULTIPLIER: Final = 2862933555777941757
 _ROUTE_MS: Final = 20_000
 _MOST_ROUTES: Final = 1000
 
 Route = Callable[[str], Awaitable[TopicRouteData | None]]
-
-
-def java_hash(text: str) -> int:
-    """``String#hashCode``."""
-    found = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(data), 2):
-        found = (31 * found + (data[at] << 8 | data[at + 1])) & 0xFFFFFFFF
-    return found - (1 << 32) if found > _MAX_INT else found
-
-
-def consistent_hash(number: int, buckets: int) -> int:
-    """The bucket of a number, of so many; more buckets take from all others evenly. Source: ``Hashing``."""
-    state, candidate = number & _LONG, 0
-    while True:
-        state = (_MULTIPLIER * state + 1) & _LONG
-        following = min(int((candidate + 1) / (((state >> 33) + 1) / (1 << 31))), _MAX_INT)
-        if following >= buckets:
-            return candidate
-        candidate = following
 
 
 class Sharding:
@@ -64,7 +42,9 @@ class Sharding:
 
     def is_here(self, child: str, brokers: Sequence[str]) -> bool:
         """Whether this broker is to have a child's messages, where its parent has queues at these."""
-        return not brokers or brokers[consistent_hash(java_hash(child), len(brokers))] == self._state.config.broker_name
+        if not brokers:
+            return True
+        return brokers[consistent_hash(java_string_hash(child), len(brokers))] == self._state.config.broker_name
 
 
 def _writable(route: TopicRouteData) -> list[str]:

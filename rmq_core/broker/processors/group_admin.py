@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
-from rmq_core.broker.tables.attributes import LITE_PARENT
 from rmq_core.broker.tables.clients import Client
 from rmq_core.remoting.bodies import (
     ConnectionBody,
@@ -24,6 +23,7 @@ from rmq_core.remoting.bodies import (
     decode_body,
     encode_body,
 )
+from rmq_core.remoting.bodies.lite import LITE_PARENT
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError

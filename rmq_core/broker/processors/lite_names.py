@@ -12,12 +12,11 @@ from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.store.commitlog.light_places import is_light_queue
-from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS
+from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS, PROPERTY_LITE_TOPIC
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 from rmq_formats.codecs.topics import lite_queue
 
-_LITE_TOPIC: Final = "__LITE_TOPIC"
-_IN_BATCH: Final = f"{_LITE_TOPIC}\x01".encode()
+_IN_BATCH: Final = f"{PROPERTY_LITE_TOPIC}\x01".encode()
 # $ parts the names, a comma ends one in a message's list, @ in the file of offsets; none is valid in Java's proxy.
 _CHILD: Final = re.compile(r"[^$,@/\x00-\x1f\x7f]*[^$,@/\s\x00-\x1f\x7f][^$,@/\x00-\x1f\x7f]*")
 _MOST_CHARS: Final = 250  # the light queue's name has to be a directory's
@@ -54,12 +53,12 @@ def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues:
         ResponseError: the child cannot be a lite topic, or there are no light queues, or it is a batch.
     """
     text = asked.properties or ""
-    if asked.batch and (_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
+    if asked.batch and (PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, "messages to lite topics are sent one by one, in no batch")
-    if _LITE_TOPIC not in text:
+    if PROPERTY_LITE_TOPIC not in text:
         return asked
     properties = decode_properties(text.encode("utf-8", "replace"))
-    child = properties.get(_LITE_TOPIC)
+    child = properties.get(PROPERTY_LITE_TOPIC)
     if not child:
         return asked
     if not has_light_queues:
@@ -78,6 +77,6 @@ def leave_child(properties: dict[str, str]) -> None:
     In the original (5.5.1) it is the child's next message, which fails again, and again is a dead letter; of the
     child's first message it takes the place of the next, which is lost.
     """
-    if _LITE_TOPIC in properties:
+    if PROPERTY_LITE_TOPIC in properties:
         properties.pop(PROPERTY_LIGHT_NAMES, None)
         properties.pop(PROPERTY_LIGHT_OFFSETS, None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmq_core.remoting.bodies.attributes import ADD, DELETE
+from rmq_core.remoting.bodies.lite import LITE_PARENT, LITE_QUOTA
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 
@@ -17,7 +18,6 @@ LITE: Final = "LITE"  # of 5.5
 PRIORITY: Final = "PRIORITY"
 PRIORITY_FACTOR: Final = "priority.factor"
 LITE_EXPIRATION: Final = "lite.topic.expiration"
-LITE_PARENT: Final = "lite.bind.topic"
 LITE_MODEL: Final = "lite.sub.model"
 LITE_EXCLUSIVE: Final = "Exclusive"
 LITE_MOST_EVENTS: Final = "lite.sub.client.max.event.cnt"
@@ -77,7 +77,7 @@ OF_GROUPS: Final[Attributes] = {  # others that a file has stay
     PRIORITY_FACTOR: Attribute(_number(0, 100)),  # of 5.4
     LITE_PARENT: Attribute(_any_text),  # this and the others: of 5.5
     LITE_MODEL: Attribute(_one_of("Shared", LITE_EXCLUSIVE)),
-    "lite.sub.client.quota": Attribute(_number(-1, _MAX_LONG)),  # for proxies
+    LITE_QUOTA: Attribute(_number(-1, _MAX_LONG)),  # for proxies
     LITE_MOST_EVENTS: Attribute(_number(10, _MAX_LONG)),
     LITE_RESET_WHEN_TAKEN: Attribute(_boolean),
     LITE_RESET_WHEN_LEFT: Attribute(_boolean),

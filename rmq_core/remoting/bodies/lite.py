@@ -4,10 +4,16 @@ Source: ``LiteSubscriptionCtlRequestBody``, ``LiteSubscriptionDTO``, ``GetBroker
 neighbours.
 """
 
+from typing import Final
+
 import msgspec
 
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.remoting.bodies.stats import ConsumeOffset, TopicOffset
+
+# Attributes of groups that brokers and proxies heed. Source: ``SubscriptionGroupAttributes``.
+LITE_PARENT: Final = "lite.bind.topic"
+LITE_QUOTA: Final = "lite.sub.client.quota"
 
 
 class OffsetOption(BodyStruct, frozen=True, kw_only=True):

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from rmq_core.broker.lite.control import LiteControl
-from rmq_core.broker.lite.sharding import Sharding, consistent_hash, java_hash
+from rmq_core.broker.lite.sharding import Sharding
 from rmq_core.remoting.bodies import TopicRouteData, decode_body
+from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from tests.broker.conftest import Asker
 from tests.broker.lite.conftest import PARENT, Watcher, send
 
@@ -24,7 +25,7 @@ OF_GUAVA = [
 
 @pytest.mark.parametrize(("text", "number", "buckets"), OF_GUAVA)
 def test_hashes_are_java_s(text: str, number: int, buckets: Sequence[int]) -> None:
-    assert java_hash(text) == number
+    assert java_string_hash(text) == number
     assert tuple(consistent_hash(number, count) for count in BUCKETS) == tuple(buckets)
 
 
