@@ -129,6 +129,8 @@ def run_job(
         spark = _session(parser.prog, needs_delta is not None and needs_delta(given))
         is_interrupted = False
         try:
+            if interrupted:  # where the start swallowed it, see _interrupt
+                raise KeyboardInterrupt
             with _log_on_stderr(parser.prog):
                 report, code = body(given, spark)
         except (KeyboardInterrupt, Exception):
@@ -187,9 +189,12 @@ def _interrupt(interrupted: list[int], number: int, _frame: FrameType | None) ->
     """Note the signal, and end the call to the JVM that is under way, of which Py4J would log a traceback.
 
     Spark's own handler asks the JVM to cancel its jobs, in the middle of that call; to stop the session does that, too.
+    Python drops what is raised in a hook of a fork (``logging`` has one, and Spark forks to start its JVM) or in a
+    finalizer, and prints a traceback of it: hence the note, and the silence.
     """
     interrupted.append(number)
     logging.disable()
+    sys.unraisablehook = lambda _dropped: None
     raise KeyboardInterrupt
 
 
