@@ -12,6 +12,7 @@ from rmq_core.cli.dump.json_lines import message_line
 from rmq_core.store.config import FlushDiskType, StoreConfig
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.hashing import index_key_hash
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_PREPARED
 from rmq_formats.codecs.record import decode_record
 from tests.index_oracle import find_key, index_keys
 from tests.interop import peer
@@ -148,8 +149,28 @@ def test_the_original_agrees_where_a_log_with_a_torn_end_ends(tmp_path: Path, cu
     cut_log(config, offset + min(cut, len(record) - 1))
     store = opened(config)
     assert store.max_physical_offset == offset
+    put(store, properties=b"WAIT\x01true\x02")  # behind half messages at the end the original indexes the last of them again
     assert store.shutdown()
     java = copy_of(config, tmp_path / "java")
     open_with_java(tmp_path / "java")
-    assert log_records(java) == records[:-1]
+    assert log_records(java)[:-1] == records[:-1]
     check_untouched(java, config)
+
+
+@pytest.mark.parametrize("half_messages", [1, 2])
+def test_the_original_indexes_the_last_of_several_half_messages_at_the_end_again(
+    tmp_path: Path, half_messages: int
+) -> None:
+    config = config_of(tmp_path / "store")
+    store = opened(config)
+    put(store, properties=b"WAIT\x01true\x02")
+    for number in range(half_messages):
+        put(store, properties=b"KEYS\x01half%d\x02" % number, sys_flag=FLAG_TRANSACTION_PREPARED)
+    assert store.shutdown()
+    java = copy_of(config, tmp_path / "java")
+    open_with_java(tmp_path / "java")
+    queues, (index,) = found(config)
+    queues_of_java, (index_of_java,) = found(java)
+    assert queues == queues_of_java
+    entries = [int.from_bytes(image[36:40], "big") - 1 for image in (index, index_of_java)]
+    assert entries == [half_messages, half_messages + (half_messages > 1)]
