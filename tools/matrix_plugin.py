@@ -1,19 +1,33 @@
-"""pytest's plugin for ``make test-matrix``: what a Spark is too old for has to say so, and is counted apart.
+"""pytest's plugin for ``make test-matrix``: what needs an older or a newer Spark has to say so, and is counted apart.
 
 A test that fails for that reason, which the project tells in one line (``rmq_formats/spark/versions.py``), counts as
 skipped, with the line; any other failure stays one. So does a module, or a test, that imports pyspark's own module of
-streams, which is there since 4.2.
+streams, which is there since 4.2; and a test in which Delta calls what this Spark has no more, because it was built for
+others, which a job tells in a line (``rmq_formats/spark/job.py``) and a test's own query by the JVM's error.
 """
 
 import re
 from collections.abc import Generator
 from typing import Any, Final
 
+import pyspark
 import pytest
 
-_TOLD: Final = re.compile(
-    r"needs Spark 4\.\d or later; this is [\d.]+|No module named 'pyspark.sql.streaming.datasource'"
+from rmq_formats.spark.session import DELTA_SPARKS
+
+_TOO_OLD: Final = r"needs Spark 4\.\d or later; this is [\d.]+|No module named 'pyspark.sql.streaming.datasource'"
+_LINKAGE: Final = "(?:NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"
+_DELTA_IS_FOR_OTHERS: Final = (
+    r"a library in the JVM does not fit Spark [\d.]+ \(Delta [\d.]+ is built for Spark [\d.]+ to [\d.]+\)"
+    rf"|java\.lang\.{_LINKAGE}: [^\n]*(?=\n[E\s]*at (?:org\.apache\.spark\.sql\.delta|io\.delta)\.)"
 )
+
+
+def reason(said: str, spark: str) -> str | None:
+    """Find what tells that a test needs another Spark than this one, in what a failure printed; None is any other."""
+    fits = spark.startswith(tuple(f"{one}." for one in DELTA_SPARKS))
+    found = re.search(_TOO_OLD if fits else f"{_TOO_OLD}|{_DELTA_IS_FOR_OTHERS}", said)
+    return found[0] if found else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -30,7 +44,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 def _told(report: Any) -> Any:
     if report.failed:
-        told = _TOLD.search("\n".join([str(report.longrepr), *(text for _, text in report.sections)]))
-        if told:
-            report.outcome, report.longrepr = "skipped", (report.nodeid, 0, told[0])
+        needs = reason("\n".join([str(report.longrepr), *(text for _, text in report.sections)]), pyspark.__version__)
+        if needs:
+            report.outcome, report.longrepr = "skipped", (report.nodeid, 0, needs)
     return report
