@@ -3,7 +3,7 @@
 A test that fails for that reason, which the project tells in one line (``rmq_formats/spark/versions.py``), counts as
 skipped, with the line; any other failure stays one. So does a module, or a test, that imports pyspark's own module of
 streams, which is there since 4.2; and a test in which Delta calls what this Spark has no more, because it was built for
-others, which a job tells in a line (``rmq_formats/spark/job.py``) and a test's own query by the JVM's error.
+others, which a job tells in a line (there as well) and a test's own query by the JVM's error.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyspark
 import pytest
 
-from rmq_formats.spark.session import DELTA_SPARKS
+from rmq_formats.spark.versions import DELTA_SPARKS
 
 _TOO_OLD: Final = r"needs Spark 4\.\d or later; this is [\d.]+|No module named 'pyspark.sql.streaming.datasource'"
 _LINKAGE: Final = "(?:NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"

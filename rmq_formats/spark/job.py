@@ -14,14 +14,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
-import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError, RmqError
 from rmq_formats.read.stores import names_several
-from rmq_formats.spark.session import DELTA_SPARKS, DELTA_VERSION, session
+from rmq_formats.spark.session import session
+from rmq_formats.spark.versions import unfit_library
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
@@ -213,13 +213,6 @@ def _log_on_stderr(name: str) -> Iterator[None]:
         log.setLevel(before)
 
 
-# What the JVM says of classes that were compiled against others than those that are there.
-_LINKAGE: Final = tuple(
-    f"java.lang.{name}" for name in ("NoSuchMethodError", "NoSuchFieldError", "NoClassDefFoundError",
-                                     "AbstractMethodError", "IncompatibleClassChangeError")
-)  # fmt: skip
-
-
 def spark_cause(error: BaseException) -> str:
     """Find the line that names the cause in the error of a Python worker."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -232,10 +225,9 @@ def spark_cause(error: BaseException) -> str:
         return raised[-1]
     # Py4J's first line names the call, the next the failure in the JVM.
     told = next((line[2:] for line in lines if line.startswith(": ")), None)
-    if told and told.startswith(_LINKAGE):
-        built = f"Delta {DELTA_VERSION} is built for Spark {DELTA_SPARKS[0]} to {DELTA_SPARKS[-1]}"
-        return f"a library in the JVM does not fit Spark {pyspark.__version__} ({built}): {told}"
-    return told or (lines[0] if lines else type(error).__name__)
+    if told:
+        return unfit_library(told) or told
+    return lines[0] if lines else type(error).__name__
 
 
 def _os_fault(error: OSError, report: str | None) -> str:

@@ -18,9 +18,7 @@ from pyspark.sql import SparkSession
 
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
-
-DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later one takes the last's
-DELTA_SPARKS: Final = ("4.0", "4.1", "4.2")
+from rmq_formats.spark.versions import DELTA_SPARKS, DELTA_VERSION
 
 _NOT_NEEDED: Final = (
     "io.delta:delta-kernel-api",

@@ -9,6 +9,13 @@ from pyspark.sql.types import StructType
 from rmq_formats.errors import OptionError
 
 SPARK_VERSION: Final = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+DELTA_VERSION: Final = "4.4.0"  # built for each of these Sparks; a later one takes the last's
+DELTA_SPARKS: Final = ("4.0", "4.1", "4.2")
+# What the JVM says of classes that were compiled against others than those that are there.
+_LINKAGE: Final = tuple(
+    f"java.lang.{name}" for name in ("NoSuchMethodError", "NoSuchFieldError", "NoClassDefFoundError",
+                                     "AbstractMethodError", "IncompatibleClassChangeError")
+)  # fmt: skip
 
 
 def need_spark(minor: tuple[int, int], what: str) -> None:
@@ -24,6 +31,15 @@ def need_spark(minor: tuple[int, int], what: str) -> None:
     if minor > SPARK_VERSION:
         needed = ".".join(map(str, minor))
         raise OptionError(f"{what} needs Spark {needed} or later; this is {pyspark.__version__}")
+
+
+def unfit_library(said: str) -> str | None:
+    """Tell of a library that was built for another Spark, by the class and message of a Java error; else None."""
+    line = said.strip().splitlines()[0]
+    if not line.startswith(_LINKAGE):
+        return None
+    built = f"Delta {DELTA_VERSION} is built for Spark {DELTA_SPARKS[0]} to {DELTA_SPARKS[-1]}"
+    return f"a library in the JVM does not fit Spark {pyspark.__version__} ({built}): {line}"
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

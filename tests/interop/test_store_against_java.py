@@ -149,7 +149,8 @@ def test_the_original_agrees_where_a_log_with_a_torn_end_ends(tmp_path: Path, cu
     cut_log(config, offset + min(cut, len(record) - 1))
     store = opened(config)
     assert store.max_physical_offset == offset
-    put(store, properties=b"WAIT\x01true\x02")  # behind half messages at the end the original indexes the last of them again
+    # Of several half messages at the log's end the original indexes the last again, see below.
+    put(store, properties=b"WAIT\x01true\x02")
     assert store.shutdown()
     java = copy_of(config, tmp_path / "java")
     open_with_java(tmp_path / "java")

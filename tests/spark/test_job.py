@@ -8,6 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import OptionError
+from rmq_formats.lakehouse.delta.place import first_line
 from rmq_formats.spark.job import spark_cause
 from rmq_formats.spark.session import check_class, delta_package
 
@@ -20,6 +21,7 @@ def test_a_library_that_does_not_fit_this_spark_is_told(spark: SparkSession) -> 
     told = spark_cause(caught.value)
     assert told.startswith(f"a library in the JVM does not fit Spark {pyspark.__version__} (Delta 4.4.0 is built for")
     assert told.endswith("java.lang.NoSuchMethodError: 'void org.apache.spark.Some.<init>()'")
+    assert first_line(caught.value) == told  # what a table's place says of it
 
 
 def test_what_a_session_was_not_given_is_told_with_what_to_give(spark: SparkSession) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.evolution import quoted
 from rmq_formats.lakehouse.table_name import in_catalog
+from rmq_formats.spark.versions import unfit_library
 
 
 class DeltaPlace:
@@ -73,5 +74,7 @@ class DeltaPlace:
 def first_line(error: Exception) -> str:
     """Return the first line of what Spark, or Java below it, says of an error."""
     java = getattr(error, "java_exception", None)
-    said = str(error if java is None else java.getMessage() or java.toString())
-    return said.strip().splitlines()[0]
+    if java is None:
+        return str(error).strip().splitlines()[0]
+    whole = java.toString()
+    return unfit_library(whole) or (java.getMessage() or whole).strip().splitlines()[0]
