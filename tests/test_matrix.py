@@ -39,6 +39,8 @@ OF_SPARK = "E                   \tat org.apache.spark.sql.execution.SparkPlan.ex
     [
         ("rmq: a stream needs Spark 4.2 or later; this is 4.0.5", "4.0.5", "needs Spark 4.2 or later; this is 4.0.5"),
         (f"E   : {MISSING}\n{OF_DELTA}", "4.3.0", MISSING),
+        (f'E     Actual message: "called.\\n: {MISSING}\\n\\t{OF_DELTA[21:]}', "4.3.0", MISSING),
+        (f'E     Actual message: "called.\\n: {MISSING}\\n\\t{OF_SPARK[21:]}', "4.3.0", None),
         (f"E   : {MISSING}\n{OF_DELTA}", "4.1.4", None),  # Delta was built for this one
         (f"E   : {MISSING}\n{OF_SPARK}", "4.3.0", None),
         ("E   : java.lang.OutOfMemoryError: Java heap space\n" + OF_DELTA, "4.3.0", None),

@@ -19,7 +19,8 @@ _TOO_OLD: Final = r"needs Spark 4\.\d or later; this is [\d.]+|No module named '
 _LINKAGE: Final = "(?:NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"
 _DELTA_IS_FOR_OTHERS: Final = (
     r"a library in the JVM does not fit Spark [\d.]+ \(Delta [\d.]+ is built for Spark [\d.]+ to [\d.]+\)"
-    rf"|java\.lang\.{_LINKAGE}: [^\n]*(?=\n[E\s]*at (?:org\.apache\.spark\.sql\.delta|io\.delta)\.)"
+    # Its first frame is on a line of its own, or behind escapes, where the error is quoted as a text.
+    rf"|java\.lang\.{_LINKAGE}: [^\n\\]*(?=\\?n?(?:[E\s]|\\t)*at (?:org\.apache\.spark\.sql\.delta|io\.delta)\.)"
 )
 
 

@@ -64,7 +64,7 @@ def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read)
 
 
 def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a batch of Spark 4.0's, in which empty lists and maps within others have no offsets: nbytes reads them."""
-    if SPARK_VERSION > (4, 0) or not any(pa.types.is_nested(field.type) for field in batch.schema):
+    """Copy a batch of a Spark before 4.2, in which empty lists within others have no offsets: nbytes reads them."""
+    if SPARK_VERSION >= (4, 2) or not any(pa.types.is_nested(field.type) for field in batch.schema):
         return batch
     return batch.take(pa.array(np.arange(batch.num_rows)))
