@@ -7,7 +7,17 @@ from typing import Final, Protocol
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DateType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DateType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.comments import commented
@@ -175,6 +185,10 @@ class RawExport:
         for name in shape.partitions + shape.clusters:
             if name not in self._schema.fieldNames():
                 raise OptionError(f"unknown column {name!r}; there are {', '.join(self._schema.fieldNames())}")
+        for name in shape.partitions:
+            kind = self._schema[name].dataType
+            if isinstance(kind, BinaryType | ArrayType | MapType):
+                raise OptionError(f"--partition-by {name}: its type {kind.simpleString()} makes no partitions")
         stats: tuple[str, ...] = tuple(
             name for name in _STATS if name in source.fieldNames() and name not in shape.partitions
         )

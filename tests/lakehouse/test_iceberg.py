@@ -97,6 +97,15 @@ class TestRaw:
         assert {ids[key]: count for key, count in file.null_value_counts.items() if key in ids}["topic"] == 0
         assert not list(table.scan(row_filter=GreaterThanOrEqual("physical_offset", placed[-1] + 1)).plan_files())
 
+    def test_times_make_partitions(self, exporter: Exporter) -> None:
+        write(exporter.store, plain(4))
+        exporter.run(*ICEBERG, "--partition-by", "store_timestamp")
+        stored = {row["store_timestamp"] for row in rows(exporter)}
+        table = table_of(exporter)
+        for one in stored:
+            (task,) = table.scan(row_filter=EqualTo("store_timestamp", one.isoformat())).plan_files()
+            assert task.file.partition[0] == one.timestamp() * 1_000_000
+
     def test_modes_go_on_from_one_another(self, exporter: Exporter) -> None:
         write(exporter.store, plain(20))
         first, _ = exporter.run(*ONCE, "--max-bytes-per-trigger", "2000")

@@ -92,8 +92,11 @@ class TestWithATable:
             (("--topics", "Odd,Nowhere"), "has no topic 'Nowhere'"),
             (("--columns", "topic,colour"), "unknown column 'colour'"),
             (("--partition-by", "colour"), "unknown column 'colour'"),
+            (("--partition-by", "topic,keys"), "--partition-by keys: its type array<string> makes no partitions"),
+            (("--partition-by", "properties"), "--partition-by properties: its type map<string,string> makes no"),
+            (("--partition-by", "body", "--format", "iceberg"), "--partition-by body: its type binary makes no"),
         ],
-        ids=["topic", "column", "partition"],
+        ids=["topic", "column", "partition", "list", "map", "binary"],
     )
     def test_what_the_store_does_not_have_is_named(
         self, exporter: Exporter, arguments: tuple[str, ...], said: str

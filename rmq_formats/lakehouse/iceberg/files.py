@@ -59,7 +59,9 @@ class IcebergFiles:
         return pa.schema(_with_ids(schema, table.fields))
 
     def partition_value(self, value: pa.Scalar) -> str | None:
-        """Convert a value to its text; the empty text is a value of its own."""
+        """Convert a value to its text, a time's to its microseconds; the empty text is a value of its own."""
+        if pa.types.is_timestamp(value.type):
+            value = value.cast(pa.timestamp("us", value.type.tz)).cast(pa.int64())
         text: str | None = pc.cast(value, pa.string()).as_py()
         return text
 
