@@ -24,6 +24,7 @@ _ACTIONS: Final = (*_ADDS, "PARTIAL_REMOVE", "COMPLETE_REMOVE")
 _OPTIONS: Final = ("POLICY", "OFFSET", "TAIL_N", "TIMESTAMP")
 _MOST_CLIENT_CHARS: Final = 255
 _SHOWN_CHARS: Final = 60
+_MAX_LONG: Final = (1 << 63) - 1
 
 
 class LiteControl:
@@ -89,9 +90,9 @@ class LiteControl:
     def _apply(self, change: LiteSubscription, queues: list[str], connection: Connection) -> Iterator[None]:
         client_id, subscriptions = change.client_id, self._subscriptions
         if change.action == "COMPLETE_REMOVE":
-            yield from subscriptions.leave(client_id)
+            yield from subscriptions.end(client_id, change.group, change.topic)
         elif change.action == "PARTIAL_REMOVE":
-            yield from subscriptions.remove(client_id, queues)
+            yield from subscriptions.remove(client_id, change.group, change.topic, queues)
         else:
             yield from subscriptions.enter(client_id, change.group, change.topic, connection)
             if change.action == "COMPLETE_ADD":
@@ -113,6 +114,8 @@ class LiteControl:
         if option is not None and option.type not in _OPTIONS:
             what = f"offsetOption {option.type[:_SHOWN_CHARS]!r} is none of {', '.join(_OPTIONS)}"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, what)
+        if option is not None and abs(option.value) > _MAX_LONG:
+            raise ResponseError(ResponseCode.INVALID_PARAMETER, "offsetOption has a value of more than 64 bits")
         if change.action not in _ADDS:
             return
         group = self._state.groups.get(change.group)

@@ -152,11 +152,12 @@ class Dispatcher:
     def look_at_group(self, group: str) -> None:
         """Look for messages in all that a group's clients subscribe to: of a wildcard group all children."""
         if not self._groups.is_wildcard(group):
+            self._behind_groups.pop(group, None)  # it is a wildcard group no more
             for client in [one for one in self._registry.clients.values() if one.group == group]:
                 self.look_at(client)
-        elif group not in self._tasks:
+        elif (look := ("children", group)) not in self._tasks:
             self._behind_groups.pop(group, None)
-            self._tasks.start(group, self._look_at_children(group))
+            self._tasks.start(look, self._look_at_children(group))
 
     async def _look_at_children(self, group: str) -> None:
         parent = self._groups.parent(group) or ""

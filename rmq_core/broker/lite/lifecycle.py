@@ -10,6 +10,7 @@ from typing import Final
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.pop.order import OrderTable
+from rmq_core.broker.processors.topic_admin import check_deletable
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.topics import is_lite
@@ -21,11 +22,11 @@ from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Topic
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_parts, lite_queue
-from rmq_formats.errors import FormatError
 
 log = logging.getLogger("rmq.broker.lite")
 _QUEUE_ID: Final = 0
 _MINUTE_MS: Final = 60_000
+_FOREVER: Final = -1  # minutes: the children are deleted when none of their messages is in the log any more
 _MOST_AT_ONCE: Final = 1000  # deletions: each batch forces the log, and writes the list of all that was deleted
 _MOST_UNREADABLE: Final = 5  # looks at a child whose last message is not in the log any more, before it is deleted
 
@@ -60,12 +61,11 @@ class Lifecycle:
         self._unreadable = {}
         async for queue in self._lite_queues(LITE_PREFIX):
             parts = lite_parts(queue)
-            limit = minutes.get(parts[0], 0) if parts else 0
-            if parts and limit > 0 and self._is_expired(queue, limit, unreadable.get(queue, 0)):
+            if parts and self._is_expired(queue, minutes.get(parts[0], _FOREVER), unreadable.get(queue, 0)):
                 found.setdefault(parts[0], []).append(queue)
         for parent, queues in found.items():
             for at in range(0, len(queues), _MOST_AT_ONCE):
-                await self._delete(parent, queues[at : at + _MOST_AT_ONCE], minutes[parent])
+                await self._delete(parent, queues[at : at + _MOST_AT_ONCE], minutes.get(parent, _FOREVER))
 
     def _is_expired(self, queue: str, minutes: int, unreadable: int) -> bool:
         store, config = self._state.store, self._state.config
@@ -77,7 +77,7 @@ class Lifecycle:
             self._unreadable[queue] = unreadable + 1
             return unreadable >= _MOST_UNREADABLE
         idle_ms = self._state.clock_ms() - last_ms
-        return idle_ms >= config.min_lite_ttl_ms and idle_ms > minutes * _MINUTE_MS
+        return minutes > 0 and idle_ms >= config.min_lite_ttl_ms and idle_ms > minutes * _MINUTE_MS
 
     async def _delete(self, parent: str, queues: Sequence[str], minutes: int | None = None) -> None:
         """Delete light queues; with a time limit only those that have had no message while others were looked at."""
@@ -102,16 +102,15 @@ class Lifecycle:
 
         def delete_one(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             parents = self._parents([read_fields(request, Topic).topic])
-            answer = one(request, connection)
-            return self._with_children(answer, parents) if parents else answer
+            return self._with_children(parents, one, request, connection) if parents else one(request, connection)
 
         def delete_several(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-            try:
-                parents = self._parents(decode_body(request.body or b"{}", TopicList, is_request=True).topic_list)
-            except FormatError:
-                parents = []
-            answer = several(request, connection)
-            return self._with_children(answer, parents) if parents else answer
+            topics = decode_body(request.body or b"{}", TopicList, is_request=True).topic_list
+            for topic in topics:
+                check_deletable(self._state, topic)
+            parents = self._parents(topics)
+            return (self._with_children(parents, several, request, connection) if parents
+                    else several(request, connection))  # fmt: skip
 
         return {
             RequestCode.DELETE_TOPIC_IN_BROKER: delete_one,
@@ -122,9 +121,17 @@ class Lifecycle:
         table = self._state.topics.table
         return [topic for topic in topics if topic in table and is_lite(table[topic])]
 
-    async def _with_children(self, answer: HandlerAnswer, parents: list[str]) -> RemotingCommand | None:
+    async def _with_children(
+        self, parents: list[str], delete: Handler, request: RemotingCommand, connection: Connection
+    ) -> RemotingCommand | None:
+        """Delete topics behind their children: after a kill in between the topic is there, and can be deleted again."""
+        await self._delete_children(parents)
+        answer = await awaited(delete(request, connection))
+        await self._delete_children(parents)  # those that messages have made meanwhile
+        return answer
+
+    async def _delete_children(self, parents: list[str]) -> None:
         for parent in parents:
             queues = [queue async for queue in self.children(parent)]
             for at in range(0, len(queues), _MOST_AT_ONCE):
                 await self._delete(parent, queues[at : at + _MOST_AT_ONCE])
-        return await awaited(answer)

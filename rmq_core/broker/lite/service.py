@@ -106,6 +106,9 @@ class Lite:
         """Note that a connection is closed."""
         if self._registry.is_of(connection):
             self._tasks.start(connection, self._gone(self._subscriptions.closed(connection)))
+        for waiting in (self._pops, self._looks):
+            if waiting.is_of(connection):
+                self._tasks.start((waiting, connection), self._gone(waiting.closed(connection)))
 
     async def _gone(self, work: Iterable[None]) -> None:
         async for _ in self._state.slices.each(work):

@@ -97,7 +97,7 @@ class Subscriptions:
         self._check_room(client, list(wanted))
         client.evicted.intersection_update(queues)
         for queue in [queue for queue in client.queues if queue not in wanted]:
-            self._registry.remove(client, queue)
+            self._remove(client, queue)
             yield
         for queue in wanted:
             if self._registry.clients.get(client_id) is not client:
@@ -106,15 +106,21 @@ class Subscriptions:
                 self._dispatcher.subscribed(client, queue)
             yield
 
-    def remove(self, client_id: str, queues: list[str]) -> Iterator[None]:
-        """Unsubscribe a client from some light queues."""
+    def remove(self, client_id: str, group: str, parent: str, queues: list[str]) -> Iterator[None]:
+        """Unsubscribe a client, if it is this group's, from some light queues."""
         client = self._registry.clients.get(client_id)
-        if client is None:
+        if client is None or (client.group, client.parent) != (group, parent):
             return
         for queue in queues:
-            if self._registry.remove(client, queue) and self._groups.resets_when_left(client.group):
+            if self._remove(client, queue) and self._groups.resets_when_left(client.group):
                 self._reset(queue, client.group, _FROM_FIRST)
             yield
+
+    def end(self, client_id: str, group: str, parent: str) -> Iterator[None]:
+        """Forget a client, if it is this group's: rights were asked for that group alone."""
+        client = self._registry.clients.get(client_id)
+        if client is not None and (client.group, client.parent) == (group, parent):
+            yield from self.leave(client_id)
 
     def leave(self, client_id: str) -> Iterator[None]:
         """Forget a client; others get what it was told of."""
@@ -152,11 +158,19 @@ class Subscriptions:
             yield
 
     # --- parts ----------------------------------------------------------------------------
+    def _remove(self, client: LiteClient, queue: str) -> bool:
+        """Unsubscribe a client from a light queue, whose event another one gets; False if it did not subscribe."""
+        was_told = queue in client.events
+        is_removed = self._registry.remove(client, queue)
+        if is_removed and was_told:
+            self._dispatcher.tell(queue, client.group)
+        return is_removed
+
     def _evict(self, queue: str, taker: LiteClient) -> None:
         """Unsubscribe the other clients of an exclusive group from a light queue."""
         for client in [one for one in self._registry.members(queue, taker.group) if one is not taker]:
-            self._registry.remove(client, queue)
             client.evicted.add(queue)
+            self._remove(client, queue)
             self._tell_evicted(client, queue)
             if self._groups.resets_when_taken(taker.group):
                 self._reset(queue, taker.group, _FROM_FIRST)
@@ -186,3 +200,4 @@ class Subscriptions:
         if high and target != current:
             state.offsets.reset(queue, group, _QUEUE_ID, target)
             self._orders.forget(queue, group, _QUEUE_ID)
+            self._dispatcher.tell(queue, group)  # those who subscribe already have no other reason to ask

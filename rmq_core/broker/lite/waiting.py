@@ -1,7 +1,7 @@
 """Requests of clients that wait until a lite topic of theirs has messages. Source: ``PopLiteLongPollingService``."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -42,6 +42,7 @@ class Waiting:
         self.count = 0
         self._most = most
         self._waiters: dict[str, deque[Waiter]] = {}
+        self._of_connection: dict[Connection, dict[Waiter, str]] = {}
         self._deadlines: list[tuple[int, int, str, Waiter]] = []  # a heap; a number for those of one time
         self._number = 0
 
@@ -54,6 +55,7 @@ class Waiting:
             held = self._waiters[client_id] = deque()
         waiter.connection.keep(waiter.size)
         held.append(waiter)
+        self._of_connection.setdefault(waiter.connection, {})[waiter] = client_id
         self.count += 1
         self._number += 1
         heappush(self._deadlines, (waiter.deadline_ms, self._number, client_id, waiter))
@@ -65,6 +67,10 @@ class Waiting:
     def has(self, client_id: str) -> bool:
         """Whether a request of a client waits."""
         return client_id in self._waiters
+
+    def is_of(self, connection: Connection) -> bool:
+        """Whether a request of a connection waits."""
+        return connection in self._of_connection
 
     def wake(self, client_id: str) -> None:
         """Answer the oldest request of a client that is connected still."""
@@ -83,11 +89,22 @@ class Waiting:
                 self._answer(client_id, waiter, is_over=True)
         return True
 
+    def closed(self, connection: Connection) -> Iterator[None]:
+        """Let go of the requests of a connection that is closed, one after the other."""
+        while own := self._of_connection.get(connection):
+            waiter, client_id = next(iter(own.items()))
+            self._answer(client_id, waiter, is_over=True)
+            yield
+
     def _answer(self, client_id: str, waiter: Waiter, *, is_over: bool) -> bool:
         held = self._waiters[client_id]
         held.remove(waiter)
         if not held:
             del self._waiters[client_id]
+        own = self._of_connection[waiter.connection]
+        del own[waiter]
+        if not own:
+            del self._of_connection[waiter.connection]
         self.count -= 1
         waiter.is_done = True
         waiter.connection.let_go(waiter.size)

@@ -8,13 +8,14 @@ from typing import Final, TypeVar
 
 from msgspec import structs
 
+from rmq_core.broker.transaction.half import TRANSACTION
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.requests import SendMessage
 from rmq_core.store.commitlog.light_places import is_light_queue
 from rmq_formats.codecs.layout import PROPERTY_LIGHT_NAMES, PROPERTY_LIGHT_OFFSETS, PROPERTY_LITE_TOPIC
 from rmq_formats.codecs.properties import decode_properties, encode_properties
-from rmq_formats.codecs.topics import lite_queue
+from rmq_formats.codecs.topics import LITE_PREFIX, lite_queue
 
 _IN_BATCH: Final = f"{PROPERTY_LITE_TOPIC}\x01".encode()
 # $ parts the names, a comma ends one in a message's list, @ in the file of offsets; none is valid in Java's proxy.
@@ -50,7 +51,7 @@ def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues:
     The original stores what cannot get there, and no consumer of the child gets it.
 
     Raises:
-        ResponseError: the child cannot be a lite topic, or there are no light queues, or it is a batch.
+        ResponseError: the child cannot be a lite topic, there are no light queues, or it is a batch or a half message.
     """
     text = asked.properties or ""
     if asked.batch and (PROPERTY_LITE_TOPIC in text or _IN_BATCH in bytes(body)):
@@ -61,6 +62,9 @@ def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues:
     child = properties.get(PROPERTY_LITE_TOPIC)
     if not child:
         return asked
+    if properties.get(TRANSACTION) == "true":
+        what = "a half message would reach its lite topic before it is committed, and though it is rolled back"
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
     if not has_light_queues:
         what = "lite topics need a broker with enableLmq=true and enableMultiDispatch=true"
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
@@ -69,6 +73,22 @@ def with_lite_queue(asked: _Send, body: bytes | memoryview, *, has_light_queues:
     except ValueError as error:
         raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
     return structs.replace(asked, properties=encode_properties(properties).decode())
+
+
+def check_names_no_child(topic: str, names: list[str]) -> None:
+    """Refuse a message that names a lite topic's light queue: rights are asked for its own topic alone.
+
+    Args:
+        topic: of the message.
+        names: of the light queues that its sender wants it in.
+
+    Raises:
+        ResponseError: one of them is a lite topic's. The original stores the message there.
+    """
+    child = next((name for name in (topic, *names) if name.startswith(LITE_PREFIX)), None)
+    if child is not None:
+        what = f"{child[:_SHOWN_CHARS]!r} is a lite topic, which takes messages by {PROPERTY_LITE_TOPIC} alone"
+        raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, what)
 
 
 def leave_child(properties: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import random
 import re
 from typing import Final, NamedTuple
 
-from rmq_core.broker.processors.lite_names import with_lite_queue
+from rmq_core.broker.processors.lite_names import check_names_no_child, with_lite_queue
 from rmq_core.broker.processors.recall import recall_handle
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names, stats
@@ -148,13 +148,14 @@ class Storing:
             is_inner = self._is_inner_batch(request, asked)
         elif is_inner:  # Source: ``HookUtils#checkInnerBatch``
             raise ResponseError(ResponseCode.MESSAGE_ILLEGAL, self._illegal())
+        given = asked
         if topic.attributes and is_lite(topic):
             asked = with_lite_queue(asked, request.body, has_light_queues=self._has_light_queues)
         if topic.topic_filter_type == "MULTI_TAG":
             sys_flag |= FLAG_MULTI_TAGS
         text = "\x02" + (asked.properties or "")
         if self._has_light_queues and _LIGHT_NAMES in text:
-            self._check_light_names(asked)
+            self._check_light_names(asked, may_be_child=asked is not given)
         if is_inner:
             stored = self._put_inner_batch(request, connection, asked, queue_id, sys_flag)
         elif asked.batch:
@@ -185,6 +186,7 @@ class Storing:
         topics = self._state.topics
         light = topics.get(asked.topic) if is_light_queue(asked.topic) else None
         if light is not None:
+            check_names_no_child(asked.topic, [])
             self._check_room([asked.topic])
             return light
         fault = names.topic_fault(asked.topic)
@@ -206,7 +208,7 @@ class Storing:
             )
         return made
 
-    def _check_light_names(self, asked: SendMessage) -> None:
+    def _check_light_names(self, asked: SendMessage, *, may_be_child: bool) -> None:
         """Refuse a message that names what is no light queue, more than it has places for, or too many new ones.
 
         The original stores the first; from it on it dispatches nothing any more, or the message to none of them. A
@@ -214,6 +216,8 @@ class Storing:
         """
         encoded = (asked.properties or "").encode("utf-8", "replace")
         found = named_light_queues(encoded)
+        if not may_be_child:
+            check_names_no_child(asked.topic, found)
         if len(encoded) + len(found) * _PLACE_BYTES + _ADDED_BYTES > MAX_PROPERTIES_BYTES:
             what = (
                 f"{len(found)} light queues are too many for one message: their places have no room in its properties"

@@ -84,7 +84,7 @@ class TopicAdmin:
     def _put(self, topics: list[TopicConfig], connection: Connection) -> None:
         table = self._state.topics
         for topic in topics:
-            self._check_name(topic.topic_name)
+            _check_name(self._state, topic.topic_name)
             if not (0 <= topic.read_queue_nums <= MAX_QUEUES and 0 <= topic.write_queue_nums <= MAX_QUEUES):
                 raise ResponseError(ResponseCode.INVALID_PARAMETER, f"queue numbers are not within 0 and {MAX_QUEUES}")
             if not 0 <= topic.perm <= names.PERM_READ_WRITE | names.PERM_INHERIT:
@@ -112,13 +112,6 @@ class TopicAdmin:
         if has_batch_queues(topic):
             what = "message.type LITE does not go with queue.type BatchCQ, whose messages stand in no light queue"
             raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
-
-    def _check_name(self, topic: str) -> None:
-        fault = names.topic_fault(topic)
-        if fault is None and self._state.topics.is_system(topic):
-            fault = f"The topic[{topic}] is conflict with system topic."
-        if fault is not None:
-            raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)
 
     def get_all(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_ALL_TOPIC_CONFIG (21): all topic configurations; for slaves of ours the deleted ones as well."""
@@ -180,8 +173,7 @@ class TopicAdmin:
     ) -> Awaitable[RemotingCommand]:
         state = self._state
         for name in topics:
-            if not (state.store.config.lmq_enabled and is_light_queue(name)):  # of which the queue is deleted
-                self._check_name(name)
+            check_deletable(state, name)
         state.store.delete_topics(topics)  # first: it may fail
         for name in topics:
             state.topics.remove(name)
@@ -212,3 +204,17 @@ def _changes(text: str) -> dict[str, str]:
         return parse_attribute_changes(text)
     except DecodeError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def check_deletable(state: BrokerState, topic: str) -> None:
+    """Refuse to delete what is no topic of a user's. Raises ResponseError."""
+    if not (state.store.config.lmq_enabled and is_light_queue(topic)):  # of which the queue is deleted
+        _check_name(state, topic)
+
+
+def _check_name(state: BrokerState, topic: str) -> None:
+    fault = names.topic_fault(topic)
+    if fault is None and state.topics.is_system(topic):
+        fault = f"The topic[{topic}] is conflict with system topic."
+    if fault is not None:
+        raise ResponseError(ResponseCode.INVALID_PARAMETER, fault)

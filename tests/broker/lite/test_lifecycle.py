@@ -1,13 +1,19 @@
 """The end of lite topics: those that nobody sends to, and those of a deleted parent."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.remoting.bodies import SubscriptionGroupConfig, encode_body
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.store.config import StoreConfig
 from tests.broker.conftest import Asker, Clock, eventually
 from tests.broker.lite.conftest import GROUP, PARENT, Watcher, make_group, make_parent, send
+from tests.broker.test_administration import create
 
 
 def children(asker: Asker) -> set[str]:
@@ -142,3 +148,50 @@ async def test_a_group_that_is_bound_elsewhere_gets_nothing_more(lite: Asker, wa
     answer = await watcher.ask()
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "bind topic not match" in str(answer.remark)
+
+
+class TestOldLog:
+    """Children whose messages are in no log any more."""
+
+    async def test_they_are_deleted_whatever_the_parents_limit(
+        self, config: BrokerConfig, store_config: StoreConfig, clock: Clock
+    ) -> None:
+        async with Broker(config, store_config, clock) as broker, RemotingClient() as client:
+            lite = Asker(broker, client, {})
+            for parent, minutes in (("Lasting", -1), ("Brief", 1), ("Gone", -1)):
+                await make_parent(lite, parent, minutes)
+                await send(lite, "old", parent=parent)
+            await send(lite, "new", parent="Lasting")
+            await create(lite, "Other")
+            while len(list(Path(store_config.commitlog_path).iterdir())) < 3:  # the last is prepared, and empty
+                await lite.send("Other", bytes(5000))
+            await send(lite, "new", parent="Lasting")
+        for path in sorted(Path(store_config.commitlog_path).iterdir())[:-1]:
+            path.unlink()
+        async with Broker(config, store_config, clock) as broker, RemotingClient() as client:
+            lite = Asker(broker, client, {})
+            del broker.state.topics.table["Gone"]  # as a kill left it behind, before children were deleted first
+            clock.ahead_ms += 60 * 60_000
+            for _ in range(7):
+                await broker._lite._lifecycle.expire()
+            assert children(lite) == {"%LMQ%$Lasting$new"}
+
+
+async def test_children_are_deleted_before_their_parent(lite: Asker) -> None:
+    for number in range(40):
+        await send(lite, f"d{number}")
+    deleting = asyncio.ensure_future(lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT}))
+    while not deleting.done():
+        # At a kill the topic is there as long as a child is, and can be deleted again.
+        assert PARENT in lite.broker.state.topics.table or not children(lite)
+        await asyncio.sleep(0)
+    assert (await deleting).code == 0
+    assert not children(lite)
+
+
+async def test_a_list_with_a_topic_that_cannot_be_deleted_deletes_no_child(lite: Asker) -> None:
+    await send(lite, "d1")
+    body = b'{"topicList":["Devices","RMQ_SYS_TRACE_TOPIC","a b"]}'
+    assert (await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER_LIST, {}, body)).code == ResponseCode.INVALID_PARAMETER
+    assert len(children(lite)) == 1
+    assert PARENT in lite.broker.state.topics.table
