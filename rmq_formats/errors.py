@@ -65,9 +65,9 @@ class FormatError(RmqError):
     def __str__(self) -> str:
         where = "" if self.path is None else f"{self.path}: "
         at = "" if self.physical_offset is None else f" at offset {self.physical_offset}"
-        detail = ""
-        if self.expected is not None or self.actual is not None:
-            detail = f" (expected {self.expected}, found {self.actual})"
+        known = (("expected", self.expected), ("found", self.actual))
+        told = ", ".join(f"{name} {value}" for name, value in known if value is not None)
+        detail = f" ({told})" if told else ""
         return without_secrets(f"{where}{self.reason}{at}{detail}")
 
 

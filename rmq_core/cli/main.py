@@ -156,7 +156,7 @@ def rmq(
 ) -> None:
     """Apache RocketMQ stores, broker and clients, and offline tools for store files.
 
-    Exit codes: 0 done and clean, 1 findings or partial, 2 could not run.
+    Exit codes: 0 done and clean, 1 findings or partial, 2 could not run, 130 interrupted.
     """
 
 

@@ -215,4 +215,6 @@ def _read_pieces(
                 if not piece:
                     return
         except OSError as error:
+            if error.filename is None and file is not None:  # a read's has none
+                error.filename = str(file)
             loop.call_soon_threadsafe(pieces.put_nowait, error)

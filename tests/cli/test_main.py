@@ -67,6 +67,26 @@ def test_help_and_wrong_arguments_do_not_load_what_is_slow() -> None:
         assert done.stdout.splitlines()[-1] == wanted
 
 
+# Ctrl-C comes while the commands are imported.
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "rmq_core.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupted())
+from rmq_core.cli.entry import main
+main()
+"""
+
+
+def test_ctrl_c_while_commands_are_imported_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rmq: interrupted\n")
+
+
 # Serves until it says that it does, and then tells what it has loaded.
 SERVE = """
 import logging, os, signal, sys

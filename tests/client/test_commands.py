@@ -37,6 +37,14 @@ def sorted_lines(output: bytes) -> list[bytes]:
     return sorted(output.splitlines())
 
 
+@pytest.mark.parametrize("start", ["first", "last"])
+async def test_reading_without_a_group_leaves_none_behind(namesrv: str, topic: str, start: str) -> None:
+    rmq("produce", "--namesrv", namesrv, "--topic", topic, lines=b"a\nb\n")
+    await known(namesrv, topic)
+    rmq("consume", "--namesrv", namesrv, "--topic", topic, "--from", start, "--timeout", "1")
+    assert b"CONSOLE_CONSUMER" not in rmq("admin", "consumerProgress", "-n", namesrv).stdout
+
+
 async def test_lines_go_in_and_come_out(namesrv: str, topic: str) -> None:
     done = rmq("produce", "--namesrv", namesrv, "--topic", topic, "--tags", "A", lines=b"one\r\n\ntwo\nthree")
     assert done.stderr == b"3 messages sent\n"
@@ -99,6 +107,7 @@ async def test_a_signal_ends_it_and_what_was_printed_is_committed(
         (["produce", "--topic", "T"], b"\nx\n", "line 2: 127.0.0.1:1: cannot connect"),
         (["produce", "--topic", "T", "--json"], b'{"body":"x","tgs":"y"}\n', "line 1: code 13: not a message"),
         (["produce", "--topic", "T", "/no/such/file"], b"", "/no/such/file: No such file"),
+        (["produce", "--topic", "T", "/"], b"", "/: Is a directory"),
         (["produce", "--topic", "T", "--in-flight", "0"], b"", "--in-flight"),
         (["consume", "--topic", "T"], b"", "127.0.0.1:1: cannot connect"),
         (["consume", "--topic", "T", "--from", "yesterday"], b"", "--from yesterday: first, last, or a time"),

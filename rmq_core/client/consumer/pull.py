@@ -267,7 +267,8 @@ class PullConsumer(GroupClient):
         if offset < 0:
             raise OptionError(f"offset {offset} is below 0")
         self._of(queue).start(offset)
-        self._consumed.update(queue, offset, only_up=False)
+        if self.options.auto_commit:  # else closing would commit what the caller has not
+            self._consumed.update(queue, offset, only_up=False)
 
     async def seek_to_begin(self, *queues: MessageQueue) -> None:
         """Seek to the min offset of some queues, or of all assigned ones; raises as ``offsets.min``."""

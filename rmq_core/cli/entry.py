@@ -1,0 +1,15 @@
+"""The program ``rmq``: imports its commands, which takes a moment, and ends in one line where that is interrupted."""
+
+import signal
+import sys
+
+
+def main() -> None:
+    """Run the command line of the process, and exit."""
+    try:
+        from rmq_core.cli.main import main as run  # noqa: PLC0415
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("rmq: interrupted\n")
+        sys.exit(128 + signal.SIGINT)  # as main does behind the imports
