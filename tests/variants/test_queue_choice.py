@@ -166,6 +166,21 @@ def test_files_that_end_before_the_log_need_a_database_that_no_broker_has_open(
         units_of(store)
 
 
+def test_light_queues_are_not_left_out_without_the_library(
+    variant: Variant, golden: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, units = variant("rocksdb_lmq"), listed(golden, "rocksdb_lmq")
+    put_files(store, units, light=False)
+    shutil.rmtree(store / "config")
+    (store / "config").mkdir()
+    (store / "config" / "lmqConsumerOffset.json").write_text("{}")
+    monkeypatch.setitem(__import__("sys").modules, "rocksdict", None)
+    with pytest.raises(StoreError, match=r"/consumequeue: is a RocksDB, .*rmq-lake\[rocksdb\]"):
+        units_of(store)
+    topic = next(unit[0] for unit in units if not unit[0].startswith("%"))
+    assert units_of(store, subscribe=topic) == sorted(unit for unit in units if unit[0] == topic)
+
+
 def test_light_queues_that_the_database_alone_has_are_read(variant: Variant, golden: Variant) -> None:
     store, units = variant("rocksdb_lmq"), sorted(listed(golden, "rocksdb_lmq"))
     put_files(store, units, light=False)
