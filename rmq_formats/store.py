@@ -22,6 +22,7 @@ from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import COMMITLOG_ONLY, MAX_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
 from rmq_formats.read.queues import last_unit
 from rmq_formats.read.task import read_task
+from rmq_formats.read.variants.queue_choice import queue_file_topics
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
 from rmq_formats.records import Records
 from rmq_formats.scan.segment import scan_segment
@@ -93,13 +94,11 @@ class Store(Records):
         return commitlog_segments(self._storage, self.path)
 
     def topics(self) -> list[str]:
-        """The topics that have a ConsumeQueue; where there is none at all, those of the logs, which are scanned."""
-        found = named_topics(self._storage, self.path) if self._options.logs == COMMITLOG_ONLY else []
+        """The topics that have a ConsumeQueue; those of the logs, which are scanned, where no files of one tell."""
+        found = queue_file_topics(self._storage, self.path) if self._options.logs == COMMITLOG_ONLY else []
         if not found:
-            names: set[str] = set()
-            for batch in self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False):
-                names.update(batch.column(0).unique().to_pylist())
-            found = list(names)
+            batches = self.arrow(["topic"], mode=Mode.DROPMALFORMED, verify_crc=False)
+            found = list({name for batch in batches for name in batch.column(0).unique().to_pylist()})
         return sorted(found)
 
     def messages(

@@ -10,6 +10,7 @@ from rmq_formats.arrow.schema import CONSUMEQUEUE, INDEX, Mode, schema_of
 from rmq_formats.arrow.units import index_batch, unit_batch
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import BATCH_UNIT_BYTES, INDEX_ENTRY_BYTES, PRE_BLANK_SIZE, UNIT_BYTES
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.codecs.variants.batch_consumequeue import is_end
 from rmq_formats.codecs.variants.rocksdb_queue import UNIT_VALUE_BYTES
 from rmq_formats.errors import FormatError
@@ -19,6 +20,7 @@ from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.query import Query
 from rmq_formats.read.queues import message_units, read_units
 from rmq_formats.read.variants.batch_queues import read_batch_units
+from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store
@@ -112,9 +114,9 @@ def plan_units(
         for queue in topic_queues(storage, paths.batch_consumequeue_dir(root), topic)
         for batch_range in _batch_ranges(storage, queue, query)
     ]
-    database = store_variants.only_queue_database(root, found)
-    if database is not None:
-        stored: list[AnyRange] = [*batch, *_stored_ranges(storage, database, query)]
+    choice = choose_queues(storage, root, found, wants_light=query.named_topics is None or query.reads_light_queues)
+    if choice.database is not None:
+        stored: list[AnyRange] = [*batch, *_stored_ranges(storage, choice.database, query)]
         return _group(stored, split_bytes // UNIT_VALUE_BYTES, min_tasks)
     ranges: list[AnyRange] = [
         unit_range
@@ -123,6 +125,10 @@ def plan_units(
         for queue in topic_queues(storage, directory, topic)
         for unit_range in _unit_ranges(storage, queue, query)
     ]
+    if choice.light_database is not None:
+        known = {own.topic for own in ranges}
+        light = _stored_ranges(storage, choice.light_database, query)
+        ranges += [own for own in light if own.topic.startswith(LIGHT_QUEUE_PREFIX) and own.topic not in known]
     return _group([*batch, *ranges], split_bytes // UNIT_BYTES, min_tasks)
 
 

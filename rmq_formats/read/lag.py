@@ -32,6 +32,7 @@ from rmq_formats.read.query import Query
 from rmq_formats.read.queues import first_offset_since, last_unit
 from rmq_formats.read.undispatched import Undispatched
 from rmq_formats.read.variants.batch_queues import BatchQueue
+from rmq_formats.read.variants.queue_choice import QueueChoice, choose_queues
 from rmq_formats.read.variants.rocksdb_queues import QueueDatabase, opened_queues
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -67,10 +68,12 @@ class LagTask:
     Attributes:
         rows: the queues, in order, so that groups of one queue stand together.
         is_dirty: whether the log's end may have messages that the queues lack.
+        choice: where the queues are read.
     """
 
     rows: tuple[GroupQueue, ...]
     is_dirty: bool
+    choice: QueueChoice
 
 
 def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: Query) -> list[LagTask]:
@@ -85,7 +88,8 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreLayoutError: a layout whose offsets are not known.
-        StoreError: a table of ``config/`` cannot be read.
+        StoreError: a table of ``config/`` cannot be read, or a RocksDB beside files has to be asked and cannot be.
+        FormatError: such a RocksDB is damaged.
     """
     offsets = {
         (topic, group): queues
@@ -98,14 +102,18 @@ def plan_lag(storage: Storage, root: str, groups: frozenset[str] | None, query: 
     rows = sorted(
         group_queues(offsets, topics, is_whole=is_whole), key=lambda row: (row.topic, row.queue_id, row.group)
     )
+    if not rows:
+        return []
+    wants_light = any(row.topic.startswith(LIGHT_QUEUE_PREFIX) for row in rows)
+    choice = choose_queues(storage, root, store_variants.recognise(storage, root), wants_light=wants_light)
     if dirty_reason(storage, root) is not None:
-        return [LagTask(tuple(rows), is_dirty=True)] if rows else []
+        return [LagTask(tuple(rows), is_dirty=True, choice=choice)]
     tasks: list[list[GroupQueue]] = []
     for number, (_, own) in enumerate(groupby(rows, key=lambda row: row.queue)):
         if number % _QUEUES_A_TASK == 0:
             tasks.append([])
         tasks[-1] += own
-    return [LagTask(tuple(task), is_dirty=False) for task in tasks]
+    return [LagTask(tuple(task), is_dirty=False, choice=choice) for task in tasks]
 
 
 def group_queues(
@@ -147,9 +155,10 @@ def read_lag(path: str, task: LagTask) -> pa.RecordBatch:
     topics = {row.topic for row in task.rows}
     undispatched = Undispatched.read(storage, root, topics) if task.is_dirty else None
     batch_topics = stored_batch_topics(storage, root)
-    place = store_variants.only_queue_database(root, store_variants.recognise(storage, root))
+    place = task.choice.database or task.choice.light_database
+    only_light = task.choice.database is None
     with nullcontext() if place is None else opened_queues(storage, place) as database:
-        return _lag_of(_Look(storage, root, log, undispatched, database, batch_topics), task)
+        return _lag_of(_Look(storage, root, log, undispatched, database, batch_topics, only_light=only_light), task)
 
 
 def _lag_of(look: "_Look", task: LagTask) -> pa.RecordBatch:
@@ -214,6 +223,7 @@ class _Look:
         undispatched: None where the queues lack nothing.
         database: that has the queues; None where files have them.
         batch_topics: whose queues are BatchConsumeQueues.
+        only_light: whether the database is asked for light queues (LMQ) without files, and for no others.
     """
 
     storage: Storage
@@ -222,6 +232,7 @@ class _Look:
     undispatched: Undispatched | None
     database: QueueDatabase | None = None
     batch_topics: frozenset[str] = frozenset()
+    only_light: bool = False
 
     def files(self, topic: str, queue_id: int) -> QueueFiles | None:
         """List the files of a queue; None if it has none."""
@@ -231,6 +242,11 @@ class _Look:
         directory = paths.queue_dir(tree(self.root), topic, queue_id)
         segments = list_segments(self.storage, directory)
         return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
+
+    def database_of(self, topic: str, files: QueueFiles | None) -> QueueDatabase | None:
+        """Return the database that has a queue; None where files have it, or nothing has."""
+        is_asked = not self.only_light or (files is None and topic.startswith(LIGHT_QUEUE_PREFIX))
+        return self.database if is_asked else None
 
 
 class _Queue:
@@ -253,8 +269,8 @@ class _Queue:
         if topic in look.batch_topics:
             if files is not None:
                 self._batches = self._read_batches(look, files)
-        elif look.database is not None:
-            self._read_database(look, look.database)
+        elif (database := look.database_of(topic, files)) is not None:
+            self._read_database(look, database)
         elif files is not None:
             last = last_unit(look.storage, files)
             self._units_end = files.first_offset if last is None else last[0]

@@ -17,12 +17,13 @@ from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, LogKind, Logs, Query
 from rmq_formats.read.queues import average_record_bytes, last_unit
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
+from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.variants.rocksdb_places import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, commitlog_segments
-from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues, walk_queues
+from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
 POINT_COST_BYTES: Final = 16 << 10  # bytes: scanning that many costs about as much as reading one record by its offset
@@ -281,7 +282,7 @@ class _Planner:
         if not files:
             raise StoreNotFoundError(f"{paths.index_dir(self.root)}: no index files")
         if self.query.named_topics is None:
-            store_variants.refuse(store_variants.no_queue_files(self.root, self._variants()))
+            self._refuse_database(self._variants())
         places = key_places(self.storage, files, self._wanted_topics(), self._key())
         return self._result(AccessPath.INDEX, "asked for", self._places(places))
 
@@ -303,7 +304,7 @@ class _Planner:
         queues = self._wanted_queues(topics)
         if isinstance(queues, str):
             return f"topic {queues} has none"
-        dispatched = max(self._dispatched_end(), self.log_begin)
+        dispatched = max(dispatched_end(self.storage, self.root, self.log_end), self.log_begin)
         begin, end = self._wanted_range()
         queue_bytes, count = self._cost(queues)
         cost = queue_bytes + count * POINT_COST_BYTES
@@ -346,15 +347,6 @@ class _Planner:
                     found.append(queue)
         return found
 
-    def _dispatched_end(self) -> int:
-        """Return the physical offset up to which all records are dispatched: the end of the last one in a queue."""
-        end = 0
-        for queue in walk_queues(self.storage, paths.consumequeue_dir(self.root)):
-            last = last_unit(self.storage, queue)
-            if last is not None and not last[1].is_pre_blank:
-                end = max(end, last[1].physical_offset + last[1].size)
-        return end
-
     def _cost(self, queues: Sequence[QueueFiles]) -> tuple[int, int]:
         """Estimate the bytes of the records of some queues, and their number."""
         count = 0
@@ -383,12 +375,17 @@ class _Planner:
     def _variants(self) -> store_variants.StoreVariants:
         return store_variants.recognise(self.storage, self.root)
 
+    def _refuse_database(self, found: store_variants.StoreVariants) -> None:
+        """Raise StoreLayoutError where a RocksDB has the queues, alone or beside files that end before it."""
+        database = choose_queues(self.storage, self.root, found).database
+        store_variants.refuse(store_variants.no_queue_files(found, database))
+
     def _asked_for_queues(self) -> ReadPlan:
         if not self.query.reads_queues:
             raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
         found = self._variants()
         wanted = frozenset(filter(self.query.wants_topic, found.batch_topics))
-        store_variants.refuse(store_variants.no_queue_files(self.root, found))
+        self._refuse_database(found)
         store_variants.refuse(store_variants.no_batch_path(found, wanted))
         queues = self._wanted_queues(self._wanted_topics())
         if isinstance(queues, str):

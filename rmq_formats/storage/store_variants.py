@@ -70,7 +70,7 @@ class StoreVariants:
     Attributes:
         places: the file or directory by which each layout was told.
         batch_topics: topics whose queue is a BatchConsumeQueue.
-        has_queue_files: whether ``consumequeue`` has topics' directories, beside a RocksDB or alone.
+        has_queue_files: whether ``consumequeue`` has topics' directories; beside a RocksDB, whether one has files.
         unknown_queue_file: the first file among the topics' directories that is of no known layout; None without.
     """
 
@@ -116,7 +116,17 @@ def recognise(tree: Tree, root: str) -> StoreVariants:
     ):  # fmt: skip
         if name in top:
             places.setdefault(variant, f"{root}/{name}")
-    return StoreVariants(places, frozenset(batch), bool(topics), unknown)
+    has_files = bool(topics)
+    if Variant.ROCKSDB_QUEUES in places:  # directories stay where a broker has written files before
+        has_files = any(_has_queue_files(tree, f"{paths.consumequeue_dir(root)}/{topic}") for topic in topics)
+    return StoreVariants(places, frozenset(batch), has_files, unknown)
+
+
+def _has_queue_files(tree: Tree, topic: str) -> bool:
+    queues = [entry.name for entry in _listed(tree, topic) if entry.is_directory]
+    return any(
+        _is_segment(entry) and not entry.is_directory for name in queues for entry in _listed(tree, f"{topic}/{name}")
+    )
 
 
 def dledger_directories(tree: Tree, root: str) -> list[str]:
@@ -192,7 +202,7 @@ def _read(tree: Tree, path: str) -> bytes:
 
 
 def only_queue_database(root: str, found: StoreVariants) -> str | None:
-    """Return the directory of the ConsumeQueue in RocksDB where there are no files of one, which are read first."""
+    """Return the directory of the ConsumeQueue in RocksDB where there are no files of one beside it."""
     return None if found.has_queue_files else queue_database(root, found)
 
 
@@ -275,9 +285,13 @@ def no_batch_path(found: StoreVariants, wanted_batch_topics: frozenset[str]) -> 
     return None
 
 
-def no_queue_files(root: str, found: StoreVariants) -> str | None:
-    """Why there are no ConsumeQueue files, as an access path that was asked for and other tools want them."""
-    database = only_queue_database(root, found)
+def no_queue_files(found: StoreVariants, database: str | None) -> str | None:
+    """Why there are no ConsumeQueue files, as an access path that was asked for and other tools want them.
+
+    Args:
+        found: the store's layouts.
+        database: the RocksDB that its queues are read from; see ``read.variants.queue_choice``.
+    """
     if database is None:
         return None
     return f"{found.places[Variant.ROCKSDB_QUEUES]}: the ConsumeQueue is in RocksDB; leave accessPath to auto, or scan"

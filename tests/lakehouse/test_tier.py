@@ -111,6 +111,22 @@ def test_messages_that_neither_has_are_an_error_or_counted(exporter: TierExporte
     assert len(exporter.places()) + report["missing_messages"] == len(orders)
 
 
+def test_what_has_expired_in_the_log_before_the_tier_had_it_is_no_damage(
+    exporter: TierExporter, sent: list[Place]
+) -> None:
+    last = max(path.name for path in (exporter.store / "commitlog").iterdir())
+    size = (exporter.store / "commitlog" / last).stat().st_size
+    exporter.expire(len(list((exporter.store / "commitlog").iterdir())))
+    (exporter.store / "commitlog" / f"{int(last) + size:020}").write_bytes(bytes(size))
+    shutil.rmtree(exporter.store / "tiered" / BROKER / "Orders" / "0")
+    report, code = exporter.run("--topics", "Orders")  # a first export, and what had expired before is none of its own
+    others = [place for place in sent if place[0] == "Orders" and place[1] != 0]
+    assert (code, report["messages"], report["damaged"]) == (0, len(others), 0)
+    assert exporter.places() == others
+    report, code = exporter.run("--topics", "Orders")
+    assert (code, report["messages"]) == (0, 0)
+
+
 def test_tables_of_a_store_alone_and_with_its_tier_are_told_apart(exporter: TierExporter, tmp_path: Path) -> None:
     exporter.run("--topics", "Orders")
     with pytest.raises(StoreError, match="is the table of a store of GoldenCluster with its tier, not of one store"):

@@ -35,8 +35,8 @@ class Stretch:
     Attributes:
         tier_begin: of the first that the tier has.
         tier_end: of those that the tier has.
-        log_begin: of the first that the CommitLog still has.
-        log_end: of those that the ConsumeQueue has.
+        log_begin: of the first that the CommitLog still has; ``log_end`` where it has none any more.
+        log_end: of those that the ConsumeQueue has; 0 where there is none.
     """
 
     tier_begin: int
@@ -47,14 +47,15 @@ class Stretch:
     @property
     def bounds(self) -> tuple[int, int]:
         """First offset, and one past the last: of both together."""
-        if self.log_begin >= self.log_end:
-            return self.tier_begin, self.tier_end
-        return (self.tier_begin if self.tier_begin < self.tier_end else self.log_begin), self.log_end
+        if self.log_begin < self.log_end:
+            return (self.tier_begin if self.tier_begin < self.tier_end else self.log_begin), self.log_end
+        end = max(self.tier_end, self.log_end)
+        return (self.tier_begin if self.tier_begin < self.tier_end else end), end
 
     @property
     def gap(self) -> tuple[int, int]:
-        """Offsets that neither has: behind the tier's, and before the log's."""
-        if self.log_begin >= self.log_end or self.tier_begin >= self.tier_end:
+        """Offsets that neither has: behind the tier's, and before the log's, or up to the queue's end."""
+        if self.tier_begin >= self.tier_end:
             return 0, 0
         return min(self.tier_end, self.log_begin), self.log_begin
 
@@ -180,16 +181,23 @@ class TierQueues:
         tier_begin = log.units[0].start_offset // UNIT_BYTES if log.units else 0
         tier_end = log.units[-1].end_offset // UNIT_BYTES if log.units else 0
         log_storage, root, segments = self._log
-        kept = first_kept(log_storage, root, queue.topic, segments[0].start_offset).get(queue.queue_id, 0)
-        files = [own for own in topic_queues(log_storage, paths.consumequeue_dir(root), queue.topic)
-                 if own.queue_id == queue.queue_id]  # fmt: skip
-        last = last_unit(log_storage, files[0]) if files else None
-        if tier_begin < tier_end < kept:
-            tier_end = self._record_end(queue, tier_end, kept)
-        return Stretch(tier_begin, tier_end, kept, 0 if last is None else last[0])
+        queue_dir = paths.consumequeue_dir(root)
+        files = [own for own in topic_queues(log_storage, queue_dir, queue.topic) if own.queue_id == queue.queue_id]
+        log_end = 0
+        if files:
+            last = last_unit(log_storage, files[0])
+            log_end = files[0].first_offset if last is None else last[0]
+        # all of it has expired where no unit leads into the log
+        kept = first_kept(log_storage, root, queue.topic, segments[0].start_offset).get(queue.queue_id, log_end)
+        if log.segments and tier_end < kept:
+            without_units = self._records(queue, tier_end, kept)
+            if without_units is not None:
+                tier_begin = tier_begin if tier_begin < tier_end else without_units[0]
+                tier_end = without_units[1]
+        return Stretch(tier_begin, tier_end, kept, log_end)
 
-    def _record_end(self, queue: ClusterQueue, begin: int, end: int) -> int:
-        """Find where the tier's records end that have no units, one past the last below ``end``."""
+    def _records(self, queue: ClusterQueue, begin: int, end: int) -> tuple[int, int] | None:
+        """Find the first of the tier's records within some queue offsets, and one past the last; None without any."""
         name = (queue.topic, queue.queue_id)
         bounds = QueueBounds(first_offset=begin, end_offset=end)
         query = Query(queues={queue.topic: frozenset([queue.queue_id])}, bounds={name: bounds})
@@ -197,4 +205,5 @@ class TierQueues:
         plan = plan_read(storage, root, query, logs=Logs(LogKind.TIERED, self.tier))
         options = ReadOptions(("queue_offset",), query, Mode.DROPMALFORMED)
         batches = (batch for task in plan.tasks for batch in read_task(self.store, task, options))
-        return max((max(batch[0].to_pylist()) + 1 for batch in batches if batch.num_rows), default=begin)
+        ends = [(min(offsets), max(offsets)) for batch in batches if (offsets := batch[0].to_pylist())]
+        return (min(first for first, _ in ends), max(last for _, last in ends) + 1) if ends else None

@@ -27,6 +27,7 @@ from rmq_formats.read.queues import first_offset_since
 from rmq_formats.read.ranges import time_range
 from rmq_formats.read.row_filter import RowFilter
 from rmq_formats.read.stores import told_names
+from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.scan.segment import FrameBatch, without_record_sums
 from rmq_formats.scan.splits import Split, data_end_of, split_frames, split_of, usual_split_bytes
 from rmq_formats.storage import store_variants
@@ -119,7 +120,8 @@ def _tiered(storage: Storage, root: str, query: Query, logs: Logs) -> tuple[Stor
     if logs.kind is LogKind.TIERED:
         return tier_storage, tier, [(log, MAX_LONG) for log in found]
     variants = store_variants.recognise(storage, root)
-    store_variants.refuse(store_variants.no_queue_files(root, variants))
+    database = choose_queues(storage, root, variants).database
+    store_variants.refuse(store_variants.no_queue_files(variants, database))
     if not storage.exists(paths.consumequeue_dir(root)):
         raise StoreNotFoundError(
             f"{paths.consumequeue_dir(root)}: no ConsumeQueue, which tells where the CommitLog goes on from the tier; "
