@@ -5,9 +5,10 @@ layout from before stays in the store, as it was, and its units end somewhere in
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import FormatError, StoreError, StoreNotFoundError
+from rmq_formats.errors import FormatError, StoreError, StoreLockedError, StoreNotFoundError
 from rmq_formats.read.queues import last_unit
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
@@ -16,6 +17,8 @@ from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics, walk_queues
 from rmq_formats.storage.segments import Storage
 from rmq_formats.storage.store_variants import StoreVariants, Variant
+
+_LIVE_LAG_BYTES: Final = 64 << 20  # a broker that runs dispatches a second's messages at once, if not the last ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ def choose_queues(storage: Storage, root: str, found: StoreVariants, *, wants_li
 
     Raises:
         StoreNotFoundError: there are both, and no CommitLog.
-        StoreError: the database has to be asked, and its library is missing, or a broker has it open.
+        StoreError: the database has to be asked, and its library is missing, or a broker has it open whose files, if it
+            writes any, are far behind the log.
         FormatError: it is damaged.
     """
     path = store_variants.queue_database(root, found)
@@ -58,8 +62,13 @@ def choose_queues(storage: Storage, root: str, found: StoreVariants, *, wants_li
     asks_for_light = wants_light and (Variant.LIGHT_QUEUES in found or Variant.ROCKSDB_CONFIG in found)
     if files_end == log_end and not asks_for_light:
         return QueueChoice()
-    with opened_queues(storage, path) as database:
-        dispatched = min(database.checkpoint(), log_end)
+    try:
+        with opened_queues(storage, path) as database:
+            dispatched = min(database.checkpoint(), log_end)
+    except StoreLockedError:
+        if asks_for_light or log_end - files_end > _LIVE_LAG_BYTES:
+            raise
+        return QueueChoice()  # its broker runs, and has not dispatched the log's end to files yet
     if dispatched > files_end:
         return QueueChoice(path)
     return QueueChoice(light_database=path if dispatched == files_end and asks_for_light else None)
