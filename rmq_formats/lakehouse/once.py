@@ -23,7 +23,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.evolution import check_columns, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
 from rmq_formats.lakehouse.newest import GONE, NEWEST, NewestRows
-from rmq_formats.lakehouse.owner import check_owner, owner_of
+from rmq_formats.lakehouse.owner import TOPIC_PROPERTY, check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.standing import Standing, last_note, standing
@@ -299,7 +299,9 @@ class ExactlyOnceTable:
     def _check_fit(self, schema: StructType) -> None:
         found = self.log.configuration()
         check_owner(self.path, found, self.selection)
-        for name, wanted in self._shape.properties:
+        wants = dict(self._shape.properties)
+        for name in (TOPIC_PROPERTY, *wants):
+            wanted = wants.get(name)
             if found.get(name) != wanted:
                 raise StoreError(f"{self.path}: its {name} is {found.get(name) or 'none'}, not {wanted or 'none'}")
         partitions = ",".join(self.log.partition_columns())

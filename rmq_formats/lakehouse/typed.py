@@ -16,6 +16,7 @@ from rmq_formats.lakehouse.comments import commented
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
 from rmq_formats.lakehouse.raw import Landed, Owed
+from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
 from rmq_formats.lakehouse.table_log import Appended, OpenTable, Shape
@@ -134,7 +135,7 @@ class TypedExport:
         self._metadata = (*METADATA, *broker)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
         self._schema = self._columns()
-        properties = (("rmq.topic", topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
+        properties = ((TOPIC_PROPERTY, topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
         comment = topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
         more = tuple(topic.properties.items())
         shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
@@ -150,7 +151,7 @@ class TypedExport:
         self._dead = None
         if dead_letters is not None:
             told = "messages whose body does not decode, with the reason"
-            dead = Shape(properties=(("rmq.topic", "dead letters"),), comment=told)
+            dead = Shape(properties=((TOPIC_PROPERTY, "dead letters"),), comment=told)
             self._dead = ExactlyOnceTable(dead_letters, open_table(dead_letters), self.selection, dead)
             self.tables[dead_letters] = "store_timestamp"
 

@@ -115,6 +115,18 @@ class TestWithATable:
             exporter.run()
         assert [(path.name, path.read_text()) for path in exporter.table.iterdir()] == [("notes.txt", "mine")]
 
+    def test_messages_as_they_are_do_not_land_among_decoded_bodies(self, exporter: Exporter) -> None:
+        write(exporter.store, [("Odd", b'{"n":1}'), ("Odd", b"bad")])
+        spec, dead = exporter.work / "spec.toml", exporter.work / "dead"
+        spec.write_text('[[topics]]\ntopic = "Odd"\ntable = "table"\nformat = "json"\nschema = "n INT"\n')
+        exporter.run("--typed", str(spec), "--dlq-table", str(dead), table=False)
+        for name, topic in (("table", "Odd"), ("dead", "dead letters")):
+            exporter.table = exporter.work / name
+            before = sorted(exporter.table.rglob("*"))
+            with pytest.raises(StoreError, match=f"{name}: its rmq.topic is {topic}, not none"):
+                exporter.run("--cluster-by", "topic")
+            assert sorted(exporter.table.rglob("*")) == before
+
     def test_a_checkpoint_of_another_store_is_refused(self, exporter: Exporter) -> None:
         checkpoint = exporter.work / "checkpoint"
         write(exporter.store, plain(5))
