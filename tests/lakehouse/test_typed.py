@@ -92,7 +92,8 @@ def test_what_stands_behind_a_json_object_makes_it_a_dead_letter(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:
     whole = b'{"id":"a","amount":NaN,"more":[{"x":NaN}]}'
-    behind = [whole, b",", b"," + whole, b" rest", b"]", b"},", b"]x", b',0]{"__rmq_end":true}']
+    mark = b',{"__rmq_end":true}'
+    behind = [whole, b",", b"," + whole, b" rest", b"]", b"},", b"]x", b',0]{"__rmq_end":true}', mark, mark + b"]"]
     write(exporter.store, [("Orders", whole + b" \n"), *(("Orders", whole + more) for more in behind)])
     report = typed({**ORDERS, "key": []})
     assert (report["messages"], report["undecoded"]) == (1, len(behind))
