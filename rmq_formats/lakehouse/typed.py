@@ -13,10 +13,11 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
+from rmq_formats.lakehouse.evolution import text_of_a_length
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
-from rmq_formats.lakehouse.raw import Landed, Owed
 from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
+from rmq_formats.lakehouse.raw import Landed, Owed
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
 from rmq_formats.lakehouse.table_log import Appended, OpenTable, Shape
@@ -73,14 +74,17 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
 
 
 def _json_columns(text: str) -> StructType:
-    if text.lstrip().startswith("{"):
-        try:
-            return StructType.fromJson(json.loads(text))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not Spark's JSON of a schema ({error})") from error
-    columns = StructType.fromDDL(text)
+    try:
+        is_json = text.lstrip().startswith("{")
+        columns = StructType.fromJson(json.loads(text)) if is_json else StructType.fromDDL(text)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not Spark's JSON of a schema ({error})") from error
     if not isinstance(columns, StructType):
         raise ValueError(f"{text!r} is one column's type, and not columns")
+    found = text_of_a_length(columns)
+    if found is not None:
+        name, kind = found
+        raise ValueError(f"column {name} is {kind.simpleString()}, for which tables have STRING")
     return columns
 
 
