@@ -24,6 +24,7 @@ from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
 from rmq_formats.lakehouse.delta.newest_files import newest_files
 from rmq_formats.lakehouse.delta.own_commits import own_commits
+from rmq_formats.lakehouse.delta.partitions import checked
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.delta.torn import set_aside_torn
 from rmq_formats.lakehouse.evolution import column, missing, quoted, text
@@ -342,7 +343,9 @@ class DeltaAppend:
         Raises:
             one of CONFLICTS: another writer has committed meanwhile; the files written belong to no version.
         """
-        actions = self._transaction.writeFiles(frame._jdf)
+        table = self._table
+        rows = checked(frame, table.partition_columns(), table.configuration(), table.local_path())
+        actions = self._transaction.writeFiles(rows._jdf)
         added = [actions.apply(at) for at in range(actions.size())]
         self.commit(actions, versions(), note)
         return Appended(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)
