@@ -6,6 +6,7 @@ record by record, each in compiled code (docs/lakehouse.md has the figures).
 """
 
 from collections.abc import Callable
+from secrets import token_hex
 from typing import Any, Final
 
 import pyarrow as pa
@@ -53,9 +54,13 @@ def _once(column: Column, use: Callable[[Column], Column]) -> Column:
 
 
 def _is_one_value(text: Column) -> Column:
-    """Return whether nothing follows the first JSON value, where ``from_json`` stops: a mark behind it is the next."""
-    items = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"{_END}":true}}]')), f"array<struct<{_END}: boolean>>")
-    return F.coalesce(F.get(items, F.lit(1))[_END], F.lit(False))
+    """Return whether nothing follows the first JSON value, where ``from_json`` stops: a mark behind it is the next.
+
+    No body has the mark, which is made anew each time: its own end of the list would hide the one put behind it.
+    """
+    mark = token_hex(8)
+    items = F.from_json(F.concat(F.lit("["), text, F.lit(f',{{"{_END}":"{mark}"}}]')), f"array<struct<{_END}: string>>")
+    return F.coalesce(F.get(items, F.lit(1))[_END] == mark, F.lit(False))
 
 
 def avro_body(body: Column, schema: str, columns: StructType) -> Column:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
 
 from rmq_formats.errors import StoreError
 
@@ -46,6 +48,12 @@ def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataTy
         if not _is_same_shape(known, asked):
             return ".".join(path), known, asked
     return None
+
+
+def text_of_a_length(columns: StructType) -> tuple[str, DataType] | None:
+    """Find the first column, nested ones too, whose type is ``CHAR(n)`` or ``VARCHAR(n)``: its name and that type."""
+    pairs = _pairs(columns, columns, ())
+    return next(((".".join(path), kind) for path, kind, _ in pairs if isinstance(kind, CharType | VarcharType)), None)
 
 
 def missing(there: StructType, wanted: StructType) -> Iterator[str]:
@@ -106,6 +114,11 @@ def _ddl(kind: DataType) -> str:
 def quoted(name: str) -> str:
     """Write a name as SQL has it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def column(name: str) -> Column:
+    """Return a column by its name, which may have dots and backticks in it."""
+    return F.col(quoted(name))
 
 
 def text(value: str) -> str:

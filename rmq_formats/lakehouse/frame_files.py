@@ -28,8 +28,17 @@ def write_frame(frame: DataFrame, layout: Layout) -> list[WrittenFile]:
     Raises:
         StoreError: a file that cannot be written, or was written where the driver does not see it.
     """
-    together = frame.hint("rebalance", *layout.partitions) if layout.partitions else frame
-    return write_parts(together, layout, arrow_schema(frame.schema), iter)
+    names = frame.columns
+    # Spark takes the names that mapInArrow is given apart at dots and backticks. No projection is above the hint: of
+    # a shuffle without rows Spark would drop what is below it, and with it what is observed there.
+    numbered = frame.toDF(*(f"c{at}" for at in range(len(names))))
+    if layout.partitions:
+        numbered = numbered.hint("rebalance", *(f"c{names.index(name)}" for name in layout.partitions))
+
+    def named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (batch.rename_columns(names) for batch in batches)
+
+    return write_parts(numbered, layout, arrow_schema(frame.schema), named)
 
 
 def write_parts(parts: DataFrame, layout: Layout, schema: pa.Schema, read: Read) -> list[WrittenFile]:

@@ -11,6 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from rmq_formats.lakehouse.evolution import column
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.table_log import TableLog, TableSnapshot
 
@@ -51,7 +52,7 @@ class NewestRows:
         if self._broker is None:
             return self._log.rows(version, [self._offset])
         held = self._log.rows(version, [self._offset, *self._broker_columns])
-        cluster, name = (F.col(column) for column in self._broker_columns)
+        cluster, name = map(column, self._broker_columns)
         broker = self._broker
         return None if held is None else held.where((cluster == broker.cluster) & (name == broker.name))
 
@@ -86,11 +87,11 @@ class NewestRows:
 
     def _is_gone(self, snapshot: TableSnapshot, newest: int) -> bool:
         if self._later is None:
-            held, there = self.offsets(snapshot.version), F.col(self._offset) == newest
+            held, there = self.offsets(snapshot.version), column(self._offset) == newest
         else:
-            column = F.col(f"`{self._later}`")
+            later = column(self._later)
             held = self._log.rows(snapshot.version, [self._later])
-            there = (column if self._later == self._offset else F.unix_millis(column)) >= newest
+            there = (later if self._later == self._offset else F.unix_millis(later)) >= newest
         return held is None or held.where(there).isEmpty()
 
     def _place(self, newest: int) -> str:

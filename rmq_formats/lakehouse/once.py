@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.evolution import check_columns, missing
+from rmq_formats.lakehouse.evolution import check_columns, column, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
 from rmq_formats.lakehouse.newest import GONE, NEWEST, NewestRows
-from rmq_formats.lakehouse.owner import check_owner, owner_of
+from rmq_formats.lakehouse.owner import TOPIC_PROPERTY, check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.standing import Standing, last_note, standing
@@ -223,7 +223,7 @@ class ExactlyOnceTable:
 
     def _has_rows_behind(self, end: int) -> bool:
         held = self._rows.offsets(self.log.snapshot().version)
-        return held is not None and not held.where(F.col(self.offset) >= end).isEmpty()
+        return held is not None and not held.where(column(self.offset) >= end).isEmpty()
 
     def standing_in(self, snapshot: TableSnapshot, app_id: str) -> Standing:
         """Find how far the selection has landed in a version, by its transaction identifier of stores or of queues."""
@@ -299,7 +299,9 @@ class ExactlyOnceTable:
     def _check_fit(self, schema: StructType) -> None:
         found = self.log.configuration()
         check_owner(self.path, found, self.selection)
-        for name, wanted in self._shape.properties:
+        wants = dict(self._shape.properties)
+        for name in (TOPIC_PROPERTY, *wants):
+            wanted = wants.get(name)
             if found.get(name) != wanted:
                 raise StoreError(f"{self.path}: its {name} is {found.get(name) or 'none'}, not {wanted or 'none'}")
         partitions = ",".join(self.log.partition_columns())
@@ -374,7 +376,7 @@ class ExactlyOnceTable:
             finish: builds the table's columns of the rows to append.
         """
         owed, seen = self._without_landed(frame, turn) if turn.shared else frame, Observation()
-        rows = finish(owed).observe(seen, F.max(self.offset).alias("newest"))
+        rows = finish(owed).observe(seen, F.max(column(self.offset)).alias("newest"))
         return turn.transaction.append(rows, lambda: turn.landing(seen.get["newest"]).versions, note_of([turn]))
 
     def layout(self, codec: str) -> Layout | None:
@@ -386,7 +388,7 @@ class ExactlyOnceTable:
         held = self._rows.offsets(turn.transaction.snapshot.version)
         if held is None:
             return frame
-        there = held.select(self.offset)
+        there = held.select(column(self.offset))
         if not turn.spans:
-            there = there.where(F.col(self.offset).between(turn.begin, turn.end - 1))
-        return frame.join(there, self.offset, "left_anti").select(*frame.columns)
+            there = there.where(column(self.offset).between(turn.begin, turn.end - 1))
+        return frame.join(there, self.offset, "left_anti").select(*map(column, frame.columns))

@@ -9,6 +9,8 @@ from rmq_formats.lakehouse.selection import ExportSelection
 STORE_PROPERTY: Final = "rmq.store"
 CLUSTER_PROPERTY: Final = "rmq.cluster"
 TIER_PROPERTY: Final = "rmq.tier"
+TOPIC_PROPERTY: Final = "rmq.topic"
+"""Of a table that has bodies of one topic decoded, or dead letters; tables of messages as they are do not have it."""
 _OWNERS: Final = (STORE_PROPERTY, CLUSTER_PROPERTY, TIER_PROPERTY)
 
 

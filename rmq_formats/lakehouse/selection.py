@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -110,7 +110,7 @@ class ExportSelection:
     @property
     def app_id(self) -> str:
         """Transaction identifier of this selection; its version is the physical offset where the export ended."""
-        chosen = "|".join(self.topics) if self.topics is not None else "*" if self.left_out else "**"
+        chosen = _joined(self.topics) if self.topics is not None else "*" if self.left_out else "**"
         chosen += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
         chosen += "".join(f"|{name}={text}" for name, text in self.queue_bounds)
         return f"{self.lock_id}:{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
@@ -136,6 +136,12 @@ class ExportSelection:
         if self.broker is None:
             return kept
         return kept.withColumn(CLUSTER, F.lit(self.broker.cluster)).withColumn(BROKER_NAME, F.lit(self.broker.name))
+
+
+def _joined(topics: Sequence[str]) -> str:
+    """Join names so that no other ones give the same text; identifiers in tables that are there stay as they are."""
+    is_plain = not any("|" in topic for topic in topics)
+    return "|".join(topics) if is_plain else f"|{json.dumps(topics)}"  # no name is empty, so only these begin so
 
 
 def identify(store: str, given: str | None) -> str:

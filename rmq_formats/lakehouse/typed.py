@@ -13,8 +13,10 @@ from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
+from rmq_formats.lakehouse.evolution import text_of_a_length
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
+from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
 from rmq_formats.lakehouse.raw import Landed, Owed
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
@@ -72,14 +74,17 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
 
 
 def _json_columns(text: str) -> StructType:
-    if text.lstrip().startswith("{"):
-        try:
-            return StructType.fromJson(json.loads(text))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not Spark's JSON of a schema ({error})") from error
-    columns = StructType.fromDDL(text)
+    try:
+        is_json = text.lstrip().startswith("{")
+        columns = StructType.fromJson(json.loads(text)) if is_json else StructType.fromDDL(text)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not Spark's JSON of a schema ({error})") from error
     if not isinstance(columns, StructType):
         raise ValueError(f"{text!r} is one column's type, and not columns")
+    found = text_of_a_length(columns)
+    if found is not None:
+        name, kind = found
+        raise ValueError(f"column {name} is {kind.simpleString()}, for which tables have STRING")
     return columns
 
 
@@ -134,7 +139,7 @@ class TypedExport:
         self._metadata = (*METADATA, *broker)
         self._names = {name: topic.metadata_prefix + name for name in self._metadata}
         self._schema = self._columns()
-        properties = (("rmq.topic", topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
+        properties = ((TOPIC_PROPERTY, topic.topic), ("rmq.key", ",".join(topic.key) or "none"))
         comment = topic.comment or f"bodies of topic {topic.topic}, decoded as {topic.format}"
         more = tuple(topic.properties.items())
         shape = Shape(clusters=topic.cluster_by, properties=properties, more=more, comment=comment)
@@ -150,7 +155,7 @@ class TypedExport:
         self._dead = None
         if dead_letters is not None:
             told = "messages whose body does not decode, with the reason"
-            dead = Shape(properties=(("rmq.topic", "dead letters"),), comment=told)
+            dead = Shape(properties=((TOPIC_PROPERTY, "dead letters"),), comment=told)
             self._dead = ExactlyOnceTable(dead_letters, open_table(dead_letters), self.selection, dead)
             self.tables[dead_letters] = "store_timestamp"
 

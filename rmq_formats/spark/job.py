@@ -27,6 +27,8 @@ EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
 _RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception): ")  # the last line of a Python traceback
 
+_REFUSED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*) SQLSTATE: ")  # what a column refuses, by raise_error
+
 _NOT_CONNECT: Final = (
     "a job works in the driver's JVM, which a session of Spark Connect does not give: "
     "unset SPARK_REMOTE, and start it with spark-submit where that is to be"
@@ -220,6 +222,9 @@ def spark_cause(error: BaseException) -> str:
         kind, _, text = line.partition(": ")
         if kind.startswith("rmq_formats.errors."):
             return text
+    refused = _REFUSED.search(str(error))
+    if refused:
+        return refused[1]
     raised = [line for line in lines if _RAISED.match(line)]
     if "Traceback (most recent call last)" in str(error) and raised:
         return raised[-1]

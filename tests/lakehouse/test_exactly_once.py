@@ -58,6 +58,13 @@ def test_a_lost_checkpoint_repeats_nothing_and_a_lost_table_is_filled_again(expo
     assert exporter.offsets() == placed
 
 
+def test_topics_whose_names_joined_are_one_are_other_selections(exporter: Exporter) -> None:
+    placed = write(exporter.store, [(topic, b"1") for topic in ("A", "B", "A|B", "C")])
+    landed = [exporter.run("--topics", topics)[0]["messages"] for topics in ("A,B", "A|B", "A,B", "A|B", "A|B,C")]
+    assert landed == [2, 1, 0, 0, 1]
+    assert exporter.offsets() == placed
+
+
 @MODES
 def test_what_dies_before_its_commit_leaves_nothing_and_is_made_good(
     exporter: Exporter, mode: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

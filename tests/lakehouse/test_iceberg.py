@@ -10,11 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
+from pyiceberg.types import NestedField, StringType
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.lakehouse.iceberg import table as iceberg
+from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergPlace
 from rmq_formats.lakehouse.iceberg.table import IcebergAppend
 from tests.lakehouse.exported_stores import Exporter, plain, write
 from tests.lakehouse.test_exactly_once import dying_after_a_commit, meanwhile
@@ -54,6 +57,15 @@ def typed(exporter: Exporter) -> Callable[..., dict[str, Any]]:
         return exporter.run(*ICEBERG, "--typed", str(spec), *dead, *arguments, table=False)[0]
 
     return run
+
+
+@pytest.mark.parametrize("directory", ["a b", "a?b", "a%20b", "a#b", "a;b"])
+def test_a_catalog_is_beside_its_table_whatever_the_directory_is_called(tmp_path: Path, directory: str) -> None:
+    place = IcebergPlace(str(tmp_path / directory / "table"), {})
+    place.create(Schema(NestedField(1, "topic", StringType())), (), {})
+    assert [path.name for path in tmp_path.iterdir()] == [directory]
+    assert (tmp_path / directory / CATALOG_FILE).stat().st_size
+    assert IcebergPlace(str(tmp_path / directory / "table"), {}).load() is not None
 
 
 @pytest.mark.spark

@@ -198,6 +198,12 @@ class TestRetention:
         exporter.run(*ICEBERG, "--retention", "1")
         assert offsets(exporter) == []
 
+    def test_a_time_before_all_others_deletes_nothing(self, exporter: Exporter) -> None:
+        assert rewrite.cutoff(0.0, 2).isoformat() == "1969-12-30T00:00:00+00:00"
+        placed = write(exporter.store, plain(4))
+        exporter.run(*ICEBERG, "--retention", "1000000")
+        assert offsets(exporter) == placed
+
 
 class TestVacuum:
     """``--vacuum``."""

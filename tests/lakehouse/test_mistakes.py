@@ -4,11 +4,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from jobs import export_delta
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.command.checkpoint import ExportCheckpoint
 from rmq_formats.lakehouse.delta.newest_files import newest_files
+from rmq_formats.spark.job import spark_cause
 from tests.lakehouse.exported_stores import Exporter, plain, write
 
 ONCE = ("--mode", "available-now")
@@ -114,6 +116,39 @@ class TestWithATable:
         with pytest.raises(RmqError, match="table: is not empty, and no table"):
             exporter.run()
         assert [(path.name, path.read_text()) for path in exporter.table.iterdir()] == [("notes.txt", "mine")]
+
+    def test_messages_as_they_are_do_not_land_among_decoded_bodies(self, exporter: Exporter) -> None:
+        write(exporter.store, [("Odd", b'{"n":1}'), ("Odd", b"bad")])
+        spec, dead = exporter.work / "spec.toml", exporter.work / "dead"
+        spec.write_text('[[topics]]\ntopic = "Odd"\ntable = "table"\nformat = "json"\nschema = "n INT"\n')
+        exporter.run("--typed", str(spec), "--dlq-table", str(dead), table=False)
+        for name, topic in (("table", "Odd"), ("dead", "dead letters")):
+            exporter.table = exporter.work / name
+            before = sorted(exporter.table.rglob("*"))
+            with pytest.raises(StoreError, match=f"{name}: its rmq.topic is {topic}, not none"):
+                exporter.run("--cluster-by", "topic")
+            assert sorted(exporter.table.rglob("*")) == before
+
+    @pytest.mark.parametrize(
+        ("topic", "said"),
+        [
+            ("__HIVE_DEFAULT_PARTITION__", "is what Spark writes for null"),
+            (f"%RETRY%{'g' * 239}", "of 246 characters makes a directory's name of 256 bytes, where 255 is the most"),
+        ],
+        ids=["null", "long"],
+    )
+    def test_a_topic_that_makes_no_partition_is_named(self, exporter: Exporter, topic: str, said: str) -> None:
+        write(exporter.store, [("Odd", b"1"), (topic, b"2")])
+        with pytest.raises(PySparkException) as caught:
+            exporter.run("--from-offset", "0", "--system-topics")
+        assert spark_cause(caught.value) == f"topic '{topic}' {said}: choose --topics without it, or partitions"
+        assert exporter.offsets() == []
+        assert exporter.run("--system-topics")[0]["messages"] == 2  # files that tasks write themselves
+
+    def test_a_long_topic_lands_where_its_directory_may_have_the_name(self, exporter: Exporter) -> None:
+        placed = write(exporter.store, [(f"%RETRY%{'g' * 238}", b"1")])
+        exporter.run("--from-offset", "0", "--system-topics")
+        assert exporter.offsets() == placed
 
     def test_a_checkpoint_of_another_store_is_refused(self, exporter: Exporter) -> None:
         checkpoint = exporter.work / "checkpoint"

@@ -11,8 +11,10 @@ import pytest
 from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from rmq_formats.errors import OptionError, StoreError
 from rmq_formats.lakehouse.delta import place as delta_place
+from rmq_formats.lakehouse.evolution import quoted
 from tests.lakehouse.exported_stores import FILE_BYTES, Exporter, write
 from tests.lakehouse.test_bodies import ORDER, SCHEMA, avro_body, descriptors, protobuf_body
+from tests.lakehouse.test_iceberg import table_of
 from tests.store_files import flip
 
 pytestmark = pytest.mark.spark
@@ -92,7 +94,8 @@ def test_what_stands_behind_a_json_object_makes_it_a_dead_letter(
     exporter: Exporter, typed: Callable[..., dict[str, Any]]
 ) -> None:
     whole = b'{"id":"a","amount":NaN,"more":[{"x":NaN}]}'
-    behind = [whole, b",", b"," + whole, b" rest", b"]", b"},", b"]x", b',0]{"__rmq_end":true}']
+    mark = b',{"__rmq_end":true}'
+    behind = [whole, b",", b"," + whole, b" rest", b"]", b"},", b"]x", b',0]{"__rmq_end":true}', mark, mark + b"]"]
     write(exporter.store, [("Orders", whole + b" \n"), *(("Orders", whole + more) for more in behind)])
     report = typed({**ORDERS, "key": []})
     assert (report["messages"], report["undecoded"]) == (1, len(behind))
@@ -184,9 +187,39 @@ def test_what_is_within_a_column_grows_too(exporter: Exporter, typed: Callable[.
         typed(spec(", age: STRING"))
 
 
+NAMES = ["row", "a.b", "t`k", "older", "_here", "here", "there", "_file", "_key_0"]
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_columns_may_have_any_names(
+    exporter: Exporter, typed: Callable[..., dict[str, Any]], table_format: str
+) -> None:
+    names = [name for name in NAMES if (table_format, name) != ("iceberg", "_file")]  # which is Iceberg's own
+    schema = ", ".join(f"{quoted(name)} INT" for name in names)
+    keyed = {**ORDERS, "schema": schema, "key": names, "metadata_prefix": "m."}
+    plain = {**keyed, "topic": "Others", "key": [], "table": "others"}
+    bodies = [json.dumps(dict.fromkeys(names, number % 2)).encode() for number in range(4)]
+    arguments = ("--format", table_format)
+    for end in (2, 4):  # the second run has rows to replace
+        placed = write(exporter.store, [(topic, body) for body in bodies[:end] for topic in ("Orders", "Others")])
+        typed(keyed, plain, arguments=arguments)
+    again = typed(keyed, plain, arguments=(*arguments, "--starting-timestamp", "0", "--retention", "36500"))
+    assert again["undecoded"] == 0
+
+    def offsets(name: str) -> list[int]:
+        if table_format == "iceberg":
+            return sorted(table_of(exporter, name).scan().to_arrow()["m.physical_offset"].to_pylist())
+        found = exporter.spark.read.format("delta").load(str(exporter.work / name))
+        return sorted(row["m.physical_offset"] for row in found.collect())
+
+    assert (offsets("orders"), offsets("others")) == (placed[4::2], placed[1::2])
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        ({"schema": "id VARCHAR(10)", "key": []}, r"column id is varchar\(10\), for which tables have STRING"),
+        ({"schema": "id STRING, a ARRAY<STRUCT<b: CHAR(2)>>"}, r"column a.element.b is char\(2\), for which"),
         ({"schema": "id STRING,"}, "topic 'Orders': its json schema cannot be used"),
         ({"format": "avro", "schema": "{}"}, "topic 'Orders': its avro schema cannot be used"),
         ({"key": ["nothing"]}, "key 'nothing' is not a primitive column"),
@@ -194,7 +227,7 @@ def test_what_is_within_a_column_grows_too(exporter: Exporter, typed: Callable[.
         ({"schema": "id STRING, tags STRING"}, "column 'tags' of the schema"),
         ({"topic": "Nowhere"}, "has no topic 'Nowhere'"),
     ],
-    ids=["ddl", "avro", "key", "cluster", "names", "topic"],
+    ids=["varchar", "char", "ddl", "avro", "key", "cluster", "names", "topic"],
 )
 def test_a_spec_that_cannot_be_used_is_told_before_anything_is_written(
     exporter: Exporter, typed: Callable[..., dict[str, Any]], changed: dict[str, Any], said: str

@@ -16,8 +16,10 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.own_commits import Committing, own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
+from rmq_formats.lakehouse.evolution import column, quoted
 from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, note_of
 
+_ROW = "__rmq_row"  # beside the key, whose columns may have any names of a body's
 _WRITE = "spark.databricks.delta.write"
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -75,19 +77,20 @@ def upsert(
 def _merge(
     spark: SparkSession, table: ExactlyOnceTable, frame: DataFrame, key: Sequence[str], order: Sequence[str]
 ) -> None:
-    every = F.struct(*(F.col(f"`{name}`") for name in frame.columns))
-    last = frame.groupBy(*(F.col(f"`{name}`") for name in key)).agg(
-        F.max_by(every, F.struct(*(F.col(f"`{name}`") for name in order))).alias("row")
-    )
-    same = " AND ".join(f"there.`{name}` = here.`{name}`" for name in key)
-    place = ", ".join(f"{{0}}.`{name}`" for name in order)
+    every, place = F.struct(*map(column, frame.columns)), F.struct(*map(column, order))
+    last = frame.groupBy(*map(column, key)).agg(F.max_by(every, place).alias(_ROW))
+    same = " AND ".join(f"there.{name} = here.{name}" for name in map(quoted, key))
+
+    def place_in(alias: str) -> str:
+        return f"struct({', '.join(f'{alias}.{quoted(name)}' for name in order)})"
+
     merge = (
         DeltaPlace(spark, table.path)
         .open()
         .alias("there")
-        .merge(last.select("row.*").alias("here"), same)
+        .merge(last.select(f"{_ROW}.*").alias("here"), same)
         .withSchemaEvolution()
-        .whenMatchedUpdateAll(f"struct({place.format('here')}) > struct({place.format('there')})")
+        .whenMatchedUpdateAll(f"{place_in('here')} > {place_in('there')}")
         .whenNotMatchedInsertAll()
     )
     merge.execute()

@@ -24,9 +24,10 @@ from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
 from rmq_formats.lakehouse.delta.newest_files import newest_files
 from rmq_formats.lakehouse.delta.own_commits import own_commits
+from rmq_formats.lakehouse.delta.partitions import checked
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.delta.torn import set_aside_torn
-from rmq_formats.lakehouse.evolution import missing, quoted, text
+from rmq_formats.lakehouse.evolution import column, missing, quoted, text
 from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.standing import Commit
@@ -206,7 +207,7 @@ class DeltaTableLog:
     def rows(self, version: int, columns: Sequence[str]) -> DataFrame:
         """Read some columns of a version's rows."""
         held = self._spark.read.format("delta").option("versionAsOf", version).load(self._place.directory())
-        return held.select(*columns)
+        return held.select(*map(column, columns))
 
     def local_path(self) -> str | None:
         """Return the table's directory in this machine's file system; None if Hadoop has it in another one."""
@@ -241,7 +242,7 @@ class DeltaTableLog:
     def delete_older(self, stored: str, days: int) -> None:
         """See ``TableLog``."""
         with own_commits(self._spark, self.committing):
-            self._place.open().delete(F.col(stored) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
+            self._place.open().delete(column(stored) < F.current_timestamp() - F.make_dt_interval(F.lit(days)))
         self.force()
 
     def compact(self, stored: str) -> None:
@@ -342,7 +343,9 @@ class DeltaAppend:
         Raises:
             one of CONFLICTS: another writer has committed meanwhile; the files written belong to no version.
         """
-        actions = self._transaction.writeFiles(frame._jdf)
+        table = self._table
+        rows = checked(frame, table.partition_columns(), table.configuration(), table.local_path())
+        actions = self._transaction.writeFiles(rows._jdf)
         added = [actions.apply(at) for at in range(actions.size())]
         self.commit(actions, versions(), note)
         return Appended(sum(int(file.numLogicalRecords().get()) for file in added), len(added), committed=True)

@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from requests import RequestException
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from rmq_formats.errors import StoreError
@@ -108,9 +109,9 @@ class IcebergPlace:
         """Open the catalog, once."""
         if self._known is None:
             if self.directory is not None:
-                uri = f"sqlite:///{self._file}?timeout={_BUSY_S}"
+                place = URL.create("sqlite", database=str(self._file), query={"timeout": str(_BUSY_S)})
                 io = f"{__name__.rpartition('.')[0]}.io.ForcedFileIO"
-                self._known = SqlCatalog(CATALOG_NAME, uri=uri, **{"py-io-impl": io})
+                self._known = SqlCatalog(CATALOG_NAME, uri=place.render_as_string(), **{"py-io-impl": io})
             else:
                 self._known = load_catalog(self._catalog_name, **self._options)
             weakref.finalize(self, self._known.close)

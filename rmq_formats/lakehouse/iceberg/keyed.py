@@ -27,12 +27,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from rmq_formats.lakehouse.evolution import column
 from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.rows import FILE, rows_of
 from rmq_formats.lakehouse.parquet import Layout, WrittenFile
 
-_HERE: Final = "_here"  # the new row, in a join with the table's
-_NEW_KEY: Final = "_key_"  # before a number: its key
+_HERE: Final = "__rmq_here"  # the new row, in a join with the table's
+_NEW_KEY: Final = "__rmq_key_"  # before a number: its key
+_OLDER: Final = "__rmq_older"  # whether the table's row is
 # Types whose bounds in manifests tell which files may have a value: those of floating point leave out NaN.
 _BOUNDED: Final = (IntegralType, StringType, DateType, DecimalType, BinaryType)
 
@@ -63,21 +65,21 @@ def merge(
         key: names of columns, none of which is null in a row.
         order: names of columns by which of two messages one is the later; a row gives way only to a later one.
     """
-    every, place = F.struct(*map(_column, frame.columns)), F.struct(*map(_column, order))
-    newest = frame.groupBy(*map(_column, key)).agg(F.max_by(every, place).alias(_HERE))
+    every, place = F.struct(*map(column, frame.columns)), F.struct(*map(column, order))
+    newest = frame.groupBy(*map(column, key)).agg(F.max_by(every, place).alias(_HERE))
     with _persisted(newest.select(f"{_HERE}.*")) as last:
         candidates = _candidates(table, last, key)
         if candidates is None:
             return Merged()
         if not candidates:
             return Merged(tuple(write_frame(last, layout)))
-        keys = list(map(_column, key))
+        keys = list(map(column, key))
         held = rows_of(spark, table, candidates, [*key, *order], with_file=True)
         met = held.join(last.select(*keys, place.alias(_HERE)), list(key))
-        with _persisted(met.select(*keys, FILE, (place < F.col(_HERE)).alias("older"))) as found:
-            names = {row[0] for row in found.where("older").select(FILE).distinct().collect()}
-            fresh = last.join(found.where("NOT older").select(*keys), list(key), "left_anti").select(
-                *map(_column, last.columns)
+        with _persisted(met.select(*keys, FILE, (place < F.col(_HERE)).alias(_OLDER))) as found:
+            names = {row[0] for row in found.where(_OLDER).select(FILE).distinct().collect()}
+            fresh = last.join(found.where(f"NOT {_OLDER}").select(*keys), list(key), "left_anti").select(
+                *map(column, last.columns)
             )
             affected = [task for task in candidates if task.file.file_path in names]
             rows = _replaced(rows_of(spark, table, affected), fresh, key) if affected else fresh
@@ -96,7 +98,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 def _candidates(table: Table, last: DataFrame, key: Sequence[str]) -> list[FileScanTask] | None:
     """List the files that may have one of the keys, by their bounds; None if there is no key."""
     bounded = [name for name in key if isinstance(last.schema[name].dataType, _BOUNDED)]
-    extremes = [F.struct(F.min(_column(name)), F.max(_column(name))) for name in bounded]
+    extremes = [F.struct(F.min(column(name)), F.max(column(name))) for name in bounded]
     bounds = last.agg(F.count("*"), *extremes).first()
     assert bounds is not None  # an aggregate without groups always has one row
     if not bounds[0]:
@@ -116,17 +118,17 @@ def _literal(value: Any) -> Literal[Any]:
 def _replaced(there: DataFrame, fresh: DataFrame, key: Sequence[str]) -> DataFrame:
     """Put new rows in the place of those with their keys, and beside the others."""
     given = {name.lower(): name for name in fresh.columns}
-    keys = [_column(name).alias(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
-    new = fresh.select(F.struct(*map(_column, fresh.columns)).alias(_HERE), *keys)
-    same = [_column(name) == F.col(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
+    keys = [column(name).alias(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
+    new = fresh.select(F.struct(*map(column, fresh.columns)).alias(_HERE), *keys)
+    same = [column(name) == F.col(f"{_NEW_KEY}{at}") for at, name in enumerate(key)]
     joined = there.join(new, same, "full_outer")
 
     def chosen(name: str, kind: DataType) -> Column:
         if name.lower() not in given:
-            return _column(name)
+            return column(name)
         own = given[name.lower()]
         value = _fitted(F.col(_HERE)[own], fresh.schema[own].dataType, kind)
-        return F.when(F.col(_HERE).isNotNull(), value).otherwise(_column(name)).alias(name)
+        return F.when(F.col(_HERE).isNotNull(), value).otherwise(column(name)).alias(name)
 
     return joined.select(*(chosen(field.name, field.dataType) for field in there.schema))
 
@@ -148,7 +150,3 @@ def _fitted(value: Column, kind: DataType, wanted: DataType) -> Column:
     if isinstance(kind, MapType) and isinstance(wanted, MapType):
         return F.transform_values(value, lambda _, one: _fitted(one, kind.valueType, wanted.valueType))
     return value.cast(wanted)
-
-
-def _column(name: str) -> Column:
-    return F.col(f"`{name}`")

@@ -144,5 +144,6 @@ def _bound(table: Table, bounds: dict[int, bytes] | None, stored: str) -> int | 
 
 
 def cutoff(now_s: float, days: int) -> datetime:
-    """Return the time before which rows are deleted."""
-    return datetime.fromtimestamp(now_s - days * 86400, UTC)
+    """Return the time before which rows are deleted; the first there is where that would be an earlier one."""
+    first = datetime.min.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(max(now_s - days * 86400, first.timestamp()), UTC)
