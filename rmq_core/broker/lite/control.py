@@ -10,6 +10,7 @@ from rmq_core.broker.lite.sharding import Sharding
 from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.processors.lite_names import asked_lite_queue
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.attributes import MAX_LONG
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies import decode_body
 from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions
@@ -24,7 +25,6 @@ _ACTIONS: Final = (*_ADDS, "PARTIAL_REMOVE", "COMPLETE_REMOVE")
 _OPTIONS: Final = ("POLICY", "OFFSET", "TAIL_N", "TIMESTAMP")
 _MOST_CLIENT_CHARS: Final = 255
 _SHOWN_CHARS: Final = 60
-_MAX_LONG: Final = (1 << 63) - 1
 
 
 class LiteControl:
@@ -114,7 +114,7 @@ class LiteControl:
         if option is not None and option.type not in _OPTIONS:
             what = f"offsetOption {option.type[:_SHOWN_CHARS]!r} is none of {', '.join(_OPTIONS)}"
             raise ResponseError(ResponseCode.SYSTEM_ERROR, what)
-        if option is not None and abs(option.value) > _MAX_LONG:
+        if option is not None and abs(option.value) > MAX_LONG:
             raise ResponseError(ResponseCode.INVALID_PARAMETER, "offsetOption has a value of more than 64 bits")
         if change.action not in _ADDS:
             return

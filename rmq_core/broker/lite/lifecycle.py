@@ -106,11 +106,12 @@ class Lifecycle:
 
         def delete_several(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
             topics = decode_body(request.body or b"{}", TopicList, is_request=True).topic_list
-            for topic in topics:
-                check_deletable(self._state, topic)
             parents = self._parents(topics)
-            return (self._with_children(parents, several, request, connection) if parents
-                    else several(request, connection))  # fmt: skip
+            if not parents:
+                return several(request, connection)
+            for topic in topics:  # before a child is deleted
+                check_deletable(self._state, topic)
+            return self._with_children(parents, several, request, connection)
 
         return {
             RequestCode.DELETE_TOPIC_IN_BROKER: delete_one,

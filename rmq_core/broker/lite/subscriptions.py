@@ -108,8 +108,8 @@ class Subscriptions:
 
     def remove(self, client_id: str, group: str, parent: str, queues: list[str]) -> Iterator[None]:
         """Unsubscribe a client, if it is this group's, from some light queues."""
-        client = self._registry.clients.get(client_id)
-        if client is None or (client.group, client.parent) != (group, parent):
+        client = self._client_of(client_id, group, parent)
+        if client is None:
             return
         for queue in queues:
             if self._remove(client, queue) and self._groups.resets_when_left(client.group):
@@ -118,8 +118,7 @@ class Subscriptions:
 
     def end(self, client_id: str, group: str, parent: str) -> Iterator[None]:
         """Forget a client, if it is this group's: rights were asked for that group alone."""
-        client = self._registry.clients.get(client_id)
-        if client is not None and (client.group, client.parent) == (group, parent):
+        if self._client_of(client_id, group, parent) is not None:
             yield from self.leave(client_id)
 
     def leave(self, client_id: str) -> Iterator[None]:
@@ -158,6 +157,10 @@ class Subscriptions:
             yield
 
     # --- parts ----------------------------------------------------------------------------
+    def _client_of(self, client_id: str, group: str, parent: str) -> LiteClient | None:
+        client = self._registry.clients.get(client_id)
+        return client if client is not None and (client.group, client.parent) == (group, parent) else None
+
     def _remove(self, client: LiteClient, queue: str) -> bool:
         """Unsubscribe a client from a light queue, whose event another one gets; False if it did not subscribe."""
         was_told = queue in client.events

@@ -27,7 +27,7 @@ LITE_WILDCARD: Final = "lite.sub.wildcard"
 _LITE_EXPIRATION_MINUTES: Final = 30 * 24 * 60
 QUEUE_TYPE: Final = "queue.type"
 BATCH_QUEUES: Final = "BatchCQ"
-_MAX_LONG: Final = (1 << 63) - 1
+MAX_LONG: Final = (1 << 63) - 1
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
@@ -70,15 +70,15 @@ OF_TOPICS: Final[Attributes] = {
     QUEUE_TYPE: Attribute(_one_of(BATCH_QUEUES, "SimpleCQ"), is_changeable=False),
     "cleanup.policy": Attribute(_one_of("DELETE", "COMPACTION"), is_changeable=False),
     MESSAGE_TYPE: Attribute(_one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY, LITE)),
-    "reserve.time": Attribute(_number(-1, _MAX_LONG)),
+    "reserve.time": Attribute(_number(-1, MAX_LONG)),
     LITE_EXPIRATION: Attribute(_number(-1, _LITE_EXPIRATION_MINUTES)),  # of 5.5; says nothing of other topics
 }
 OF_GROUPS: Final[Attributes] = {  # others that a file has stay
     PRIORITY_FACTOR: Attribute(_number(0, 100)),  # of 5.4
     LITE_PARENT: Attribute(_any_text),  # this and the others: of 5.5
     LITE_MODEL: Attribute(_one_of("Shared", LITE_EXCLUSIVE)),
-    LITE_QUOTA: Attribute(_number(-1, _MAX_LONG)),  # for proxies
-    LITE_MOST_EVENTS: Attribute(_number(10, _MAX_LONG)),
+    LITE_QUOTA: Attribute(_number(-1, MAX_LONG)),  # for proxies
+    LITE_MOST_EVENTS: Attribute(_number(10, MAX_LONG)),
     LITE_RESET_WHEN_TAKEN: Attribute(_boolean),
     LITE_RESET_WHEN_LEFT: Attribute(_boolean),
     LITE_WILDCARD: Attribute(_any_text),  # any value: that it is there counts
