@@ -231,7 +231,7 @@ def load_config(
     elif "storePathRootDir" not in properties:
         raise OptionError("no store: give --store, or storePathRootDir in the file")
     if Path(properties["storePathRootDir"]).is_file():
-        raise OptionError(f"--store {properties['storePathRootDir']}: is a file, not the directory of a store")
+        raise OptionError(f"{properties['storePathRootDir']}: is a file, not the directory of a store")
     store_config = replace(StoreConfig.from_properties(properties), slave=config.is_slave)
     return config, store_config, [key for key in passed_over if key not in of_store]
 

@@ -146,6 +146,15 @@ def test_a_directory_that_cannot_be_written_is_one_line_and_exit_2(tmp_path: Pat
     assert errors.splitlines()[-1].startswith("rmq: ")
 
 
+def test_a_file_in_the_place_of_a_store_is_named(tmp_path: Path) -> None:
+    file = conf(tmp_path)
+    with pytest.raises(OptionError, match=r"broker\.conf: is a file, not the directory of a store"):
+        load_config(file, None, {}, {})
+    in_the_file = conf(tmp_path, f"storePathRootDir={file}\n", "other.conf")
+    with pytest.raises(OptionError, match=r"broker\.conf: is a file, not the directory of a store"):
+        load_config(None, Path(in_the_file), {}, {})
+
+
 def test_a_file_may_be_toml_and_use_either_name(tmp_path: Path) -> None:
     file = conf(tmp_path, 'brokerName = "b"\nlisten_port = 0\nmappedFileSizeCommitLog = 65536\n'
                 'flush_disk_type = "SYNC_FLUSH"\nenableConsumeQueueExt = true\n', "broker.toml")  # fmt: skip
