@@ -26,6 +26,7 @@ PARTS = {
         Part("calls", "calls", _play("calls")),
         Part("damage", "flips", _play("damage")),
         Part("kills", "kills", _play("kills")),
+        Part("lives", "stores", _play("lives.schedule")),
         Part("tables", "steps", _play("tables.schedule")),
     )
 }

@@ -1,0 +1,141 @@
+"""A round: twenty stores live at the original, which then leaves each byte for byte; so do verify and repair."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.record_frame import FrameShape, frame_shape
+from rmq_formats.repair.job import repair_store
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.rocksdb import opened_rocksdb
+from rmq_formats.storage.segments import LocalStorage
+from rmq_formats.tasks.runner import ProcessRunner
+from rmq_formats.verify.findings import Severity
+from rmq_formats.verify.phases.plan import VerifyOptions
+from tests.commitlog_walk_oracle import Frame, walk
+from tests.lab.lives.java import LifePlayer
+from tests.lab.lives.script import FAULT, Life, write_life
+from tests.lab.rounds import Round
+from tests.verified_stores import flip_at, verify
+
+STORES: Final = 20
+_LOG: Final = "commitlog"
+_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+Files = dict[str, bytes]
+
+
+def play(one: Round) -> None:
+    """Play one round."""
+    lives = {f"life{number:02}": write_life(one.dice, one.work, f"life{number:02}") for number in range(STORES)}
+    with LifePlayer() as java:
+        answers = java.play({name: life.lines for name, life in lives.items()}, one.work)
+        sound = {}
+        for name, life in lives.items():
+            one.trace.clear()
+            for line in life.lines:
+                one.step(f"{name}: {line}")
+            one.demand(answers[name] == "ok", f"{name}: the original fails: {answers[name][:500]}")
+            if _files(life.root) != _files(life.before):
+                continue  # what the original itself changes at each start is no sound life
+            one.case()
+            write_config(life)
+            _demand_sound(one, name, life.root)
+            sound[name] = life
+        repaired = {name: life for name, life in sound.items() if _repair(one, name, life)}
+        for life in repaired.values():
+            life.lines = []
+            life.open()
+            life.step("close")
+        states = {name: _files(life.root) for name, life in repaired.items()}
+        answers = java.play({name: life.lines for name, life in repaired.items()}, one.work)
+        for name, life in repaired.items():
+            one.demand(answers[name] == "ok", f"{name}: the original does not open what was repaired: {answers[name]}")
+            one.demand(_files(life.root) == states[name], f"{name}: the original changes what was repaired")
+
+
+def write_config(life: Life) -> None:
+    """Write the config that a broker would have: the topics that were not deleted."""
+    config = life.root / "config"
+    config.mkdir(exist_ok=True)
+    attributes = {"Batched": {"queue.type": "BatchCQ"}}
+    topics = {
+        name: {
+            "attributes": attributes.get(name, {}), "order": False, "perm": 6, "readQueueNums": count,
+            "topicFilterType": "SINGLE_TAG", "topicName": name, "topicSysFlag": 0, "writeQueueNums": count,
+        }
+        for name, count in life.topics.items() if not name.startswith("%LMQ%")
+    }  # fmt: skip
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}), encoding="utf-8")
+
+
+def _demand_sound(one: Round, name: str, root: Path) -> None:
+    report = verify(root, VerifyOptions())
+    errors = [finding for finding in report.findings if finding.kind.severity is Severity.ERROR]
+    texts = [f"{error.kind.code} {error.topic}/{error.queue_id} {error.detail}" for error in errors[:5]]
+    one.demand(not errors, f"{name}: verify has {len(errors)} errors in a sound store: {texts}")
+
+
+def _repair(one: Round, name: str, life: Life) -> bool:
+    """Damage one message of the topic that is there for it, and repair the store; False where it has none."""
+    before = life.before
+    shutil.rmtree(before)
+    shutil.copytree(life.root, before)
+    target = _body_of_fault(one, life.root)
+    if target is None:
+        return False
+    file, position, record, size = target
+    one.step(f"{name}: bit of {file.name} at {position}")
+    flip_at(file, position, 1 << one.dice.randrange(8))
+    one.fault()
+    report = repair_store(str(life.root), VerifyOptions(), ProcessRunner(1), apply=True)
+    errors = [finding for finding in report.left if finding.kind.severity is Severity.ERROR]
+    one.demand(not errors, f"{name}: repair leaves {errors[:3]}")
+    old, new = _files(before), _files(life.root)
+    log = f"{_LOG}/{file.name}"
+    one.demand(_cut(old.pop(log), record, size) == _cut(new.pop(log), record, size), f"{name}: the log is changed")
+    old, new = _without_fault(old), _without_fault(new)
+    changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+    one.demand(not changed, f"{name}: a repair of {FAULT} changes {changed[:5]}")
+    return True
+
+
+def _body_of_fault(one: Round, root: Path) -> tuple[Path, int, int, int] | None:
+    """Choose a byte of a body in mid-log, of the topic Fault: its file and position; the record's position and size."""
+    places = []
+    for file in sorted((root / _LOG).iterdir()):
+        data = memoryview(file.read_bytes())
+        for item in walk(data, int(file.name)):
+            shape = frame_shape(data, item.position, item.physical_offset) if isinstance(item, Frame) else None
+            if isinstance(shape, FrameShape):
+                topic = bytes(data[shape.topic_at : shape.topic_at + shape.topic_bytes]).decode()
+                places.append((topic, file, shape.body_at, shape.position, shape.size))
+    faults = [place[1:] for place in places[:-1] if place[0] == FAULT]
+    return one.dice.choice(faults) if faults else None
+
+
+def _cut(data: bytes, position: int, size: int) -> bytes:
+    return data[:position] + data[position + size :]
+
+
+def _without_fault(files: Files) -> Files:
+    return {
+        path: data for path, data in files.items()
+        if FAULT not in path
+    }  # fmt: skip
+
+
+def _files(root: Path) -> Files:
+    """Bytes of log and queues; of a RocksDB its keys and values. Java may index the last message at each start."""
+    database = store_variants.queue_database(str(root), store_variants.recognise(LocalStorage(), str(root)))
+    files = {}
+    for tree in (_LOG, *_QUEUES):
+        for path in (root / tree).rglob("*"):
+            if path.is_file() and (database is None or not str(path).startswith(paths.consumequeue_dir(str(root)))):
+                files[str(path.relative_to(root))] = path.read_bytes()
+    if database is not None:
+        with opened_rocksdb(LocalStorage(), database, str(root)) as opened:
+            for family in opened.families:
+                files |= {f"rocksdb/{family}/{key!r}": value for key, value in opened.pairs(family)}
+    return files
