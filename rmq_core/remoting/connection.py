@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from rmq_core.remoting.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode, Version
 from rmq_core.remoting.errors import ConnectionLostError
-from rmq_core.remoting.failure import failure
+from rmq_core.remoting.failure import RefusalLog, failure
 from rmq_core.remoting.frames import MAX_FRAME_BYTES, FrameParser, frame_head
 from rmq_core.remoting.header import Body, RemotingCommand
 from rmq_core.remoting.loop import work_clock
@@ -102,6 +102,7 @@ class Connection(asyncio.Protocol):
         self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped before its end
         self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
         self._unread: list[bytes] = []  # bytes that arrived since
+        self._refusals = RefusalLog()
         self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
 
     @property
@@ -330,6 +331,7 @@ class Connection(asyncio.Protocol):
                 answer: HandlerAnswer = request.response(ResponseCode.GO_AWAY, "please go away")
             elif handler is None:
                 answer = not_supported(request)
+                self._refusals.log_refusal(request, answer, self.remote_address)
             else:
                 answer = handler(request, self)
             if type(answer) is RemotingCommand:
@@ -338,8 +340,14 @@ class Connection(asyncio.Protocol):
             elif answer is not None:
                 self._answer_later(request, answer)
         except Exception as error:
+            refusal = self._refuse(request, error)
             if not request.flag & ONEWAY_FLAG:
-                self._put_answer(request, failure(request, error))
+                self._put_answer(request, refusal)
+
+    def _refuse(self, request: RemotingCommand, error: BaseException) -> RemotingCommand:
+        answer = failure(request, error)
+        self._refusals.log_refusal(request, answer, self.remote_address)
+        return answer
 
     def _answer_later(self, request: RemotingCommand, answer: Any) -> None:
         future: asyncio.Future[RemotingCommand | None] = asyncio.ensure_future(answer)
@@ -356,7 +364,7 @@ class Connection(asyncio.Protocol):
         if future.cancelled():
             return
         error = future.exception()
-        answer = future.result() if error is None else failure(request, error)
+        answer = future.result() if error is None else self._refuse(request, error)
         if answer is None or request.flag & ONEWAY_FLAG or self.is_closing:
             return
         try:

@@ -1,4 +1,4 @@
-"""The answer to a request whose handler has raised."""
+"""The answer to a request whose handler has raised, and the line in the log that names the client."""
 
 import logging
 from typing import Final
@@ -11,6 +11,20 @@ from rmq_formats.errors import RmqError
 log = logging.getLogger(__name__)
 
 MAX_REMARK: Final = 4096  # characters of an error's text
+_MAX_LOGGED_REMARK: Final = 500
+_MAX_LOGGED: Final = 32  # refusals of one connection
+# What no right client meets. Refusals for want of a right are in the log already, by who refuses; that a topic is not
+# there or a broker is busy is no refusal of a client.
+_LOGGED_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.INVALID_PARAMETER,
+        ResponseCode.ILLEGAL_OPERATION,
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    }
+)
 
 
 def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
@@ -24,3 +38,32 @@ def failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
         code, remark = int(ResponseCode.SYSTEM_ERROR), f"{type(error).__name__}: {error}"
     # It may quote what came in: no surrogates, which have no UTF-8, and not all of a large body.
     return request.response(code, remark[:MAX_REMARK].encode("utf-8", "replace").decode())
+
+
+class RefusalLog:
+    """Logs the refused requests of one connection: a line for each request code and response code."""
+
+    __slots__ = ("_logged",)
+
+    def __init__(self) -> None:
+        self._logged: set[tuple[int, int]] = set()
+
+    def log_refusal(self, request: RemotingCommand, answer: RemotingCommand, client: str) -> None:
+        """Log a refusal, if it is the first of its kind.
+
+        Args:
+            request: the request.
+            answer: its answer.
+            client: the address that it came from.
+        """
+        kind = request.code, answer.code
+        if answer.code not in _LOGGED_CODES or kind in self._logged or len(self._logged) >= _MAX_LOGGED:
+            return
+        self._logged.add(kind)
+        log.warning(
+            "refused request %(code)d of %(client)s with code %(answer)d: %(reason)s",
+            {
+                "code": request.code, "client": client, "answer": answer.code,
+                "reason": (answer.remark or "").strip()[:_MAX_LOGGED_REMARK],
+            },
+        )  # fmt: skip

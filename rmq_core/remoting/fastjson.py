@@ -1,5 +1,8 @@
 """JSON as Java's fastjson reads and writes it, from the network: standard first, as that is by far the fastest.
 
+Beside standard JSON fastjson takes bare and single-quoted keys, single-quoted texts, comments, and commas too many
+(``AllowUnQuotedFieldNames``, ``AllowSingleQuotes``, ``AllowArbitraryCommas``).
+
 Files are read by ``config_json`` alone, which tells where a fault is, and is a hundred times slower than the parsers
 of standard JSON. Here it is left with what has other objects as keys than queues, or those in another form.
 """
@@ -23,6 +26,20 @@ _QUEUE_KEY: Final = re.compile(
 _STRING: Final = re.compile(r'("(?:[^"\\]++|\\.)*+"?)', re.DOTALL)
 _BEFORE_KEY: Final = re.compile(r"(?<![0-9.eE+-])(?=-?[0-9]++\s*+:)")
 _AFTER_KEY: Final = re.compile(r"(?<=[0-9])(?=\s*+:)")
+# What has no end goes on to the end of all, so that the text is gone through but once.
+_TOKEN: Final = re.compile(
+    r"""(?P<text>"(?:[^"\\]++|\\.?)*+"?+)|(?P<single>'(?:[^'\\]++|\\.?)*+'?+)"""
+    r"""|(?P<gap>\s++|/\*.*?(?:\*/|\Z)|//[^\n]*)"""
+    r"""|(?P<key>[A-Za-z_$][\w$]*+(?=\s*+:))|(?P<other>[\w.+-]++|.)""",
+    re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"""\\(?:x([0-9A-Fa-f]{2})|(.))|\"""", re.DOTALL)
+# Those of fastjson that JSON has not.
+_OTHER_ESCAPES: Final = {"'": "'", "v": r"\u000b", **{str(digit): rf"\u000{digit}" for digit in range(8)}}
+_NUMBER: Final = re.compile(r"(-?[0-9]{1,19})(?:\.0*)?")
+_TRUE: Final = frozenset({"true", "1", "y", "t"})
+_FALSE: Final = frozenset({"false", "0", "n", "f"})
+_NULLS: Final = frozenset({"", "null", "NULL"})
 _decode = msgspec.json.Decoder().decode
 NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -53,7 +70,40 @@ def loads(data: bytes | memoryview, *, is_request: bool = False) -> object:
     except (ValueError, RecursionError) as error:
         if is_request and len(data) > _MAX_OBJECT_KEYS_BYTES:
             raise DecodeError(f"bad JSON: {error}") from error
-    return config_json.loads(text)
+    return config_json.loads(_standard_text(text.removeprefix("\ufeff")))
+
+
+def _standard_text(dialect: str) -> str:
+    """Rewrite quotes, escapes, bare keys, comments and commas of fastjson's dialect as standard JSON has them."""
+    pieces: list[str] = []
+    before, comma_at = "", 0  # the last piece that is no gap; where the last comma is
+    for token in _TOKEN.finditer(dialect):
+        kind, piece = token.lastgroup, token[0]
+        if kind == "gap":
+            pieces.append(" ")
+            continue
+        if kind in {"text", "single"} and piece[-1] == piece[0]:
+            piece = f'"{_ESCAPE.sub(_standard_escape, piece[1:-1])}"'
+        elif kind == "key":
+            piece = f'"{piece}"'
+        elif piece == "undefined":
+            piece = "null"
+        elif piece == ",":
+            if before in {",", "{", "["}:
+                continue
+            comma_at = len(pieces)
+        elif piece in {"}", "]"} and before == ",":
+            pieces[comma_at] = " "
+        pieces.append(piece)
+        before = piece
+    return "".join(pieces)
+
+
+def _standard_escape(escape: re.Match[str]) -> str:
+    hexadecimal, character = escape.groups()
+    if hexadecimal:
+        return f"\\u00{hexadecimal}"
+    return r"\"" if character is None else _OTHER_ESCAPES.get(character, str(escape[0]))
 
 
 def _with_quoted_keys(text: str) -> str:
@@ -66,3 +116,45 @@ def _with_quoted_keys(text: str) -> str:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
+
+
+def text(value: object) -> str:
+    """Convert a value to Java's text of it; what UTF-8 cannot hold becomes '?', as on Java's way out.
+
+    Raises:
+        RecursionError: it nests too deep.
+    """
+    said = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return said.encode("utf-8", "replace").decode()
+
+
+def integer(value: object) -> object:
+    """Convert a value to the integer that fastjson takes it for; None for its nulls, and others as they are.
+
+    Source: ``TypeUtils#castToInt``, ``castToLong``.
+    """
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and abs(value) < 1 << 63:
+        return int(value)
+    if isinstance(value, str):
+        if value in _NULLS:
+            return None
+        number = _NUMBER.fullmatch(value.replace(",", ""))
+        return int(number[1]) if number else value
+    return value
+
+
+def boolean(value: object) -> object:
+    """Convert a value to the boolean that fastjson takes it for; None for its nulls, and others as they are.
+
+    Source: ``BooleanCodec``, ``TypeUtils#castToBoolean``.
+    """
+    if isinstance(value, int | float):
+        return value == 1
+    if isinstance(value, str):
+        if value in _NULLS:
+            return None
+        lower = value.lower()
+        return True if lower in _TRUE else False if lower in _FALSE else value
+    return value

@@ -15,7 +15,6 @@ A header's extension fields stay as they came until somebody asks for them: a ha
 Source: ``RemotingCommand``, ``RemotingSerializable``, ``RocketMQSerializable``.
 """
 
-import json
 from struct import Struct
 from struct import error as StructError  # a class by its lower-case name
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -160,28 +159,33 @@ def _decode_leniently(header: bytes | memoryview) -> RemotingCommand:
     members = fastjson.loads(header, is_request=True)
     if not isinstance(members, dict):
         raise DecodeError("a header that is no JSON object", actual=type(members).__name__)
-    language, remark = members.get("language", "JAVA"), members.get("remark")
+    remark = members.get("remark")
     return RemotingCommand(
         code=_integer(members, "code"),
         flag=_integer(members, "flag"),
-        language=_LANGUAGE_NAMES.get(language) if isinstance(language, str) else None,
+        language=_language(members.get("language", "JAVA")),
         opaque=_integer(members, "opaque"),
         version=_integer(members, "version"),
-        remark=None if remark is None else _text(remark),
+        remark=None if remark is None else fastjson.text(remark),
         fields=_strings(members.get("extFields")),
     )
 
 
 def _integer(members: dict[str, object], name: str) -> int:
     """Convert a member to 32 bits as fastjson does: null is 0, text of digits is a number."""
-    value = members.get(name)
-    if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) < 12:
-        value = int(value)
+    value = fastjson.integer(members.get(name))
     if value is None:
         return 0
-    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 31) <= value < 1 << 31:
+    if not isinstance(value, int) or not -(1 << 31) <= value < 1 << 31:
         raise DecodeError(f"a header whose {name} is no 32-bit number", actual=repr(value)[:64])
     return value
+
+
+def _language(value: object) -> LanguageName | None:
+    """Find a language by its name or its ordinal; None for others."""
+    if isinstance(value, int) and 0 <= value < len(_LANGUAGES):
+        return _LANGUAGES[value]
+    return _LANGUAGE_NAMES.get(value.upper()) if isinstance(value, str) else None
 
 
 def _decode_fields(fields: msgspec.Raw | bytes) -> dict[str, str]:
@@ -199,15 +203,9 @@ def _strings(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise DecodeError("extFields that are no JSON object", actual=type(value).__name__)
     try:
-        return {_text(key): _text(item) for key, item in value.items() if item is not None}
+        return {fastjson.text(key): fastjson.text(item) for key, item in value.items() if item is not None}
     except RecursionError as error:
         raise DecodeError("an extension field that nests too deep") from error
-
-
-def _text(value: object) -> str:
-    """Convert a value to Java's text of it; what UTF-8 cannot hold becomes '?', as on Java's way out."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace").decode()
 
 
 def decode_binary_header(header: bytes | memoryview) -> RemotingCommand:

@@ -54,3 +54,30 @@ def test_a_long_request_has_to_be_standard() -> None:
     assert loads(standard.replace(b'"a"', b"0"))
     with pytest.raises(DecodeError):  # objects as keys: no request has them, and their parser is slow
         loads(b"{" + b'{"queueId":0}:1,' * 4000 + b"0:1}", is_request=True)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected"),
+    [
+        ("{'a':'it\\'s \"b\"',c_1:'\\x41\\v\\0\\\\'}", {"a": 'it\'s "b"', "c_1": "A\v\0\\"}),
+        ("{,a:1,,b:[,1,,2,],}", {"a": 1, "b": [1, 2]}),
+        ('/* a comment, */{"a"/* {b:1} */:1 // to the end\n}', {"a": 1}),
+        ('{a:"b:1,}",0:undefined}', {"a": "b:1,}", "0": None}),
+        ("{true:{{'queueId':0}:1}}", {"true": {'{"queueId":0}': 1}}),
+        ('\ufeff{"a":"\\\'\\x42"}', {"a": "'B"}),
+    ],
+)
+def test_quotes_bare_keys_comments_and_commas_are_as_in_fastjson(dialect: str, expected: object) -> None:
+    assert loads(dialect.encode(), is_request=True) == expected
+
+
+@pytest.mark.parametrize("bad", ["'a", "{a b:1}", "{a:b}", "[1 2]", ",", "{'a'}", "/*", "{a:1}}"])
+def test_what_fastjson_refuses_too_is_refused(bad: str) -> None:
+    with pytest.raises(DecodeError):
+        loads(bad.encode(), is_request=True)
+
+
+@pytest.mark.parametrize("bad", ["'\\", "/*", '"\\', "{a:", ",", "//", "a "])
+def test_a_hostile_request_is_gone_through_once(bad: str) -> None:
+    with pytest.raises(DecodeError):
+        loads(b"[" + bad.encode() * 8000, is_request=True)  # which would take minutes otherwise

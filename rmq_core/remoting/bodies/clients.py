@@ -5,6 +5,7 @@
 from msgspec import UNSET, Raw, field
 
 from rmq_core.remoting.bodies.codec import BodyStruct, Maybe, MessageQueue
+from rmq_core.remoting.bodies.enums import ConsumeFromWhere, ConsumeType, Language, MessageModel
 
 
 class SubscriptionData(BodyStruct, frozen=True, kw_only=True):
@@ -22,10 +23,10 @@ class SubscriptionData(BodyStruct, frozen=True, kw_only=True):
 class ConsumerData(BodyStruct, frozen=True, kw_only=True):
     """A consumer group of a client, in its heartbeat."""
 
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    consume_type: str = "CONSUME_PASSIVELY"
+    consume_from_where: ConsumeFromWhere = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: ConsumeType = "CONSUME_PASSIVELY"
     group_name: str = ""
-    message_model: str = "CLUSTERING"
+    message_model: MessageModel = "CLUSTERING"
     subscription_data_set: list[SubscriptionData] = []
     unit_mode: bool = False
 
@@ -61,7 +62,7 @@ class ProxiedClient(BodyStruct, frozen=True, kw_only=True):
     client_addr: str = ""
     client_id: str = field(name="clientID", default="")
     consumer_data_set: list[ConsumerData] = []
-    language: str = "OTHER"
+    language: Language = "OTHER"
     number: int = 0
     producer_data_set: list[ProducerData] = []
     version: int = 0
@@ -79,7 +80,7 @@ class ConnectionBody(BodyStruct, frozen=True, kw_only=True):
 
     client_addr: str = ""
     client_id: str = ""
-    language: Maybe[str] = UNSET
+    language: Maybe[Language] = UNSET
     version: int = 0
 
 
@@ -87,9 +88,9 @@ class ConsumerConnection(BodyStruct, frozen=True, kw_only=True):
     """The clients of a consumer group (code 203)."""
 
     connection_set: list[ConnectionBody] = []
-    consume_from_where: Maybe[str] = UNSET
-    consume_type: Maybe[str] = UNSET
-    message_model: Maybe[str] = UNSET
+    consume_from_where: Maybe[ConsumeFromWhere] = UNSET
+    consume_type: Maybe[ConsumeType] = UNSET
+    message_model: Maybe[MessageModel] = UNSET
     subscription_table: dict[str, SubscriptionData] = {}
 
 
@@ -103,7 +104,7 @@ class ProducerInfo(BodyStruct, frozen=True, kw_only=True):
     """A connected producer."""
 
     client_id: str = ""
-    language: Maybe[str] = UNSET
+    language: Maybe[Language] = UNSET
     last_update_timestamp: int = 0
     remote_ip: str = field(name="remoteIP", default="")
     version: int = 0

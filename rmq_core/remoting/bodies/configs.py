@@ -5,6 +5,7 @@
 from msgspec import UNSET, field
 
 from rmq_core.remoting.bodies.codec import BodyStruct, Maybe
+from rmq_core.remoting.bodies.enums import GroupRetryPolicyType, RequestMode, TopicFilterType
 
 
 class DataVersion(BodyStruct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class TopicConfig(BodyStruct, frozen=True, kw_only=True):
     order: bool = False
     perm: int = 6
     read_queue_nums: int = 16
-    topic_filter_type: str = "SINGLE_TAG"
+    topic_filter_type: TopicFilterType = "SINGLE_TAG"
     topic_name: str = ""
     topic_sys_flag: int = 0
     write_queue_nums: int = 16
@@ -105,7 +106,7 @@ class GroupRetryPolicy(BodyStruct, frozen=True, kw_only=True):
 
     customized_retry_policy: Maybe[CustomizedRetryPolicy] = UNSET
     exponential_retry_policy: Maybe[ExponentialRetryPolicy] = UNSET
-    type: str = "CUSTOMIZED"
+    type: GroupRetryPolicyType = "CUSTOMIZED"
 
 
 class SubscriptionGroupConfig(BodyStruct, frozen=True, kw_only=True):
@@ -161,7 +162,7 @@ class MessageRequestMode(BodyStruct, frozen=True, kw_only=True):
     """Whether a group pulls or pops a topic (code 401)."""
 
     consumer_group: str = ""
-    mode: str = "PULL"
+    mode: RequestMode = "PULL"
     pop_share_queue_num: int = 0
     topic: str = ""
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from rmq_core.remoting.bodies.codec import BodyStruct
+from rmq_core.remoting.bodies.enums import LiteSubscriptionAction, OffsetOptionType
 from rmq_core.remoting.bodies.stats import ConsumeOffset, TopicOffset
 
 # Attributes of groups that brokers and proxies heed. Source: ``SubscriptionGroupAttributes``.
@@ -24,7 +25,7 @@ class OffsetOption(BodyStruct, frozen=True, kw_only=True):
         value: its number.
     """
 
-    type: str = ""
+    type: OffsetOptionType = ""
     value: int = 0
 
 
@@ -41,7 +42,7 @@ class LiteSubscription(BodyStruct, frozen=True, kw_only=True):
         version: of the client's set.
     """
 
-    action: str = ""
+    action: LiteSubscriptionAction = ""
     client_id: str = ""
     group: str = ""
     lite_topic_set: list[str] = msgspec.field(default_factory=list)

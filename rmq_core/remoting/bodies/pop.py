@@ -6,6 +6,7 @@ Source: ``BatchAckMessageRequestBody``, ``BatchAck``, ``QueryAssignmentRequestBo
 import msgspec
 
 from rmq_core.remoting.bodies.codec import BodyStruct, MessageQueue
+from rmq_core.remoting.bodies.enums import MessageModel, RequestMode
 
 
 class BatchAck(BodyStruct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class QueryAssignment(BodyStruct, frozen=True, kw_only=True):
 
     client_id: str = ""
     consumer_group: str = ""
-    message_model: str = "CLUSTERING"
+    message_model: MessageModel = "CLUSTERING"
     strategy_name: str = ""
     topic: str = ""
 
@@ -60,7 +61,7 @@ class Assignment(BodyStruct, frozen=True, kw_only=True):
     """
 
     message_queue: MessageQueue
-    mode: str
+    mode: RequestMode
 
 
 class Assignments(BodyStruct, frozen=True, kw_only=True):
