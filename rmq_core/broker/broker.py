@@ -9,6 +9,7 @@ from typing import Final
 from rmq_core.broker.access.accounts import Accounts
 from rmq_core.broker.access.guard import Guard, GuardedTable, guard_of, guarded
 from rmq_core.broker.access.needs import CHANGES
+from rmq_core.broker.access.push_rights import PushRights
 from rmq_core.broker.access_settings import first_users
 from rmq_core.broker.addresses import free_ports, local_address
 from rmq_core.broker.cluster.registration import Registration
@@ -180,6 +181,10 @@ class Broker(Service):
         """Create the shared tables and the request handlers."""
         config, store, clock_ms = self._config, self.store, self._clock_ms
         files = TableFiles(store.config.root, store.disk, self._threads)
+        self._accounts = Accounts(files) if config.authentication_enabled else None
+        if self._accounts is not None:
+            self._accounts.make_super_users(first_users(config))
+        guard = guard_of(config, self._accounts, clock_ms, store.message, has_light_queues=store.config.lmq_enabled)
         self.state = BrokerState(
             config=config,
             store=store,
@@ -194,6 +199,7 @@ class Broker(Service):
             stats=Stats(clock_ms),
             replication=Replication(store, config, clock_ms),
             clock_ms=clock_ms,
+            rights=PushRights(guard),
         )
         self._held = HeldPulls()
         self._dispatching = Dispatching(self.state.replication, store)
@@ -210,10 +216,6 @@ class Broker(Service):
         self._lite = Lite(self.state)
         self.notes = OpNotes(self.state)
         self.checks = TransactionChecks(self.state, self.notes)
-        self._accounts = Accounts(files) if config.authentication_enabled else None
-        if self._accounts is not None:
-            self._accounts.make_super_users(first_users(config))
-        guard = guard_of(config, self._accounts, clock_ms, store.message, has_light_queues=store.config.lmq_enabled)
         # Bodies have their limits before policies look into them; of a stranger's nothing is told but that he is one.
         handlers = config.limit_bodies(
             self._allowed(guard, self._handlers(levels)), with_lists=WITH_LISTS, with_messages=WITH_MESSAGES

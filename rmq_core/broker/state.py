@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from rmq_core.broker.access.push_rights import PushRights
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.replication import Replication
 from rmq_core.broker.slices import Slices
@@ -11,6 +12,7 @@ from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
 from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
+from rmq_core.broker.tables.reply_requests import ReplyRequests
 from rmq_core.broker.tables.stats import Stats
 from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles
@@ -40,6 +42,8 @@ class BrokerState:
         stats: counters of the messages put and got.
         replication: of the log, to slaves or from the master.
         clock_ms: the time, ms since 1970.
+        rights: of connected clients, at the moment of a push.
+        reply_requests: requests of clients that wait for a reply.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
         filters: SQL92 filters that groups have registered.
         dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
@@ -59,6 +63,8 @@ class BrokerState:
     stats: Stats
     replication: Replication
     clock_ms: Callable[[], int]
+    rights: PushRights
+    reply_requests: ReplyRequests = field(init=False, default_factory=ReplyRequests)
     timers: TimerAdmission = field(init=False)
     filters: ConsumerFilters = field(init=False)
     dispatch: Callable[[], None] = field(init=False)

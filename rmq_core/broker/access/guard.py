@@ -4,8 +4,9 @@ Source: ``AuthenticationPipeline``, ``AuthorizationPipeline``; the refusals' wor
 """
 
 import asyncio
+import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rmq_core.broker.access import failures
@@ -56,7 +57,7 @@ class Guard:
         self._authorizes = authorizes
         self._rules = RULES | dict(more_rules or {})
         self._open_codes = open_codes
-        self._codes_for_all = codes_for_all_users
+        self._free = open_codes | codes_for_all_users
         self._failures = Failures(clock_ms)
         self._decisions: dict[tuple[str, Need, str], bool | None] = {}
         self._changes = 0  # of the accounts, that the decisions know of
@@ -82,10 +83,9 @@ class Guard:
         """Have a handler get what the user may ask who has signed it; it looks into bodies."""
         if not self._authorizes:
             return handler
-        free = self._open_codes | self._codes_for_all
 
         def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
-            if request.code not in free:
+            if request.code not in self._free:
                 name = request.ext_fields[ACCESS_KEY]
                 if not self._accounts.users[name].is_super:
                     self._authorize(name, request, connection)
@@ -110,15 +110,55 @@ class Guard:
         rule = self._rules.get(request.code)
         if rule is None:
             raise refusal(f"User:{name} has no permission for request type {request.code}: it is for super users.")
-        host = _host(connection)
-        for need in rule(request, self._cluster):
+        error = self.refused_need(name, rule(request, self._cluster), connection.remote_address)
+        if error is not None:
+            if self._failures.count(_host(connection.remote_address)) <= failures.FREE:
+                _tell(request, connection, error)
+            raise error
+
+    def is_signed(self, code: int) -> bool:
+        """Whether requests of a code are signed by a user."""
+        return code not in self._open_codes
+
+    def password(self, name: str) -> str:
+        """The password of a user; empty if there is no such user."""
+        user = self._accounts.users.get(name)
+        return "" if user is None else user.password
+
+    def is_valid(self, name: str, password: str) -> bool:
+        """Whether a user is there, enabled, and has a password."""
+        user = self._accounts.users.get(name)
+        is_enabled = user is not None and user.user_status == ENABLED
+        return is_enabled and hmac.compare_digest(self.password(name).encode(), password.encode())
+
+    def refused_need(self, name: str, needs: Iterable[Need], address: str) -> ResponseError | None:
+        """The refusal of the first need that a user's policies do not allow from an address; None if they allow all."""
+        if not self._authorizes or self._accounts.users[name].is_super:
+            return None
+        host = _host(address)
+        for need in needs:
             is_allowed = self._decide(name, need, host)
             if not is_allowed:
                 why = "no matched policies" if is_allowed is None else "the decision is deny"
-                error = refusal(f"User:{name} has no permission to access {need} from {host}, {why}.")
-                if self._failures.count(host) <= failures.FREE:
-                    _tell(request, connection, error)
-                raise error
+                return refusal(f"User:{name} has no permission to access {need} from {host}, {why}.")
+        return None
+
+    def needs(self, request: RemotingCommand) -> tuple[Need, ...] | None:
+        """All that a request needs; None if it is for super users."""
+        if request.code in self._free or not self._authorizes:
+            return ()
+        rule = self._rules.get(request.code)
+        return None if rule is None else tuple(rule(request, self._cluster))
+
+    def check_held(self, name: str, password: str, needs: tuple[Need, ...] | None, address: str) -> None:
+        """Refuse to answer a held request whose user could not send it now. Raises ResponseError."""
+        if not self.is_valid(name, password):
+            raise refusal(f"User:{name} is not found, is disabled or has another password.")
+        if needs is None and not self._accounts.users[name].is_super:
+            raise refusal(f"User:{name} has no permission for this request: it is for super users.")
+        error = self.refused_need(name, needs or (), address)
+        if error is not None:
+            raise error
 
     def _decide(self, name: str, need: Need, host: str) -> bool | None:
         if self._changes != self._accounts.file.changes or len(self._decisions) > _MOST_DECISIONS:
@@ -131,7 +171,7 @@ class Guard:
 
     def _unknown_sender(self, request: RemotingCommand, connection: Connection, error: ResponseError) -> HandlerAnswer:
         """Refuse a request whose sender is not who it says: after a while, if its host has tried often."""
-        count = self._failures.count(_host(connection))
+        count = self._failures.count(_host(connection.remote_address))
         if count <= failures.FREE:
             _tell(request, connection, error)
             raise error
@@ -141,8 +181,8 @@ class Guard:
         return _later(error)
 
 
-def _host(connection: Connection) -> str:
-    return connection.remote_address.rpartition(":")[0].strip("[]")
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 def _tell(request: RemotingCommand, connection: Connection, error: ResponseError) -> None:

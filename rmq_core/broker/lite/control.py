@@ -11,6 +11,7 @@ from rmq_core.broker.lite.subscriptions import Subscriptions
 from rmq_core.broker.processors.lite_names import asked_lite_queue
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.attributes import MAX_LONG
+from rmq_core.broker.tables.logins import Login
 from rmq_core.broker.tables.topics import is_lite
 from rmq_core.remoting.bodies import decode_body
 from rmq_core.remoting.bodies.lite import LiteSubscription, LiteSubscriptions
@@ -64,13 +65,14 @@ class LiteControl:
     async def _control(
         self, request: RemotingCommand, connection: Connection, changes: list[LiteSubscription]
     ) -> RemotingCommand:
+        login = self._state.rights.login(request)
         async with self._turn:
             queues = [await self._queues(change) for change in changes]
             for change, names in zip(changes, queues, strict=True):
                 if connection.is_closing and change.action in _ADDS:
                     break  # it would not be told of what another client takes from it
                 try:
-                    async for _ in self._state.slices.each(self._apply(change, names, connection)):
+                    async for _ in self._state.slices.each(self._apply(change, names, connection, login)):
                         pass
                 except QuotaError as error:
                     raise ResponseError(ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, str(error)) from error
@@ -87,14 +89,16 @@ class LiteControl:
                 queues.append(queue)
         return queues
 
-    def _apply(self, change: LiteSubscription, queues: list[str], connection: Connection) -> Iterator[None]:
+    def _apply(
+        self, change: LiteSubscription, queues: list[str], connection: Connection, login: Login | None
+    ) -> Iterator[None]:
         client_id, subscriptions = change.client_id, self._subscriptions
         if change.action == "COMPLETE_REMOVE":
             yield from subscriptions.end(client_id, change.group, change.topic)
         elif change.action == "PARTIAL_REMOVE":
             yield from subscriptions.remove(client_id, change.group, change.topic, queues)
         else:
-            yield from subscriptions.enter(client_id, change.group, change.topic, connection)
+            yield from subscriptions.enter(client_id, change.group, change.topic, connection, login)
             if change.action == "COMPLETE_ADD":
                 yield from subscriptions.replace(client_id, queues)
             else:

@@ -3,7 +3,7 @@
 Source: ``NotificationProcessor#hasMsgForLiteConsumer``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rmq_core.broker.lite.registry import Registry
 from rmq_core.broker.lite.waiting import Waiter, Waiting
@@ -11,6 +11,8 @@ from rmq_core.broker.pop.checks import checked
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
+from rmq_core.remoting.errors import ResponseError
+from rmq_core.remoting.failure import failure
 from rmq_core.remoting.fields import has_field, read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.pop_requests import Notification, NotificationAnswer
@@ -41,16 +43,21 @@ class LiteLooks:
 
     def _notify(
         self, request: RemotingCommand, connection: Connection, asked: Notification, deadline_ms: int, *,
-        is_over: bool = False,
+        is_over: bool = False, check: Callable[[], None] | None = None,
     ) -> RemotingCommand | None:  # fmt: skip
         client_id = asked.client_id or ""
         client = self._registry.clients.get(client_id)
         has = client is not None and bool(client.events)
         is_full = False
         if not has and not is_over and deadline_ms > self._state.clock_ms():
+            still_may = check or self._state.rights.withdrawal_check(request, connection)
 
             def answer(is_over: bool) -> None:
-                response = self._notify(request, connection, asked, deadline_ms, is_over=is_over)
+                try:
+                    still_may()
+                    response = self._notify(request, connection, asked, deadline_ms, is_over=is_over, check=still_may)
+                except ResponseError as error:
+                    response = failure(request, error)
                 if response is not None:
                     connection.send(response)
 

@@ -3,6 +3,7 @@
 Source: ``PopLiteMessageProcessor``.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from rmq_core.broker.lite.dispatcher import Dispatcher
@@ -53,7 +54,7 @@ class LitePops:
 
     def _pop(
         self, request: RemotingCommand, connection: Connection, asked: PopLiteMessage, deadline_ms: int, *,
-        is_over: bool = False,
+        is_over: bool = False, check: Callable[[], None] | None = None,
     ) -> RemotingCommand | None:  # fmt: skip
         client = self._client(asked)
         taken = self._taker.take(asked, client)
@@ -65,7 +66,8 @@ class LitePops:
         if not taken.counts:
             code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
             if not is_over and deadline_ms > self._state.clock_ms():
-                if self._hold(request, connection, asked, deadline_ms):
+                check = check or self._state.rights.withdrawal_check(request, connection)
+                if self._hold(request, connection, asked, deadline_ms, check):
                     return None
                 code = ResponseCode.POLLING_FULL
         return self._answer(request, asked, taken, code, remark)
@@ -86,11 +88,15 @@ class LitePops:
         body = taken.bodies[0] if len(taken.bodies) == 1 else b"".join(taken.bodies)
         return request.response(int(code), remark, write_fields(fields), body)
 
-    def _hold(self, request: RemotingCommand, connection: Connection, asked: PopLiteMessage, deadline_ms: int) -> bool:
+    def _hold(
+        self, request: RemotingCommand, connection: Connection, asked: PopLiteMessage, deadline_ms: int,
+        check: Callable[[], None],
+    ) -> bool:  # fmt: skip
         def answer(is_over: bool) -> None:
             try:
+                check()
                 self._check(asked)
-                response = self._pop(request, connection, asked, deadline_ms, is_over=is_over)
+                response = self._pop(request, connection, asked, deadline_ms, is_over=is_over, check=check)
             except ResponseError as error:
                 response = failure(request, error)
             if response is not None:

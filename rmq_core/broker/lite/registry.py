@@ -6,6 +6,7 @@ Source: ``LiteSubscriptionRegistryImpl``, ``ExclusiveEvictionTombstones``.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from rmq_core.broker.tables.logins import Login
 from rmq_core.remoting.connection import Connection
 from rmq_formats.codecs.topics import lite_parts
 
@@ -23,6 +24,7 @@ class LiteClient:
         group: its consumer group.
         parent: the topic of the children.
         connection: where it subscribed, its own or that of its proxy; None once that is closed.
+        login: the user who subscribed it; None where nobody had to sign.
         heard_ms: when it subscribed last.
         seen_ms: when it asked for messages last.
         queues: light queues of the children; of a wildcard group ``parent@group``.
@@ -43,6 +45,7 @@ class LiteClient:
     events: dict[str, None] = field(default_factory=dict)
     is_behind: bool = False
     avoid_until_ms: int = 0
+    login: Login | None = None
 
 
 def wildcard_name(parent: str, group: str) -> str:
@@ -65,12 +68,14 @@ class Registry:
         self._wildcards: dict[str, dict[str, None]] = {}  # groups, by parent
         self._of_connection: dict[Connection, dict[LiteClient, None]] = {}
 
-    def enter(self, client_id: str, group: str, parent: str, connection: Connection, now_ms: int) -> LiteClient:
+    def enter(
+        self, client_id: str, group: str, parent: str, connection: Connection, now_ms: int, login: Login | None = None
+    ) -> LiteClient:
         """A client, made if it is new; to be left first where it is known with another group or topic."""
         client = self.clients.get(client_id)
         if client is None:
             client = self.clients[client_id] = LiteClient(client_id, group, parent, None, now_ms, now_ms)
-        client.heard_ms = now_ms
+        client.heard_ms, client.login = now_ms, login
         if client.connection is not connection:
             self._disconnect(client)
             client.connection = connection

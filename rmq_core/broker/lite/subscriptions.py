@@ -7,12 +7,14 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from rmq_core.broker.access.policies import Action, group_need, topic_need
 from rmq_core.broker.lite.dispatcher import Dispatcher
 from rmq_core.broker.lite.groups import LiteGroups
 from rmq_core.broker.lite.registry import LiteClient, QuotaError, Registry, wildcard_name
 from rmq_core.broker.pop.order import OrderTable
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.consumer_offsets import NONE
+from rmq_core.broker.tables.logins import Login
 from rmq_core.remoting.bodies.lite import OffsetOption
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
@@ -39,7 +41,9 @@ class Subscriptions:
         self._orders = orders
         self._dispatcher = dispatcher
 
-    def enter(self, client_id: str, group: str, parent: str, connection: Connection) -> Iterator[None]:
+    def enter(
+        self, client_id: str, group: str, parent: str, connection: Connection, login: Login | None = None
+    ) -> Iterator[None]:
         """Note a client; one that is known with another group or topic is a new one."""
         known = self._registry.clients.get(client_id)
         if known is not None and (known.group, known.parent) != (group, parent):
@@ -48,7 +52,7 @@ class Subscriptions:
         most = self._state.config.max_lite_subscription_count
         if known is None and len(self._registry.clients) >= most:
             raise QuotaError(f"lite subscription quota exceeded {most}")
-        self._registry.enter(client_id, group, parent, connection, self._state.clock_ms())
+        self._registry.enter(client_id, group, parent, connection, self._state.clock_ms(), login)
 
     def _check_room(self, client: LiteClient, queues: list[str]) -> None:
         most = self._state.config.max_lite_subscription_count
@@ -178,10 +182,12 @@ class Subscriptions:
             if self._groups.resets_when_taken(taker.group):
                 self._reset(queue, taker.group, _FROM_FIRST)
 
-    @staticmethod
-    def _tell_evicted(client: LiteClient, queue: str) -> None:
+    def _tell_evicted(self, client: LiteClient, queue: str) -> None:
         parts = lite_parts(queue)
         if client.connection is None or client.connection.is_closing or parts is None:
+            return
+        needs = (group_need(client.group, Action.SUB), topic_need(client.parent, Action.SUB))
+        if not self._state.rights.may_receive(client.login, client.connection.remote_address, needs):
             return
         fields = NotifyUnsubscribeLite(lite_topic=parts[1], consumer_group=client.group, client_id=client.client_id)
         client.connection.send_oneway(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, write_fields(fields)))

@@ -3,6 +3,7 @@
 Source: ``NotificationProcessor``, ``PollingInfoProcessor``, ``PeekMessageProcessor``.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from rmq_core.broker.pop.checks import checked, filter_asked, topic_of
@@ -59,15 +60,19 @@ class Looks:
 
     def _notify(
         self, request: RemotingCommand, connection: Connection, asked: Notification, wanted: Filter, deadline_ms: int,
-        *, is_over: bool = False,
+        *, is_over: bool = False, check: Callable[[], None] | None = None,
     ) -> RemotingCommand | None:  # fmt: skip
         has = self._has(asked)
         is_full = False
         if not has and not is_over and deadline_ms > self._state.clock_ms():
+            still_may = check or self._state.rights.withdrawal_check(request, connection)
 
             def answer(is_over: bool) -> None:
                 try:
-                    response = self._notify(request, connection, asked, wanted, deadline_ms, is_over=is_over)
+                    still_may()
+                    response = self._notify(
+                        request, connection, asked, wanted, deadline_ms, is_over=is_over, check=still_may
+                    )
                 except ResponseError as error:
                     response = failure(request, error)
                 if response is not None:

@@ -4,6 +4,7 @@ Source: ``PopMessageProcessor``.
 """
 
 import random
+from collections.abc import Callable
 from typing import Final
 
 from rmq_core.broker.pop.checks import checked, filter_asked
@@ -61,7 +62,7 @@ class Pops:
 
     def _pop(
         self, request: RemotingCommand, connection: Connection, asked: PopMessage, wanted: Filter, deadline_ms: int,
-        *, is_over: bool = False,
+        *, is_over: bool = False, check: Callable[[], None] | None = None,
     ) -> RemotingCommand | None:  # fmt: skip
         taken = self._taker.begin(asked)
         kinds = [TopicKind.NORMAL] if asked.order else [TopicKind.NORMAL, TopicKind.RETRY_V1, TopicKind.RETRY_V2]
@@ -74,7 +75,8 @@ class Pops:
                 self._held.wake_soon(asked.topic, asked.consumer_group, max(ANY_QUEUE, asked.queue_id))
             return self._answer(request, asked, taken)
         if not is_over and deadline_ms > self._state.clock_ms():
-            if self._hold(request, connection, asked, wanted, deadline_ms):
+            check = check or self._state.rights.withdrawal_check(request, connection)
+            if self._hold(request, connection, asked, wanted, deadline_ms, check):
                 return None
             return self._nothing(request, ResponseCode.POLLING_FULL, "POLLING_FULL")
         return self._nothing(request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
@@ -94,12 +96,14 @@ class Pops:
         return request.response(int(code), remark, write_fields(PopAnswer()))
 
     def _hold(
-        self, request: RemotingCommand, connection: Connection, asked: PopMessage, wanted: Filter, deadline_ms: int
-    ) -> bool:
+        self, request: RemotingCommand, connection: Connection, asked: PopMessage, wanted: Filter, deadline_ms: int,
+        check: Callable[[], None],
+    ) -> bool:  # fmt: skip
         def answer(is_over: bool) -> None:
             try:
+                check()
                 checked(self._state, asked.consumer_group, asked.topic, asked.queue_id)
-                response = self._pop(request, connection, asked, wanted, deadline_ms, is_over=is_over)
+                response = self._pop(request, connection, asked, wanted, deadline_ms, is_over=is_over, check=check)
             except ResponseError as error:
                 response = failure(request, error)
             if response is not None:

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from rmq_core.broker.access.policies import Action, group_need
 from rmq_core.broker.processors.pull import check_expression_size
 from rmq_core.broker.slices import SLICE_S
 from rmq_core.broker.state import BrokerState
@@ -93,7 +94,8 @@ class Memberships:
         """Register a client in its groups, one by one."""
         state = self._state
         self.check_expressions(groups)
-        client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms())
+        login = state.rights.login(request)
+        client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms(), login)
         return self.join(client, beat.producer_data_set, groups, without_subscriptions=beat.without_sub)
 
     def join(
@@ -106,10 +108,12 @@ class Memberships:
     ) -> Iterator[None]:
         """Make a client a member of its groups, one by one."""
         for producer in producers:
+            if client.connection.is_closing:  # it is forgotten, and must not be a member again
+                return
             self._state.producers.register(producer.group_name, client)
             yield
         for data in groups:
-            if client.connection.is_closing:  # it is forgotten, and must not be a member again
+            if client.connection.is_closing:
                 return
             self._consumer(client, data, without_subscriptions=without_subscriptions)
             yield
@@ -205,19 +209,25 @@ class Memberships:
         if group.is_broadcasting or not enabled or (config and not config.notify_consumer_ids_changed_enable):
             return
         fields = write_fields(ConsumerGroupName(consumer_group=group.name))
-        for connection in group.clients:
+        needs = (group_need(group.name, Action.SUB),)
+        for connection, client in group.clients.items():
             if isinstance(connection, Proxied):  # it has no queues
+                continue
+            if not state.rights.may_receive(client.login, connection.remote_address, needs):
                 continue
             connection.send_oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, dict(fields)))
 
     def disconnected(self, connection: Peer) -> None:
         """Remove a closed connection from all groups; where it is in many, not at once."""
-        self._state.producers.drop(connection)
-        loop, consumers = asyncio.get_running_loop(), self._state.consumers
+        loop, consumers, producers = asyncio.get_running_loop(), self._state.consumers, self._state.producers
         now = work_clock(loop)
         end = now() + SLICE_S
-        for name in consumers.names_of(connection):
-            consumers.unregister(name, connection)
+        leaves = [
+            *((producers.unregister, name) for name in producers.names_of(connection)),
+            *((consumers.unregister, name) for name in consumers.names_of(connection)),
+        ]
+        for leave, name in leaves:
+            leave(name, connection)
             if now() > end:
                 loop.call_soon(self.disconnected, connection)
                 return

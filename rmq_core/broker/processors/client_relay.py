@@ -5,6 +5,7 @@ Source: ``AdminBrokerProcessor#callConsumer``.
 
 from typing import Final
 
+from rmq_core.broker.access.policies import Action, Need, group_need, topic_need
 from rmq_core.broker.state import BrokerState
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -12,8 +13,10 @@ from rmq_core.remoting.errors import RequestTimeoutError, ResponseError, Transpo
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.header import request as new_request
+from rmq_core.remoting.pop import normal_topic
 from rmq_core.remoting.requests import ConsumeDirectly, RunningInfo
 from rmq_formats.codecs.message_id import decode_message_id
+from rmq_formats.codecs.record import decode_record
 from rmq_formats.errors import DecodeError
 
 _TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
@@ -35,7 +38,8 @@ class Relays:
     async def get_running_info(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """GET_CONSUMER_RUNNING_INFO (307): asks a consumer for its runtime state."""
         asked = read_fields(request, RunningInfo)
-        return await self._call(request, asked.consumer_group, asked.client_id, bytes(request.body))
+        needs = [group_need(asked.consumer_group, Action.SUB)]
+        return await self._call(request, asked.consumer_group, asked.client_id, bytes(request.body), needs)
 
     async def consume_directly(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """CONSUME_MESSAGE_DIRECTLY (309): has a consumer consume one stored message now."""
@@ -53,11 +57,21 @@ class Relays:
             fields["topicSysFlag"] = str(topic.topic_sys_flag)
         if group := state.groups.table.get(asked.consumer_group):
             fields["groupSysFlag"] = str(group.group_sys_flag)
-        return await self._call(request, asked.consumer_group, asked.client_id or "", bytes(record))
+        topic_name = normal_topic(decode_record(record, verify_crc=False).topic, asked.consumer_group)
+        needs = [group_need(asked.consumer_group, Action.SUB), topic_need(topic_name, Action.SUB)]
+        return await self._call(request, asked.consumer_group, asked.client_id or "", bytes(record), needs)
 
-    async def _call(self, request: RemotingCommand, group: str, client_id: str, body: bytes) -> RemotingCommand:
-        """Send the request to a group's member, and return its answer."""
-        client = self._state.consumers.client(group, client_id)
+    async def _call(
+        self, request: RemotingCommand, group: str, client_id: str, body: bytes, needs: list[Need]
+    ) -> RemotingCommand:
+        """Send the request to a group's member who has the rights for it, and return its answer."""
+        rights = self._state.rights
+        clients = (
+            client
+            for client in self._state.consumers.clients(group, client_id)
+            if rights.may_receive(client.login, client.connection.remote_address, needs)
+        )
+        client = next(clients, None)
         if client is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         command = new_request(request.code, dict(request.ext_fields), body)

@@ -14,6 +14,7 @@ from typing import Final
 from rmq_core.broker.processors.client_manage import Memberships
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Client, Proxied
+from rmq_core.broker.tables.logins import Login
 from rmq_core.remoting.bodies import ProxiedClient, ProxiedClients, decode_body
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -40,29 +41,34 @@ class ProxiedMembers:
         """PROXIED_CLIENTS: some have come, changed or gone, and the others are still there."""
         told = decode_body(request.body, ProxiedClients, is_request=True)
         members = self._of.setdefault(connection, {})
-        await self._state.slices.collect(self._take(told, connection, members))
+        login = self._state.rights.login(request)
+        await self._state.slices.collect(self._take(told, connection, members, login))
         if connection.is_closing:  # it ended meanwhile
             self.disconnected(connection)
         return request.response()
 
-    def _take(self, told: ProxiedClients, connection: Connection, members: dict[int, Client]) -> Iterator[None]:
+    def _take(
+        self, told: ProxiedClients, connection: Connection, members: dict[int, Client], login: Login | None
+    ) -> Iterator[None]:
         for number in told.gone:
             self._forget(members, number)
             yield
         for one in told.clients:
             if one.number not in members and len(members) >= _MOST:
                 raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MOST} clients at most")
-            yield from self._put(one, connection, members)
+            yield from self._put(one, connection, members, login)
         now_ms = self._state.clock_ms()
         for client in list(members.values()):
             client.heard_ms = now_ms
             yield
 
-    def _put(self, one: ProxiedClient, connection: Connection, members: dict[int, Client]) -> Iterator[None]:
+    def _put(
+        self, one: ProxiedClient, connection: Connection, members: dict[int, Client], login: Login | None
+    ) -> Iterator[None]:
         """Make a client a member of the groups that it is in now; what it is told to be cannot harm the others."""
         self._forget(members, one.number)
         stands = Proxied(connection, one.client_addr, lambda: self._forget(members, one.number))
-        client = Client(stands, one.client_id, one.language, one.version, self._state.clock_ms())
+        client = Client(stands, one.client_id, one.language, one.version, self._state.clock_ms(), login)
         members[one.number] = client
         try:
             self._memberships.check_expressions(one.consumer_data_set)

@@ -154,11 +154,13 @@ class Pulls:
 
     def _hold(self, request: RemotingCommand, connection: Connection, asked: PullMessage, wanted: Filter) -> None:
         config = self._state.config
+        check = self._state.rights.withdrawal_check(request, connection)
         wait_ms = asked.suspend_timeout_millis if config.long_polling_enable else config.short_polling_time_ms
         request.fields, request.body = {}, b""  # views of the receive buffer, which a held pull would keep for long
 
         def answer() -> None:
             try:
+                check()
                 response = self._pull(request, connection, asked, may_wait=False, again=True)
             except ResponseError as error:
                 response = failure(request, error)

@@ -5,8 +5,12 @@ Source: ``ReplyMessageProcessor``.
 
 from typing import Final
 
+from rmq_core.broker.access.policies import Action, topic_need
+from rmq_core.broker.access.push_rights import publish_need
 from rmq_core.broker.processors.put_message import Storing
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.clients import Client
+from rmq_core.broker.tables.reply_requests import CORRELATION_ID, REPLY_TO_CLIENT
 from rmq_core.broker.tables.table_file import log
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection, Handler
@@ -17,7 +21,6 @@ from rmq_core.remoting.header import request as new_request
 from rmq_core.remoting.requests import PushReply, SendMessage, SendMessageV2
 from rmq_formats.codecs.properties import decode_properties, encode_properties
 
-_ASKED_BY: Final = "REPLY_TO_CLIENT"
 _PUSHED_AT: Final = "PUSH_REPLY_TIME"
 _TIMEOUT_S: Final = 10.0  # Broker2Client#callClient
 
@@ -58,13 +61,37 @@ class Replies:
             return request.response(int(ResponseCode.SYSTEM_ERROR), fault, fields)
         return request.response(ext_fields=fields)
 
+    def _requester(self, client_id: str, correlation_id: str, reply_topic: str) -> Client | None:
+        """The client that has sent the request of a reply; None if it is not connected, or has lost the right to.
+
+        Where the request came to another broker, a client needs Sub on the topic of replies, and no client of another
+        user may have the same id.
+        """
+        state, clients = self._state, self._state.producers.clients(client_id)
+        request = state.reply_requests.get(client_id, correlation_id)
+        if request is not None:
+            name, connection = request.login and request.login.name, request.connection()
+            clients = [client for client in clients if (client.login and client.login.name) == name]
+            clients.sort(key=lambda client: client.connection is not connection)
+            needs = (publish_need(request.topic),)
+        else:
+            if len({client.login and client.login.name for client in clients}) > 1:
+                return None
+            needs = (topic_need(reply_topic, Action.SUB),)
+        allowed = (
+            client
+            for client in clients
+            if state.rights.may_receive(client.login, client.connection.remote_address, needs)
+        )
+        return next(allowed, None)
+
     async def _push(self, body: bytes, connection: Connection, asked: SendMessage) -> str | None:
         """Push a reply to the client that has asked; returns what went wrong, in Java's words, or None."""
         properties = decode_properties((asked.properties or "").encode("utf-8", "replace"))
-        client_id = properties.get(_ASKED_BY)
+        client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
-            return f"reply message properties[{_ASKED_BY}] is null"
-        client = self._state.producers.client(client_id)
+            return f"reply message properties[{REPLY_TO_CLIENT}] is null"
+        client = self._requester(client_id, properties.get(CORRELATION_ID, ""), asked.topic)
         if client is None:
             return f"push reply message fail, channel of <{client_id}> not found."
         now_ms = self._state.clock_ms()

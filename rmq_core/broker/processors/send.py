@@ -9,6 +9,7 @@ from functools import partial
 from rmq_core.broker.processors.acknowledge import Acknowledgements
 from rmq_core.broker.processors.put_message import Stored, Storing
 from rmq_core.broker.state import BrokerState
+from rmq_core.broker.tables.reply_requests import REPLY_TO_CLIENT
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import WAITING_BYTES, Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import read_fields
@@ -27,6 +28,7 @@ class Sends:
         after_change: Callable[[HandlerAnswer], HandlerAnswer],
     ) -> None:
         """Use ``after_change`` for the answer to a message that has created its topic."""
+        self._state = state
         self._topics = state.topics
         self._after_change = after_change
         self._storing = storing
@@ -47,6 +49,9 @@ class Sends:
         topics, acknowledgements, asked = self._topics, self._acknowledgements, read_fields(request, kind)
         before = topics.version
         stored = self._storing.store(request, connection, asked)
+        if REPLY_TO_CLIENT in (asked.properties or ""):
+            state = self._state
+            state.reply_requests.add(asked.properties or "", asked.topic, state.rights.login(request), connection)
         answer = self._answer(request, stored)
         waits = stored.waits and acknowledgements.must_wait
         if topics.version is not before:  # a topic was created

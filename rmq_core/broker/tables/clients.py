@@ -5,12 +5,17 @@ Source: ``ConsumerManager``, ``ConsumerGroupInfo``, ``ProducerManager``.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
+from rmq_core.broker.tables.logins import Login
 from rmq_core.remoting.bodies import ConsumerData, SubscriptionData
-from rmq_core.remoting.codes import RequestCode
+from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.connection import Connection
-from rmq_core.remoting.errors import ConnectionLostError
+from rmq_core.remoting.errors import ConnectionLostError, ResponseError
 from rmq_core.remoting.header import RemotingCommand
+
+MOST_PRODUCER_GROUPS: Final = 10_000  # of a connection: a proxy's are all topics of its clients' transactions
+_MOST_NAME_CHARS: Final = 255
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +47,14 @@ class Proxied:
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             self.proxy.send_oneway(request)
 
+    def keep(self, size: int) -> None:
+        """Count what is kept for the client with what is kept for the proxy."""
+        self.proxy.keep(size)
+
+    def let_go(self, size: int) -> None:
+        """Count off what was kept so."""
+        self.proxy.let_go(size)
+
     async def invoke(self, request: RemotingCommand, _: float) -> RemotingCommand:
         """Refuse a request to this one client. Raises ConnectionLostError."""
         raise ConnectionLostError(self.remote_address, f"a client behind a proxy is not asked ({request.code})")
@@ -64,6 +77,7 @@ class Client:
         language: what it is written in.
         version: its RocketMQ version, an ordinal.
         heard_ms: when its last heartbeat came.
+        login: the user who signed it; None where nobody had to.
     """
 
     connection: Peer
@@ -71,6 +85,7 @@ class Client:
     language: str | None
     version: int
     heard_ms: int
+    login: Login | None = None
 
 
 @dataclass(slots=True)
@@ -158,11 +173,11 @@ class Consumers:
         """The groups that subscribe to a topic."""
         return [name for name, group in self.groups.items() if topic in group.subscriptions]
 
-    def client(self, group_name: str, client_id: str) -> Client | None:
-        """A group's member by its client id; None if it is not connected."""
+    def clients(self, group_name: str, client_id: str) -> list[Client]:
+        """The members of a group that say this client id; strangers may say that of others."""
         group = self.groups.get(group_name)
-        found = () if group is None else group.clients.values()
-        return next((client for client in found if client.client_id == client_id), None)
+        members = () if group is None else group.clients.values()
+        return [client for client in members if client.client_id == client_id]
 
 
 class Producers:
@@ -174,28 +189,67 @@ class Producers:
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[Peer, Client]] = {}
+        self._names: dict[Peer, dict[str, None]] = {}  # of the groups that a connection is a member in
+        self._ids: dict[str, dict[Peer, dict[str, Client]]] = {}  # by client id, connection and group
 
     def register(self, group: str, client: Client) -> None:
-        """Register a client by its heartbeat."""
-        self.groups.setdefault(group, {})[client.connection] = client
+        """Register a client by its heartbeat; what that takes is its connection's.
+
+        Raises:
+            ResponseError: the name is too long, or the connection has too many groups.
+        """
+        peer = client.connection
+        names = self._names.get(peer, {})
+        if group not in names:
+            if len(group) > _MOST_NAME_CHARS:
+                what = f"a producer group has more than {_MOST_NAME_CHARS} characters"
+                raise ResponseError(ResponseCode.INVALID_PARAMETER, what)
+            if len(names) >= MOST_PRODUCER_GROUPS:
+                what = f"the connection has {MOST_PRODUCER_GROUPS} producer groups already"
+                raise ResponseError(ResponseCode.SYSTEM_BUSY, what)
+            self._names.setdefault(peer, {})[group] = None
+            peer.keep(_member_bytes(group))
+        members = self.groups.setdefault(group, {})
+        if peer in members:
+            self._remove_id(members[peer], group)
+        members[peer] = client
+        self._ids.setdefault(client.client_id, {}).setdefault(peer, {})[group] = client
 
     def unregister(self, group: str, connection: Peer) -> None:
         """Remove a member from a group."""
-        members = self.groups.get(group)
-        if members is not None:
-            members.pop(connection, None)
-            if not members:
-                del self.groups[group]
+        names = self._names.get(connection, {})
+        if group not in names:
+            return
+        del names[group]
+        connection.let_go(_member_bytes(group))
+        members = self.groups[group]
+        self._remove_id(members.pop(connection), group)
+        if not members:
+            del self.groups[group]
+        if not names:
+            del self._names[connection]
 
-    def drop(self, connection: Peer) -> None:
-        """Remove a closed connection from all groups."""
-        for group in [group for group, members in self.groups.items() if connection in members]:
-            self.unregister(group, connection)
+    def names_of(self, connection: Peer) -> list[str]:
+        """The groups that a connection is a member in."""
+        return list(self._names.get(connection, ()))
 
-    def client(self, client_id: str) -> Client | None:
-        """A member of any group by its client id; None if it is not connected."""
-        members = (client for group in self.groups.values() for client in group.values())
-        return next((client for client in members if client.client_id == client_id), None)
+    def clients(self, client_id: str) -> list[Client]:
+        """The members of any group that say this client id; strangers may say that of others."""
+        return [next(iter(groups.values())) for groups in self._ids.get(client_id, {}).values()]
+
+    def _remove_id(self, client: Client, group: str) -> None:
+        peers = self._ids[client.client_id]
+        groups = peers[client.connection]
+        del groups[group]
+        if not groups:
+            del peers[client.connection]
+        if not peers:
+            del self._ids[client.client_id]
+
+
+def _member_bytes(group: str) -> int:
+    """What a member of a group takes, B."""
+    return 512 + len(group)
 
 
 def silent(groups: Iterable[dict[Peer, Client]], heard_before_ms: int) -> list[Peer]:

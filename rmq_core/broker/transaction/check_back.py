@@ -6,6 +6,7 @@ Source: ``AbstractTransactionalMessageCheckListener#sendCheckMessage``, ``Produc
 import logging
 import random
 
+from rmq_core.broker.access.push_rights import publish_need
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables.clients import Peer
 from rmq_core.broker.transaction.half import PRODUCER_GROUP, real_place
@@ -22,7 +23,7 @@ log = logging.getLogger("rmq.broker.transactions")
 
 
 def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, str], again: PutResult) -> None:
-    """Ask one connected member of a half message's producer group; does nothing if there is none.
+    """Ask one connected member of a half message's producer group who may publish to its real topic, if there is one.
 
     Args:
         state: of the broker.
@@ -31,11 +32,13 @@ def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, 
         again: the result of storing it again.
     """
     place, group = real_place(properties), properties.get(PRODUCER_GROUP, "")
-    connection = _member(state, group)
-    if place is None or connection is None:
-        log.info("no member of %(group)s can be asked about a half message", {"group": group})
+    if place is None:
         return
     topic, queue_id = place
+    connection = _member(state, group, topic)
+    if connection is None:
+        log.info("no member of %(group)s can be asked about a half message", {"group": group})
+        return
     encoded = encode_properties(properties)
     if len(encoded) > MAX_PROPERTIES_BYTES:
         encoded = half.properties_bytes
@@ -58,7 +61,11 @@ def ask_producer(state: BrokerState, half: StoredMessage, properties: dict[str, 
     connection.send_oneway(command)
 
 
-def _member(state: BrokerState, group: str) -> Peer | None:
-    """A connected member of a producer group; one that is slow to read is skipped."""
-    members = [connection for connection in state.producers.groups.get(group, ()) if connection.is_ready]
-    return random.choice(members) if members else None
+def _member(state: BrokerState, group: str, topic: str) -> Peer | None:
+    """A connected member of a producer group who may publish to a topic; one that is slow to read is skipped."""
+    needs = (publish_need(topic),)
+    members = [client for client in state.producers.groups.get(group, {}).values() if client.connection.is_ready]
+    random.shuffle(members)
+    allowed = (one for one in members if state.rights.may_receive(one.login, one.connection.remote_address, needs))
+    client = next(allowed, None)
+    return None if client is None else client.connection

@@ -1,0 +1,62 @@
+"""Requests that wait for a reply (request-reply): the user and the connection that sent each, as replies go to them.
+
+A reply names its requester by a client id, which anybody may say of himself.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+from weakref import ReferenceType, ref
+
+from rmq_core.broker.tables.logins import Login
+from rmq_core.remoting.connection import Connection
+from rmq_formats.codecs.properties import decode_properties
+
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+CORRELATION_ID: Final = "CORRELATION_ID"
+_MOST: Final = 65_536  # a client waits 3 s for a reply by default
+_MOST_ID_CHARS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequest:
+    """A request that waits for a reply.
+
+    Attributes:
+        login: the user who sent it; None where nobody had to sign.
+        topic: that it was sent to.
+        connection: that it came by.
+    """
+
+    login: Login | None
+    topic: str
+    connection: ReferenceType[Connection]
+
+
+class ReplyRequests:
+    """The newest requests that wait for a reply, by client id and correlation id."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        """Retain so many at most."""
+        self._most = most
+        self._requests: dict[tuple[str, str], ReplyRequest] = {}
+
+    def add(self, properties: str, topic: str, login: Login | None, connection: Connection) -> None:
+        """Retain a request; the first of an id counts, so that nobody takes over what another waits for.
+
+        Args:
+            properties: of its message; one that wants no reply is passed over.
+            topic: of its message.
+            login: the user who sent it.
+            connection: that it came by.
+        """
+        decoded = decode_properties(properties.encode("utf-8", "replace"))
+        key = decoded.get(REPLY_TO_CLIENT, ""), decoded.get(CORRELATION_ID, "")
+        if not all(key) or len(key[0]) + len(key[1]) > _MOST_ID_CHARS or key in self._requests:
+            return
+        if len(self._requests) >= self._most:
+            del self._requests[next(iter(self._requests))]
+        self._requests[key] = ReplyRequest(login, topic, ref(connection))
+
+    def get(self, client_id: str, correlation_id: str) -> ReplyRequest | None:
+        """The request that a reply names; None if it did not come to this broker, or long ago."""
+        return self._requests.get((client_id, correlation_id))
