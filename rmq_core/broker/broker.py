@@ -64,6 +64,7 @@ from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.elsewhere import kept_here
 from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.service import Service
 from rmq_core.store.config import StoreConfig
@@ -196,7 +197,7 @@ class Broker(Service):
             consumers=Consumers(),
             producers=Producers(),
             locks=QueueLocks(clock_ms),
-            stats=Stats(clock_ms),
+            stats=Stats(clock_ms, work_clock(asyncio.get_running_loop())),
             replication=Replication(store, config, clock_ms),
             clock_ms=clock_ms,
             rights=PushRights(guard),

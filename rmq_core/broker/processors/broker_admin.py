@@ -88,7 +88,10 @@ class BrokerAdmin:
     def view_stats(self, request: RemotingCommand, _: Connection) -> RemotingCommand:
         """VIEW_BROKER_STATS_DATA (315): sums and rates of one counter."""
         asked = read_fields(request, ViewStats)
-        found = self._state.stats.body(asked.stats_name, asked.stats_key)
+        state = self._state
+        found = state.stats.body(asked.stats_name, asked.stats_key)
+        if found is None and asked.stats_key == state.config.broker_cluster_name:
+            found = state.stats.body_of_broker(asked.stats_name, state.topics.is_system)
         if found is None:
             return request.response(
                 int(ResponseCode.SYSTEM_ERROR), f"The stats <{asked.stats_name}> <{asked.stats_key}> not exist"

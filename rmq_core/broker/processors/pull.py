@@ -82,10 +82,14 @@ class Pulls:
         reset = state.offsets.take_reset(asked.topic, asked.consumer_group, asked.queue_id)
         if reset is not None and state.config.use_server_side_reset_offset:
             return self._reset(request, asked, reset)
+        times = state.stats.times
+        begin_s = times.now_s()
         result = state.store.get(
             asked.topic, asked.queue_id, asked.queue_offset, max(1, min(asked.max_msg_nums, _MOST_MESSAGES)),
             tags_codes=wanted.tags_codes, matches=wanted.matches, may_match_unit=wanted.may_match_unit,
         )  # fmt: skip
+        times.end_get(begin_s)
+        state.stats.count(stats.GET_FOUND_TIMES if result.slices else stats.GET_MISS_TIMES, "", 1)
         if asked.sys_flag & _COMMITS and not again:
             state.offsets.commit(asked.topic, asked.consumer_group, asked.queue_id, asked.commit_offset)
         code = _CODES[result.status]

@@ -177,6 +177,7 @@ class Storing:
             stored = self._put_special(request, connection, asked, queue_id, sys_flag)
         result = stored.result
         if result.status is not _OK:
+            state.stats.times.failed_puts += 1
             raise self.failure(result.status)
         state.stats.count_messages(stats.PUT, name, result.message_count, result.size)
         return stored

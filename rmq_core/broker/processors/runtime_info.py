@@ -15,6 +15,9 @@ from rmq_core.remoting.codes import CURRENT_VERSION, CURRENT_VERSION_NAME
 
 _POOLS: Final = ("send", "pull", "litePull", "query", "ack")  # Java's thread pools: nothing waits for them here
 _POOL_CAPACITY: Final = "0"
+_NO_TRANSIENT_BUFFERS: Final = (1 << 31) - 1  # as Java has it without a pool of them
+_BY_DAY: Final = (stats.TOPIC_PUT_NUMS, stats.GROUP_GET_NUMS)
+_UNITS: Final = "KMGTPE"
 _DAY_MS: Final = 86_400_000
 
 
@@ -27,7 +30,8 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         started_ms: when the broker started, ms since 1970.
     """
     store, counted, now_ms = state.store, state.stats, state.clock_ms()
-    put_rate, get_rate = counted.total_rate(stats.TOPIC_PUT_NUMS), counted.total_rate(stats.GROUP_GET_NUMS)
+    times, put_mornings, get_mornings = counted.times, *(counted.mornings[name] for name in _BY_DAY)
+    found_rates, miss_rates = counted.total_rates(stats.GET_FOUND_TIMES), counted.total_rates(stats.GET_MISS_TIMES)
     put_total, get_total = counted.total(stats.TOPIC_PUT_NUMS), counted.total(stats.GROUP_GET_NUMS)
     put_bytes = counted.total(stats.TOPIC_PUT_SIZE)
     found = {
@@ -36,22 +40,33 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         "brokerActive": "true",
         "brokerVersion": str(CURRENT_VERSION),
         "brokerVersionDesc": CURRENT_VERSION_NAME,
-        "putTps": _rates(put_rate),
-        "getFoundTps": _rates(get_rate),
-        "getMissTps": _rates(0.0),
-        "getTotalTps": _rates(get_rate),
-        "getTransferredTps": _rates(get_rate),
+        "putTps": _rates(counted.total_rates(stats.TOPIC_PUT_NUMS)),
+        "getFoundTps": _rates(found_rates),
+        "getMissTps": _rates(miss_rates),
+        "getTotalTps": _rates(tuple(map(sum, zip(found_rates, miss_rates, strict=True)))),
+        "getTransferredTps": _rates(counted.total_rates(stats.GROUP_GET_NUMS)),
+        "putMessageEntireTimeMax": str(times.put_max_ms),
+        "putMessageFailedTimes": str(times.failed_puts),
+        "putMessageDistributeTime": times.format_put_ranges(),
+        "putLatency99": f"{times.put_percentile_ms(0.99):.2f}",
+        "putLatency999": f"{times.put_percentile_ms(0.999):.2f}",
+        "getMessageEntireTimeMax": str(times.get_max_ms),
+        "dispatchMaxBuffer": "0",
+        "startAcceptSendRequestTimeStamp": "0",
+        "remainTransientStoreBufferNumbs": str(_NO_TRANSIENT_BUFFERS),
+        "EndTransactionQueueSize": "0",
+        "EndTransactionThreadPoolQueueCapacity": _POOL_CAPACITY,
         "putMessageTimesTotal": str(put_total),
         "putMessageSizeTotal": str(put_bytes),
         "putMessageAverageSize": str(put_bytes / max(put_total, 1)),
-        "msgPutTotalYesterdayMorning": "0",
-        "msgPutTotalTodayMorning": "0",
+        "msgPutTotalYesterdayMorning": str(put_mornings[0]),
+        "msgPutTotalTodayMorning": str(put_mornings[1]),
         "msgPutTotalTodayNow": str(put_total),
-        "msgGetTotalYesterdayMorning": "0",
-        "msgGetTotalTodayMorning": "0",
+        "msgGetTotalYesterdayMorning": str(get_mornings[0]),
+        "msgGetTotalTodayMorning": str(get_mornings[1]),
         "msgGetTotalTodayNow": str(get_total),
         "dispatchBehindBytes": str(store.max_physical_offset - store.dispatched_offset),
-        "remainHowManyDataToFlush": f"{store.max_physical_offset - store.flushed_offset} B",
+        "remainHowManyDataToFlush": _readable(store.max_physical_offset - store.flushed_offset),
         "pageCacheLockTimeMills": "0",
         "earliestMessageTimeStamp": str(store.earliest_store_timestamp_ms() or -1),
         "commitLogMinOffset": str(store.min_physical_offset),
@@ -59,32 +74,43 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         "timerReadBehind": "0",
         "timerOffsetBehind": "0",
         "timerCongestNum": "0",
-        "timerEnqueueTps": "0.0",
-        "timerDequeueTps": "0.0",
+        "timerEnqueueTps": str(counted.total_rate(stats.TIMER_ENQUEUE_NUMS)),
+        "timerDequeueTps": str(counted.total_rate(stats.TIMER_DEQUEUE_NUMS)),
     }
     for pool in _POOLS:
         found[f"{pool}ThreadPoolQueueSize"] = "0"
         found[f"{pool}ThreadPoolQueueCapacity"] = _POOL_CAPACITY
         found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    for level, offset in sorted(schedule.offsets.items()):
-        found[f"scheduleMessageOffset_{level}"] = f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"
-    return found | _disk(store.config.root)
+    waiting = {queue_id + 1 for queue_id in store.topics().get(SCHEDULE_TOPIC, [])}
+    for level in sorted(waiting | schedule.offsets.keys()):
+        end = store.max_offset(SCHEDULE_TOPIC, level - 1)
+        found[f"scheduleMessageOffset_{level}"] = f"{schedule.offsets.get(level, 0)},{end}"
+    return found | _disk(store.config.root, store.config.commitlog_path)
 
 
-def _disk(root: str) -> dict[str, str]:
+def _disk(root: str, commitlog_path: str) -> dict[str, str]:
     disk = os.statvfs(root)
     total, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
     ratio = str(round(1 - free / total, 4)) if total else "-1.0"
     return {
         "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{commitlog_path}": ratio,
         "consumeQueueDiskRatio": ratio,
-        "commitLogDirCapacity": f"Total : {total / (1 << 30):.1f} GiB, Free : {free / (1 << 30):.1f} GiB.",
+        "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
     }
 
 
-def _rates(rate: float) -> str:
-    """A rate in the place of those of the last 10 s, minute and ten minutes, as there is only one here."""
-    return f"{rate} {rate} {rate}"
+def _rates(rates: tuple[float, ...]) -> str:
+    """Format the rates of the last ten seconds, minute and ten minutes."""
+    return " ".join(map(str, rates))
+
+
+def _readable(size_bytes: int) -> str:
+    """Format a size as Java's ``MixAll#humanReadableByteCount``: 512 B, 7.3 KiB, 252.0 GiB."""
+    if size_bytes < 1 << 10:
+        return f"{size_bytes} B"
+    exponent = min((size_bytes.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size_bytes / (1 << 10 * exponent):.1f} {_UNITS[exponent - 1]}iB"
 
 
 def _duration(spent_ms: int) -> str:

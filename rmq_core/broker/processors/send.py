@@ -30,6 +30,7 @@ class Sends:
         """Use ``after_change`` for the answer to a message that has created its topic."""
         self._state = state
         self._topics = state.topics
+        self._times = state.stats.times
         self._after_change = after_change
         self._storing = storing
         self._acknowledgements = acknowledgements
@@ -47,13 +48,16 @@ class Sends:
     def _send(self, kind: type[SendMessage], request: RemotingCommand, connection: Connection) -> HandlerAnswer:
         """Store a message or a batch; the fields of V2 have short names."""
         topics, acknowledgements, asked = self._topics, self._acknowledgements, read_fields(request, kind)
-        before = topics.version
+        before, times = topics.version, self._times
+        begin_s = times.now_s()
         stored = self._storing.store(request, connection, asked)
         if REPLY_TO_CLIENT in (asked.properties or ""):
             state = self._state
             state.reply_requests.add(asked.properties or "", asked.topic, state.rights.login(request), connection)
         answer = self._answer(request, stored)
         waits = stored.waits and acknowledgements.must_wait
+        if not waits:
+            times.end_put(begin_s)
         if topics.version is not before:  # a topic was created
             return self._after_change(acknowledgements.when_safe(request, answer, stored.result, waits=waits))
         if topics.unwritten and not acknowledgements.is_named(asked.topic):
@@ -62,6 +66,7 @@ class Sends:
             return answer
 
         def safe(answer: RemotingCommand) -> None:
+            times.end_put(begin_s)
             connection.release(WAITING_BYTES)
             if not request.is_oneway:
                 connection.send(answer)

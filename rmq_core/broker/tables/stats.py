@@ -5,8 +5,10 @@ Source: ``BrokerStatsManager``, ``StatsItem``.
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from typing import Final
 
+from rmq_core.broker.tables.store_times import StoreTimes
 from rmq_core.remoting.bodies import BrokerStats, BrokerStatsItem
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 
@@ -17,6 +19,13 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 PUT: Final = (TOPIC_PUT_NUMS, TOPIC_PUT_SIZE)
 GOT: Final = (GROUP_GET_NUMS, GROUP_GET_SIZE)
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+# Without a key: gets that had messages, and that had none; timer messages that went into the wheel, and out.
+GET_FOUND_TIMES: Final = "GET_FOUND_TIMES"
+GET_MISS_TIMES: Final = "GET_MISS_TIMES"
+TIMER_ENQUEUE_NUMS: Final = "TIMER_ENQUEUE_NUMS"
+TIMER_DEQUEUE_NUMS: Final = "TIMER_DEQUEUE_NUMS"
+# Of the cluster's name: the sums of those of its topics and groups.
+_OF_BROKER: Final = {"BROKER_PUT_NUMS": TOPIC_PUT_NUMS, "BROKER_GET_NUMS": GROUP_GET_NUMS}
 
 SAMPLE_S: Final = 10
 _SAMPLES: Final = {"minute": (1, 7), "hour": (60, 7), "day": (360, 25)}  # samples between two kept ones; kept ones
@@ -43,15 +52,24 @@ class _Tally:
 
 
 class Stats:
-    """Counters of messages and bytes, by topic and group, with their rates."""
+    """Counters of messages and bytes, by topic and group, with their rates.
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    Attributes:
+        times: how long puts and gets take.
+        mornings: messages put and got before yesterday's and this midnight, since the start.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], now_s: Callable[[], float] | None = None) -> None:
         """Start without counters.
 
         Args:
             clock_ms: the time, ms since 1970.
+            now_s: the clock that puts and gets are measured by; the same by default.
         """
         self._clock_ms = clock_ms
+        self.times = StoreTimes(clock_ms, now_s or (lambda: clock_ms() / 1000))
+        self.mornings: dict[str, tuple[int, int]] = {TOPIC_PUT_NUMS: (0, 0), GROUP_GET_NUMS: (0, 0)}
+        self._day = self._today()
         self._tallies: defaultdict[Key, _Tally] = defaultdict(_Tally)
         self._kept: dict[str, deque[_Sample]] = {name: deque(maxlen=kept) for name, (_, kept) in _SAMPLES.items()}
         self._count = 0
@@ -84,18 +102,41 @@ class Stats:
             if self._count % every == 0:
                 self._kept[name].append(taken)
         self._count += 1
+        self.times.end_minute()
+        if self._day != self._today():
+            self._day = self._today()
+            self.mornings = {name: (today, self.total(name)) for name, (_, today) in self.mornings.items()}
+
+    def _today(self) -> date:
+        return datetime.fromtimestamp(self._clock_ms() / 1000, UTC).astimezone().date()
 
     def body(self, name: str, key: str) -> BrokerStats | None:
         """A counter's sums and rates; None if it was never added to."""
         if (name, key) not in self._tallies:
             return None
-        minute, hour, day = (self._item(period, (name, key)) for period in _SAMPLES)
+        return self._periods([(name, key)])
+
+    def body_of_broker(self, name: str, is_system: Callable[[str], bool]) -> BrokerStats | None:
+        """The sums and rates of a counter of the whole broker, which there is always; None for other names.
+
+        Args:
+            name: of the counter.
+            is_system: says which topics are the broker's own: those do not count.
+        """
+        parts = _OF_BROKER.get(name)
+        if parts is None:
+            return None
+        return self._periods([one for one in self._tallies if one[0] == parts and not is_system(_topic_of(one[1]))])
+
+    def _periods(self, keys: list[Key]) -> BrokerStats:
+        minute, hour, day = (self._item(self._kept[period][0], keys) for period in _SAMPLES)
         return BrokerStats(stats_minute=minute, stats_hour=hour, stats_day=day)
 
-    def _item(self, period: str, key: Key) -> BrokerStatsItem:
-        first_ms, tallies = self._kept[period][0]
-        (total, count), (total_before, count_before) = self._now(key), tallies.get(key, (0, 0))
-        total, count = total - total_before, count - count_before
+    def _item(self, first: _Sample, keys: list[Key]) -> BrokerStatsItem:
+        """Sum counters over the time since a sample."""
+        first_ms, tallies = first
+        now, before = [self._now(key) for key in keys], [tallies.get(key, (0, 0)) for key in keys]
+        total, count = (sum(one[at] for one in now) - sum(one[at] for one in before) for at in (0, 1))
         seconds = (self._clock_ms() - first_ms) / 1000
         return BrokerStatsItem(
             sum=total, tps=total / seconds if seconds > 0 else 0.0, avgpt=total / count if count else 0.0
@@ -107,7 +148,7 @@ class Stats:
 
     def rate(self, name: str, key: str) -> float:
         """Rate of a counter per second, over the last minute."""
-        return self._item("minute", (name, key)).tps
+        return self._item(self._kept["minute"][0], [(name, key)]).tps
 
     def total(self, name: str) -> int:
         """The sum of a counter over all keys."""
@@ -115,4 +156,16 @@ class Stats:
 
     def total_rate(self, name: str) -> float:
         """Rate per second of the counters of all keys, over the last minute."""
-        return sum(self.rate(name, key) for key in self.keys(name))
+        return self.total_rates(name)[1]
+
+    def total_rates(self, name: str) -> tuple[float, float, float]:
+        """Rates per second of the counters of all keys, over the last ten seconds, minute and ten minutes."""
+        keys, samples = [one for one in self._tallies if one[0] == name], self._kept
+        firsts = samples["minute"][-1], samples["minute"][0], samples["hour"][max(len(samples["hour"]) - 2, 0)]
+        short, minute, long = (self._item(first, keys).tps for first in firsts)
+        return short, minute, long
+
+
+def _topic_of(key: str) -> str:
+    """The topic of a counter's key: of a topic, or of a topic and a group."""
+    return key.partition("@")[0]

@@ -181,6 +181,7 @@ class Timers:
                 self._tell(error)
                 return False
             self.metrics.add(waiting.topic, 1 if waiting.recalls is None else -1)
+            self._state.stats.count(stats.TIMER_ENQUEUE_NUMS, "", 1)
         elif waiting.recalls is None and not self._put(waiting, NEVER_TAKEN_IN, rolls=False):
             return False
         files.queue_offset = queue_offset + 1
@@ -262,6 +263,7 @@ class Timers:
         if not self._put(waiting, write_time_ms, rolls=rolls):
             return False
         self.metrics.add(waiting.topic, -1 if waiting.recalls is None else 1)
+        self._state.stats.count(stats.TIMER_DEQUEUE_NUMS, "", 1)
         return True
 
     def _put(self, waiting: Waiting, write_time_ms: int, *, rolls: bool) -> bool:
