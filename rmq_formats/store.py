@@ -17,6 +17,7 @@ from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.scan import CODE, POSITION, SOUND
 from rmq_formats.read.dirty import dirty_queues_reason
 from rmq_formats.read.index_lookup import QueueSearch
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.point_reads import Points, read_points
 from rmq_formats.read.query import COMMITLOG_ONLY, MAX_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
@@ -349,7 +350,7 @@ class Store(Records):
 
     def _repr_html_(self) -> str:
         """Render a card for notebooks. It costs a few reads, whatever the size of the store."""
-        segments = self.segments()
+        segments = readable_segments(self._storage, self.path)
         first, last = self._edge_message(segments, last=False), self._edge_message(segments, last=True)
         topics = named_topics(self._storage, self.path)
         shown = ", ".join(topics[:_SHOWN_TOPICS]) + (" …" if len(topics) > _SHOWN_TOPICS else "")
@@ -366,7 +367,7 @@ class Store(Records):
         """Decode the first or the last sound record, if it stands near that end of a file."""
         for segment in reversed(segments) if last else segments:
             with opened(self._storage, segment.path) as file:
-                data_end = file.data_end()
+                data_end = segment.data_end(file)
                 start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
                 found = None
                 for batch in scan_segment(

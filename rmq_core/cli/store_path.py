@@ -30,7 +30,7 @@ from rmq_formats.codecs.record_layout import RECORD_FIXED_BYTES_V1, SIZE_AND_MAG
 from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
 from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
-from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
@@ -276,11 +276,11 @@ def log_segments(place: KnownPath) -> list[Segment]:
     """
     storage, path = place.storage, place.path
     if place.kind is PathKind.STORE:
-        return commitlog_segments(storage, path)
+        return readable_segments(storage, path)
     if place.is_directory:
         directory, _, name = path.rpartition("/")
         if name == PathKind.COMMITLOG:
-            whole = commitlog_segments(storage, directory or ("/" if path.startswith("/") else "."))
+            whole = readable_segments(storage, directory or ("/" if path.startswith("/") else "."))
             return [segment for segment in whole if not segment.head_bytes]
         listed = tiered_segments(storage, path) if name == tiered.COMMIT_LOG else list_segments(storage, path)
         found = [replace(segment, head_bytes=_head_bytes(storage, segment.path)) for segment in listed]

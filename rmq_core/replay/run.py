@@ -26,11 +26,11 @@ from rmq_core.replay.choice import Choice, filtered
 from rmq_core.replay.outgoing import COLUMNS, Origin, QueueBatch, outgoing
 from rmq_formats.arrow.sql_filter import distinct_rows
 from rmq_formats.errors import ClusterError
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import Task, plan_read
 from rmq_formats.read.query import COMMITLOG_ONLY, LogKind, Logs, Queue, ReadOptions
 from rmq_formats.read.task import read_task
 from rmq_formats.scan.splits import frozen_end
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import open_storage
 
 BATCH_BYTES: Final = 256 << 10  # some hundred messages a request; a batch has to fit into one file of the log
@@ -283,4 +283,4 @@ def _sound(rows: pa.RecordBatch, counts: Counts) -> pa.RecordBatch:
 
 def _log_end(store: str) -> int:
     storage, root = open_storage(store)
-    return frozen_end(storage, commitlog_segments(storage, root))
+    return frozen_end(storage, readable_segments(storage, root))

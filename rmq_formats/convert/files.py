@@ -10,10 +10,10 @@ from rmq_formats.storage.segments import OpenRange, Storage, opened
 _COPIED_BYTES: Final = 4 << 20
 
 
-def copy_file(storage: Storage, path: str, target: Path, size_bytes: int) -> None:
-    """Copy a file up to its last byte that is not zero; the rest becomes a hole."""
+def copy_file(storage: Storage, path: str, target: Path, size_bytes: int, data_bytes: int | None = None) -> None:
+    """Copy a file up to its last byte that is not zero, or its first bytes; the rest becomes a hole."""
     with opened(storage, path) as source, target.open("xb") as file:
-        _copy_bytes(source, file)
+        _copy_bytes(source, file, source.data_end() if data_bytes is None else data_bytes)
         file.truncate(size_bytes)
 
 
@@ -27,8 +27,8 @@ def copy_tree(storage: Storage, path: str, target: Path) -> None:
             copy_file(storage, f"{path}/{entry.name}", target / entry.name, entry.size_bytes)
 
 
-def _copy_bytes(source: OpenRange, target: BinaryIO) -> None:
-    end, buffer = source.data_end(), np.empty(_COPIED_BYTES, dtype=np.uint8)
+def _copy_bytes(source: OpenRange, target: BinaryIO, end: int) -> None:
+    buffer = np.empty(_COPIED_BYTES, dtype=np.uint8)
     for begin in range(0, end, _COPIED_BYTES):
         got = source.read_into(begin, buffer[: min(_COPIED_BYTES, end - begin)].data)
         target.write(buffer[:got].data)

@@ -12,7 +12,8 @@ from rmq_formats.codecs import paths
 from rmq_formats.convert.layouts import convert_to_classic, convert_to_rocksdb
 from rmq_formats.convert.report import Converted, ConvertReport, Source
 from rmq_formats.errors import OptionError, StoreError, told_as_store_errors
-from rmq_formats.storage.commitlog import check_store, commitlog_segments
+from rmq_formats.read.log_end import readable_segments
+from rmq_formats.storage.commitlog import check_store
 from rmq_formats.storage.segments import open_storage, place_of
 from rmq_formats.tasks.publish import sync_directory, sync_file_system
 from rmq_formats.tasks.runner import Runner
@@ -58,7 +59,7 @@ def convert_store(store: str, to: str, out: str, options: VerifyOptions, runner:
     storage, root = open_storage(store)
     check_store(storage, root)
     target = _check_target(root, out)
-    segments = commitlog_segments(storage, root)
+    segments = readable_segments(storage, root)
     sizes = resolve_sizes(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
         levels_ms = told_delay_levels(storage, root, segments, sizes.delay_levels_ms)

@@ -18,12 +18,12 @@ from rmq_formats.convert.report import Converted, Source
 from rmq_formats.errors import StoreLayoutError
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics
 from rmq_formats.read.config_documents import GROUPS, OFFSETS, TOPICS
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import LocalStorage, Storage, open_storage
 from rmq_formats.storage.store_variants import Variant
@@ -136,7 +136,7 @@ def _make(
     """Make the log, config and all that belongs to the log, then queues and Index of these."""
     storage, root = open_storage(source.store)
     found = store_variants.recognise(storage, root)
-    segments = commitlog_segments(storage, root)
+    segments = readable_segments(storage, root)
     prepare()  # config is small, and what is wrong with it is told before the log is copied
     damages = write_log(storage, segments, new, source.sizes.commitlog_file_bytes)
     changes = _FROM_DLEDGER if Variant.DLEDGER in found else _copy_rest(storage, root, new)

@@ -47,7 +47,7 @@ def write_log(storage: Storage, segments: Sequence[Segment], new: Path, file_byt
     entries = [segment for segment in segments if segment.head_bytes]
     for segment in segments:
         if not segment.head_bytes:
-            copy_file(storage, segment.path, directory / Path(segment.path).name, segment.size_bytes)
+            copy_file(storage, segment.path, directory / Path(segment.path).name, segment.size_bytes, segment.log_bytes)
     damages: list[Damage] = []
     if entries:
         with _LogWriter(directory, entries[0].start_offset, file_bytes) as log:
@@ -61,8 +61,9 @@ def _batches(storage: Storage, segments: list[Segment]) -> Iterator[FrameBatch]:
     for segment in segments:
         with opened(storage, segment.path) as file:
             yield from scan_segment(
-                file, segment.start_offset, segment.size_bytes, data_end=file.data_end(), head_bytes=segment.head_bytes
-            )
+                file, segment.start_offset, segment.size_bytes, data_end=segment.data_end(file),
+                head_bytes=segment.head_bytes,
+            )  # fmt: skip
 
 
 class _LogWriter(ExitStack):

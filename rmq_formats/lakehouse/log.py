@@ -13,9 +13,9 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.config_json import topic_configs
 from rmq_formats.errors import OptionError, RmqError, StoreError
 from rmq_formats.lakehouse.selection import ExportSelection
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.tail import missing_ranges
 from rmq_formats.scan.splits import frozen_end, torn_bytes
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened, read_range
 
@@ -106,7 +106,7 @@ def look(store: str) -> StoreLog:
         StoreNotFoundError: there is none.
     """
     storage, root = open_storage(store)
-    segments = commitlog_segments(storage, root)
+    segments = readable_segments(storage, root)
     end = frozen_end(storage, segments)
     return StoreLog(store, storage, root, tuple(segments), end, torn_bytes(storage, segments, end))
 

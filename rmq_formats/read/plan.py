@@ -14,6 +14,7 @@ from rmq_formats.codecs.record_layout import HOST_FLAGS, HOST_V6_BYTES, head_str
 from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, LogKind, Logs, Query
 from rmq_formats.read.queues import average_record_bytes, last_unit
 from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
@@ -22,7 +23,7 @@ from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.variants.rocksdb_places import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import check_store, commitlog_segments
+from rmq_formats.storage.commitlog import check_store
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
@@ -142,7 +143,7 @@ def plan_read(
     """
     if logs.kind is not LogKind.COMMITLOG:
         return _with_queue_logs(storage, root, query, access_path, split_bytes, min_tasks, logs)
-    segments = commitlog_segments(storage, root)
+    segments = readable_segments(storage, root)
     begin, end = log_bounds(storage, segments)
     planner = _Planner(storage, root, query, segments, begin, end, split_bytes, min_tasks)
     return planner.plan(access_path)

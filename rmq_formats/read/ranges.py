@@ -32,7 +32,7 @@ def log_bounds(storage: Storage, segments: Sequence[Segment]) -> Range:
     """
     for segment in reversed(segments):
         with opened(storage, segment.path) as file:
-            data_end = min(file.data_end(), segment.size_bytes)
+            data_end = segment.data_end(file)
         if data_end:
             return segments[0].start_offset, segment.start_offset + data_end
     return segments[0].start_offset, segments[0].start_offset

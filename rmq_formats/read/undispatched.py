@@ -12,11 +12,11 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES, FLAG_INNER_BATCH
 from rmq_formats.errors import StoreNotFoundError, TruncatedError
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import AccessPath, Query, Queue, ReadOptions
 from rmq_formats.read.ranges import log_bounds
 from rmq_formats.read.task import read_task
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import Storage, opened, read_range
 
 _COLUMNS = ("topic", "queue_id", "queue_offset", "store_timestamp", "sys_flag", "properties")
@@ -42,7 +42,7 @@ class Undispatched:
 
         Source: ``CommitLog#recoverAbnormally``.
         """
-        segments = commitlog_segments(storage, root)
+        segments = readable_segments(storage, root)
         query = Query(topics=frozenset(topics), first_ms=_flushed_ms(storage, root))
         plan = plan_read(storage, root, query, access_path=AccessPath.SCAN)
         options = ReadOptions(_COLUMNS, query, Mode.DROPMALFORMED)

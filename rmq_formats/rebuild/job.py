@@ -18,6 +18,7 @@ from rmq_formats.errors import (
     without_secrets,
 )
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
 from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
@@ -25,7 +26,7 @@ from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments, log_directories
+from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.tasks import waves
@@ -188,7 +189,7 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
     options.sizes.check()
     storage, root = open_storage(store)
     _refuse_variants(storage, root, options)
-    segments = commitlog_segments(storage, root)
+    segments = readable_segments(storage, root)
     area = work_area(out if out is not None else store)
     target_storage, target = open_storage(area.target)
     if not area.is_at(root):

@@ -10,8 +10,8 @@ from rmq_formats.codecs.index import IndexHeader
 from rmq_formats.codecs.layout import INDEX_HEADER_BYTES
 from rmq_formats.errors import FormatError
 from rmq_formats.kernels import verify as kernel
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.scan.segment import scan_segment
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.segments import LocalStorage, Segment, opened, read_range
 from rmq_formats.tasks.publish import sync_file_system, write_forced
 from rmq_formats.verify.phases.plan import index_entries
@@ -26,7 +26,7 @@ def write_checkpoint(root: Path) -> None:
     storage = LocalStorage()
     sync_file_system(root)
     latest_ms, log_end = 0, 0
-    for segment in reversed(commitlog_segments(storage, str(root))):
+    for segment in reversed(readable_segments(storage, str(root))):
         latest_ms, end = _latest(storage, segment)
         log_end = log_end or end
         if latest_ms:
@@ -55,7 +55,7 @@ def _latest(storage: LocalStorage, segment: Segment) -> tuple[int, int]:
     latest_ms, end = 0, 0
     summary = np.empty(kernel.SUMMARY_COLUMNS, dtype=np.int64)
     with opened(storage, segment.path) as file:
-        data_end = file.data_end()
+        data_end = segment.data_end(file)
         for batch in scan_segment(
             file, segment.start_offset, segment.size_bytes, data_end=data_end, verify_crc=False,
             head_bytes=segment.head_bytes,

@@ -14,6 +14,7 @@ import msgspec
 from rmq_formats.codecs import paths
 from rmq_formats.errors import FormatError, StoreError, StoreLayoutError
 from rmq_formats.read.broker_config import stored_topics
+from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.repair.entries import EntryRepair, plan_entries
 from rmq_formats.repair.filler import Fill, Stretch
@@ -184,6 +185,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     storage = LocalStorage()
     has_entries = bool(store_variants.dledger_directories(storage, root))
     segments = commitlog_segments(storage, root) if has_entries else list_segments(storage, paths.commitlog_dir(root))
+    segments = cut_segments(segments, find_leftovers(storage, root, segments) if segments else None)
     sizes = resolve_sizes(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
         sizes = replace(sizes, delay_levels_ms=told_delay_levels(storage, root, segments, sizes.delay_levels_ms))

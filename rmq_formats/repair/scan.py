@@ -116,7 +116,7 @@ def _data_end(storage: Storage, segment: Segment, file_bytes: int) -> int:
     if not segment.size_bytes:
         return 0
     with opened(storage, segment.path) as file:
-        return min(file.data_end(), file_bytes)
+        return min(segment.data_end(file), file_bytes)
 
 
 def _scan_file(state: _FileScan, reader: RangeReader, segment: Segment, file_bytes: int, data_end: int) -> None:

@@ -121,7 +121,7 @@ def usual_split_bytes(log_bytes: int, split_bytes: int, min_splits: int) -> int:
 def data_end_of(storage: Storage, segment: Segment) -> int:
     """Find the end of a file's data: one past the last byte that is not zero. Raises StoreError."""
     with opened(storage, segment.path) as file:
-        return min(file.data_end(), segment.size_bytes)
+        return segment.data_end(file)
 
 
 def _data_ends(storage: Storage, segments: list[Segment]) -> list[int]:
@@ -174,7 +174,7 @@ def frozen_end(storage: Storage, segments: list[Segment]) -> int:
     """
     for segment in reversed(segments):
         with opened(storage, segment.path) as file:
-            data_end = min(file.data_end(), segment.size_bytes)
+            data_end = segment.data_end(file)
             start = data_end
             while start > 0:
                 limit, start = start, max(0, start - _TAIL_BYTES)

@@ -362,6 +362,8 @@ class Segment:
         size_bytes: its size.
         head_bytes: in front of each record: 48 in a DLedger CommitLog, else 0.
         version: that of ``Entry``.
+        log_bytes: bytes from the file's begin that belong to the log, where that is known: leftovers of an earlier
+            recovery follow; None where all bytes up to the last that is not zero belong to it.
     """
 
     path: str
@@ -369,11 +371,18 @@ class Segment:
     size_bytes: int
     head_bytes: int = 0
     version: int = field(default=0, compare=False)
+    log_bytes: int | None = None
 
     @property
     def end_offset(self) -> int:
         """Offset one past the file's last byte."""
         return self.start_offset + self.size_bytes
+
+    def data_end(self, file: OpenRange) -> int:
+        """Find the end of the data in the file, which is open: one past the log's last byte that is not zero."""
+        if self.log_bytes is not None:
+            return self.log_bytes
+        return min(file.data_end(), self.size_bytes)
 
 
 def list_segments(storage: Storage, directory: str, head_bytes: int = 0) -> list[Segment]:

@@ -39,6 +39,11 @@ LOG_TAIL: Final = Kind(
     "bytes after the last record, as a torn write leaves them: a broker truncates there when it starts; "
     "if messages were acknowledged beyond this point, restore them from a replica",
 )  # fmt: skip
+LOG_LEFTOVER: Final = Kind(
+    "commitlog.leftover", _INFO,
+    "records of an earlier life of the log behind its end, as a recovery leaves them: a broker ends its log before "
+    "them and overwrites them, and no consumer gets them",
+)  # fmt: skip
 LOG_AFTER_BLANK: Final = Kind(
     "commitlog.after_blank", _WARNING,
     "bytes after the file's end mark, which nothing reads: left by a truncation, or overwritten by something else",

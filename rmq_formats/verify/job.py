@@ -35,6 +35,7 @@ from rmq_formats.verify.phases import index as job_index
 from rmq_formats.verify.phases import queues as job_queues
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
+from rmq_formats.verify.phases.log_end import bound_by_log_end
 from rmq_formats.verify.phases.own_logs import list_own_logs
 from rmq_formats.verify.phases.plan import (
     LINK_TO_NOWHERE,
@@ -227,6 +228,7 @@ class _Verification:
                 self.findings.add(Finding(_DIRECTORIES[name], detail, f"{self.root}/{name}"))
         every = sorted(find_segments(self.storage, self.root, self.findings), key=lambda segment: segment.start_offset)
         segments, ends, unreadable = yield from self._readable(every)
+        segments, ends = bound_by_log_end(self.storage, self.root, segments, ends, self.findings)
         sizes = resolve_sizes(self.storage, self.root, every, self.options, self.findings)
         for finding in segment_findings(every, sizes.commitlog_file_bytes):
             in_making = finding.kind in _IN_MAKING and finding.path == every[-1].path  # a broker allocates a next file

@@ -13,6 +13,7 @@ from rmq_formats.codecs.layout import COMMITLOG_FILE_BYTES, PRE_BLANK_SIZE, UNIT
 from rmq_formats.errors import StoreError, StoreSizeError
 from rmq_formats.kernels import dispatch as kernel
 from rmq_formats.kernels import units as unit_kernel
+from rmq_formats.read.log_end import cut_segments, find_leftovers
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits, split_frames, torn_bytes
 from rmq_formats.storage import store_variants
@@ -26,9 +27,10 @@ QueueEnds = dict[tuple[str, int], int]
 
 
 def log_segments(root: str) -> list[Segment]:
-    """List the CommitLog's files of a store that may have none."""
+    """List the CommitLog's files of a store that may have none, as far as its log goes."""
     storage, path = open_storage(root)
-    return list_segments(storage, paths.commitlog_dir(path))
+    segments = list_segments(storage, paths.commitlog_dir(path))
+    return cut_segments(segments, find_leftovers(storage, path, segments)) if segments else []
 
 
 def is_empty(root: str) -> bool:

@@ -68,6 +68,7 @@ def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str,
     """The heading, for people, and the lines of what is at a place, one or many in a piece."""
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
         segments = log_segments(place)
+        _note_leftovers(segments)
         batches = _batches(
             place.storage, segments, wanted.from_offset, faults, has_gaps=may_have_gaps(place),
             has_sums=not is_queue_log(place),
@@ -96,6 +97,16 @@ def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str,
         return text_lines.ENTRY_HEADING, _json(entries) if wanted.as_json else text_lines.entry_lines(entries)
     line = msgspec.json.encode(_whole(place))
     return "", iter([(line if wanted.as_json else msgspec.json.format(line, indent=2)) + b"\n"])
+
+
+def _note_leftovers(segments: list[Segment]) -> None:
+    """Say on stderr where a log ends, if records of an earlier life are behind its end."""
+    for segment in segments:
+        if segment.log_bytes is not None:
+            output.warn(
+                f"the log ends at {segment.start_offset + segment.log_bytes}: records of an earlier life are behind it"
+            )
+            return
 
 
 def _whole(place: KnownPath) -> object:
@@ -150,7 +161,7 @@ def _batches(
         with opened(storage, segment.path) as file:
             start = max(0, begin - segment.head_bytes - segment.start_offset)
             found = scan_segment(
-                file, segment.start_offset, segment.size_bytes, start=start, data_end=file.data_end(),
+                file, segment.start_offset, segment.size_bytes, start=start, data_end=segment.data_end(file),
                 head_bytes=segment.head_bytes,
             )  # fmt: skip
             for batch in found if has_sums else without_record_sums(found):

@@ -154,7 +154,7 @@ class _SegmentScan:
     def run(self, on_bytes: Callable[[int], None]) -> LogFileFacts:
         segment = self._segment
         with opened(self._storage, segment.path) as file:
-            used_bytes = file.data_end()
+            used_bytes = segment.data_end(file)
             position = segment.start_offset
             batches = scan_segment(
                 file, segment.start_offset, segment.size_bytes, data_end=used_bytes, head_bytes=segment.head_bytes

@@ -11,6 +11,7 @@ from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.lakehouse.cluster.sources import Bounds, Gap
+from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import plan_read
 from rmq_formats.read.query import LogKind, Logs, Query, QueueBounds, ReadOptions
 from rmq_formats.read.queues import last_unit
@@ -20,7 +21,6 @@ from rmq_formats.read.variants.queue_logs import first_kept
 from rmq_formats.scan.splits import frozen_end
 from rmq_formats.spark.live.options import ClusterQueue
 from rmq_formats.spark.live.plan import Offsets
-from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import queue_topics, topic_queues
 from rmq_formats.storage.queue_logs import broker_directory, tiered_brokers, tiered_queue_log, tiered_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
@@ -94,7 +94,7 @@ class TierQueues:
     @cached_property
     def _log(self) -> tuple[Storage, str, Sequence[Segment]]:
         storage, root = open_storage(self.store)
-        segments = tuple(commitlog_segments(storage, root))
+        segments = tuple(readable_segments(storage, root))
         if not storage.exists(paths.consumequeue_dir(root)):
             raise StoreNotFoundError(
                 f"{paths.consumequeue_dir(root)}: no ConsumeQueue, which tells where the CommitLog goes on from the "

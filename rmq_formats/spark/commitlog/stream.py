@@ -225,12 +225,12 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             yield from gap_batch(first, last, options.read)
 
     def _look(self) -> _Log:
+        from rmq_formats.read.log_end import readable_segments  # noqa: PLC0415
         from rmq_formats.scan.splits import frozen_end  # noqa: PLC0415
-        from rmq_formats.storage.commitlog import commitlog_segments  # noqa: PLC0415
         from rmq_formats.storage.segments import open_storage  # noqa: PLC0415
 
         storage, root = open_storage(self._options.path)
-        segments = commitlog_segments(storage, root)
+        segments = readable_segments(storage, root)
         return _Log(storage, root, segments, frozen_end(storage, segments))
 
     def _begin(self, log: _Log, offset: dict[str, Any]) -> int:

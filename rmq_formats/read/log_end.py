@@ -1,0 +1,346 @@
+"""Finds where a log ends behind which records of an earlier recovery still stand.
+
+A broker that recovers cuts its log in memory only. What stood behind the cut stays in the file, until new records
+overwrite it. Such leftovers may be sound records that name their own physical offsets, so the log alone does not tell
+them from messages behind damage. The queues do: a broker dispatches in log order, so that its last unit names the
+log's last record, and no unit names a leftover.
+
+Example: a log was cut at 5690 and written anew up to 6920, where half an old record is left, and whole ones behind it.
+The last unit of all queues names the record that ends at 6920; the walk from there breaks at once; the records behind
+the break are older than the last one before it, and their queue offsets are taken. So the log ends at 6920.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from rmq_formats.arrow.rows import FrameRows
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.consumequeue import Unit
+from rmq_formats.codecs.layout import BLANK_BYTES, UNIT_BYTES
+from rmq_formats.codecs.record import StoredMessage, decode_record
+from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.kernels.scan import CODE, POSITION, SIZE, SOUND
+from rmq_formats.read.queues import last_unit
+from rmq_formats.read.variants.batch_queues import BatchQueue
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.scan.segment import FrameBatch, scan_segment
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.queue_files import topic_queues, walk_queues
+from rmq_formats.storage.segments import Segment, Storage, opened, read_range
+
+_TAIL_BYTES: Final = 1 << 18  # of the log's end, in which a record is looked for that a queue names
+_WITNESSES: Final = 16  # records at the log's end, and behind a break, that are compared with the queues
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Bytes behind the end of a log that belong to records of an earlier recovery.
+
+    Attributes:
+        log_end: physical offset one past the log's last record, where the broker writes its next one.
+        data_end: physical offset one past the last byte of the leftovers.
+        last_timestamp_ms: store time of the log's last record; -1 where it is not known.
+    """
+
+    log_end: int
+    data_end: int
+    last_timestamp_ms: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the log's end to the end of the leftovers."""
+        return self.data_end - self.log_end
+
+
+def readable_segments(storage: Storage, root: str) -> list[Segment]:
+    """List the segments of a store's CommitLog as far as the log goes: leftovers behind its end are no part of them.
+
+    Raises:
+        StoreNotFoundError: there is no store, or it holds no CommitLog file.
+        StoreError: see ``commitlog_segments``.
+    """
+    segments = commitlog_segments(storage, root)
+    return cut_segments(segments, find_leftovers(storage, root, segments))
+
+
+def cut_segments(segments: Sequence[Segment], leftovers: Leftovers | None) -> list[Segment]:
+    """Bound segments by the log's end; those behind it have no data, as files that a broker made ahead."""
+    if leftovers is None:
+        return list(segments)
+    end = leftovers.log_end
+    return [
+        segment
+        if segment.end_offset <= end
+        else replace(segment, log_bytes=max(0, end - segment.start_offset))
+        for segment in segments
+    ]  # fmt: skip
+
+
+def find_leftovers(storage: Storage, root: str, segments: Sequence[Segment]) -> Leftovers | None:
+    """Find the log's end where records of an earlier recovery stand behind it; None where none do.
+
+    A log whose last record is in its queue costs a read of the log's tail and of a unit.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        segments: of its log, by offset.
+
+    Raises:
+        StoreError: a segment that cannot be read.
+    """
+    data_end = _data_end(storage, segments)
+    if data_end is None or _is_tail_dispatched(storage, root, segments):
+        return None
+    last = _last_dispatched(storage, root, data_end)
+    if last is None:
+        return None
+    begin, dispatched_end = last
+    if dispatched_end >= data_end or begin < segments[0].start_offset:
+        return None
+    walk = _Walk(begin)
+    walk.run(storage, segments)
+    if not walk.is_broken or walk.end < dispatched_end or not walk.behind:
+        return None
+    leftovers = Leftovers(walk.end, data_end, -1 if walk.last is None else walk.last.store_timestamp_ms)
+    is_orderly = not storage.exists(paths.abort_file(root))
+    if is_orderly and not walk.undispatched:
+        return leftovers
+    if _are_old(storage, root, walk.behind, walk.last, walk.end):
+        return leftovers
+    if is_orderly and _are_old(storage, root, walk.undispatched, walk.dispatched, dispatched_end):
+        return leftovers
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverCount:
+    """Sound records behind a log's end.
+
+    Attributes:
+        messages: all of them.
+        older: those that were not stored after the log's last record.
+    """
+
+    messages: int
+    older: int
+
+
+def count_leftovers(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> LeftoverCount:
+    """Count the sound records behind a log's end. Raises StoreError."""
+    messages = older = 0
+    for batch in leftover_frames(storage, segments, leftovers):
+        times_ms = FrameRows(batch.data, batch.frames[batch.frames[:, CODE] == SOUND]).store_timestamps_ms
+        messages += len(times_ms)
+        older += int((times_ms <= leftovers.last_timestamp_ms).sum())
+    return LeftoverCount(messages, older)
+
+
+def leftover_frames(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> Iterator[FrameBatch]:
+    """Scan the bytes behind a log's end for records.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log, not cut.
+        leftovers: behind it.
+
+    Raises:
+        StoreError: a file that cannot be read.
+    """
+    for segment in segments:
+        if segment.end_offset <= leftovers.log_end:
+            continue
+        with opened(storage, segment.path) as file:
+            yield from scan_segment(
+                file, segment.start_offset, segment.size_bytes, start=max(0, leftovers.log_end - segment.start_offset),
+                data_end=segment.data_end(file), head_bytes=segment.head_bytes,
+            )  # fmt: skip
+
+
+def _data_end(storage: Storage, segments: Sequence[Segment]) -> int | None:
+    """Find the physical offset one past the log's last byte that is not zero; None in an empty log."""
+    for segment in reversed(segments):
+        with opened(storage, segment.path) as file:
+            end = segment.data_end(file)
+        if end:
+            return segment.start_offset + end
+    return None
+
+
+# --- the common case: the log's last records are in their queues ------------------------------------
+
+
+def _is_tail_dispatched(storage: Storage, root: str, segments: Sequence[Segment]) -> bool:
+    """Return whether a record near the log's end is in its queue, and the log goes on without a break behind it."""
+    for segment in reversed(segments):
+        with opened(storage, segment.path) as file:
+            end = segment.data_end(file)
+            if not end:
+                continue
+            tail: list[StoredMessage] = []
+            walked = 0
+            for batch in scan_segment(
+                file, segment.start_offset, segment.size_bytes, start=max(0, end - _TAIL_BYTES), data_end=end,
+                verify_crc=False, head_bytes=segment.head_bytes,
+            ):  # fmt: skip
+                if batch.damages:
+                    tail = []
+                tail = [*tail, *_decoded(batch, range(max(0, len(batch.frames) - _WITNESSES), len(batch.frames)))]
+                walked = batch.next_physical_offset
+                if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
+                    walked = segment.start_offset + end
+            if walked < segment.start_offset + end:
+                return False
+            return any(_names(storage, root, message) for message in reversed(tail[-_WITNESSES:]))
+    return False
+
+
+def _decoded(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessage]:
+    for row in rows:
+        yield decode_record(batch.data.data, int(batch.frames[row, POSITION]), verify_crc=False)
+
+
+def _unit_at(storage: Storage, root: str, message: StoredMessage) -> Unit | None:
+    """Read the unit at a message's queue offset; None where its queue has no such place."""
+    at = message.queue_offset * UNIT_BYTES
+    for queue in topic_queues(storage, paths.consumequeue_dir(root), message.topic):
+        if queue.queue_id == message.queue_id:
+            number = bisect_right(queue.segments, at, key=lambda segment: segment.start_offset) - 1
+            if number < 0 or at + UNIT_BYTES > queue.segments[number].end_offset:
+                return None
+            with opened(storage, queue.segments[number].path) as file:
+                data = read_range(file, at - queue.segments[number].start_offset, UNIT_BYTES)
+            unit = Unit.decode(data.ljust(UNIT_BYTES, b"\0"))
+            return unit if unit.is_written and not unit.is_pre_blank else None
+    return None
+
+
+def _names(storage: Storage, root: str, message: StoredMessage) -> bool:
+    unit = _unit_at(storage, root, message)
+    return unit is not None and unit.physical_offset == message.physical_offset
+
+
+# --- all queues -------------------------------------------------------------------------------------
+
+
+def _last_dispatched(storage: Storage, root: str, enough: int) -> tuple[int, int] | None:
+    """Find begin and end of the last record of the log that a queue names; None where no queue names one.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        enough: queues are looked at until one goes so far.
+    """
+    last: tuple[int, int] | None = None
+    for queue in walk_queues(storage, paths.consumequeue_dir(root)):
+        found = last_unit(storage, queue)
+        if found is not None and not found[1].is_pre_blank:
+            end = found[1].physical_offset + found[1].size
+            last = max(last or (-1, -1), (found[1].physical_offset, end))
+            if end >= enough:
+                return last
+    for queue in walk_queues(storage, paths.batch_consumequeue_dir(root)):
+        unit = BatchQueue(storage, queue).last_unit()
+        if unit is not None:
+            begin = int(unit["physical_offset"])
+            last = max(last or (-1, -1), (begin, begin + int(unit["size"])))
+    database = store_variants.queue_database(root, store_variants.recognise(storage, root))
+    if database is not None:
+        stored_end = _dispatched_to_database(storage, database)
+        if stored_end is None:
+            return None
+        last = max(last or (-1, -1), (stored_end, stored_end))
+    return last
+
+
+def _dispatched_to_database(storage: Storage, database: str) -> int | None:
+    """Return how far a RocksDB's units go; None where it cannot be read: its broker runs, or its library is missing."""
+    try:
+        with opened_queues(storage, database) as queues:
+            return queues.checkpoint() or None
+    except (StoreError, FormatError):
+        return None
+
+
+# --- the walk -----------------------------------------------------------------------------------------
+
+
+class _Walk:
+    """Walk of the log from the last dispatched record on, as a broker's recovery walks, and on behind the first break.
+
+    Attributes:
+        end: physical offset of the break.
+        is_broken: whether the walk met one.
+        dispatched: the record that the walk begins with; None if it begins at the end of one.
+        undispatched: the first records behind it, up to the break.
+        last: the last record before the break.
+        behind: the first sound records behind the break.
+    """
+
+    def __init__(self, begin: int) -> None:
+        self.end = self._begin = begin
+        self.is_broken = False
+        self.dispatched: StoredMessage | None = None
+        self.undispatched: list[StoredMessage] = []
+        self.last: StoredMessage | None = None
+        self.behind: list[StoredMessage] = []
+
+    def run(self, storage: Storage, segments: Sequence[Segment]) -> None:
+        """Walk until enough records behind a break are known, or to the end of the data."""
+        for segment in segments:
+            if segment.end_offset <= self._begin:
+                continue
+            with opened(storage, segment.path) as file:
+                data_end = segment.data_end(file)
+                start = max(0, self._begin - segment.head_bytes - segment.start_offset)
+                if data_end <= start:
+                    continue
+                self.is_broken |= segment.start_offset > self.end
+                for batch in scan_segment(
+                    file, segment.start_offset, segment.size_bytes, start=start, data_end=data_end, search=False,
+                    head_bytes=segment.head_bytes,
+                ):  # fmt: skip
+                    self._add(batch, segment)
+                    if len(self.behind) == _WITNESSES:
+                        return
+
+    def _add(self, batch: FrameBatch, segment: Segment) -> None:
+        self.is_broken |= bool(batch.damages)
+        sound = batch.frames[:, CODE] == SOUND
+        before = 0 if self.is_broken else len(sound) if sound.all() else int(sound.argmin())
+        if before:
+            wanted = range(min(before, _WITNESSES - len(self.undispatched)))
+            for message in _decoded(batch, wanted):
+                if message.physical_offset == self._begin:
+                    self.dispatched = message
+                else:
+                    self.undispatched.append(message)
+            (self.last,) = _decoded(batch, [before - 1])
+            self.end = batch.physical_offset + int(batch.frames[before - 1, POSITION] + batch.frames[before - 1, SIZE])
+        self.is_broken |= before < len(sound)
+        if self.is_broken:
+            rows = [row for row in range(before, len(sound)) if sound[row]]
+            self.behind += _decoded(batch, rows[: _WITNESSES - len(self.behind)])
+        elif batch.blank_at is not None:
+            self.end = segment.end_offset
+
+
+def _are_old(
+    storage: Storage, root: str, messages: Sequence[StoredMessage], last: StoredMessage | None, log_end: int
+) -> bool:
+    """Return whether records are of an earlier life of the log: the clock steps back, or a queue offset is taken.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        messages: the records.
+        last: the record before them.
+        log_end: physical offset where they begin.
+    """
+    if messages and last is not None and messages[0].store_timestamp_ms < last.store_timestamp_ms:
+        return True
+    units = (_unit_at(storage, root, message) for message in messages)
+    return any(unit is not None and unit.physical_offset < log_end for unit in units)

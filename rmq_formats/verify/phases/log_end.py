@@ -1,0 +1,38 @@
+"""Bounds a verification by the log's end, behind which records of an earlier recovery may stand."""
+
+from collections.abc import Sequence
+
+from rmq_formats.read.log_end import Leftovers, count_leftovers, cut_segments, find_leftovers
+from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.findings import Finding, FindingList
+
+
+def bound_by_log_end(
+    storage: Storage, root: str, segments: Sequence[Segment], ends: Sequence[int], findings: FindingList
+) -> tuple[list[Segment], list[int]]:
+    """Bound segments, and the ends of their data, by the log's end; add a finding of what is behind it.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        segments: the log's files that can be read.
+        ends: where the data of each ends.
+        findings: added to.
+    """
+    leftovers = find_leftovers(storage, root, segments) if segments else None
+    if leftovers is None:
+        return list(segments), list(ends)
+    findings.add(_finding(storage, segments, leftovers))
+    cut = cut_segments(segments, leftovers)
+    bounds = [end if item.log_bytes is None else min(end, item.log_bytes) for item, end in zip(cut, ends, strict=True)]
+    return cut, bounds
+
+
+def _finding(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> Finding:
+    counted = count_leftovers(storage, segments, leftovers)
+    path = next(item.path for item in segments if item.start_offset <= leftovers.log_end <= item.end_offset)
+    detail = f"the log ends at {leftovers.log_end}, {counted.messages} records of an earlier life are behind it"
+    if counted.messages > counted.older:
+        detail += f", {counted.messages - counted.older} of them not older than its last record"
+    return Finding(finding_kinds.LOG_LEFTOVER, detail, path, leftovers.log_end, leftovers.size_bytes)
