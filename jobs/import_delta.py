@@ -21,6 +21,7 @@ from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
 from rmq_formats.spark.options.write import check_columns
 from rmq_formats.storage.segments import open_storage
+from rmq_formats.tasks.origin import leftover_word
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.write.commitlog import end_killed, refuse_write
@@ -53,6 +54,8 @@ def parser() -> JobParser:
     job.add_argument("--dispatch", choices=["true", "false"], default="true", help="make ConsumeQueue and Index")
     job.add_argument("--keep-offsets", action="store_true", help="keep the table's offsets; needs a whole log")
     job.add_argument("--crc-property", choices=["asgiven", "always", "never"], help="__CRC32# in records")
+    job.add_argument("--resume", action="store_true", help="complete what an interrupted run has left, whoever left it")
+    job.add_argument("--start-anew", action="store_true", help="set aside what an interrupted run has left")
     job.add_argument("--commitlog-file-bytes", type=int, help="default: as in the store, else 1 GiB")
     job.add_argument("--consumequeue-file-bytes", type=int, help="mappedFileSizeConsumeQueue")
     job.add_argument("--consumequeue-ext-file-bytes", type=int, help="mappedFileSizeConsumeQueueExt")
@@ -67,10 +70,11 @@ def check(given: argparse.Namespace) -> None:
     for name in ("starting_timestamp", "ending_timestamp"):
         parsed(given, name, timestamp_ms)
     parsed(given, "topics", names)
+    leftover = leftover_word(resume=given.resume, start_anew=given.start_anew)
     storage, root = open_storage(given.store)
     if not storage.exists(root):
         return
-    if end_killed(root, ProcessRunner()):
+    if end_killed(root, ProcessRunner(), leftover):
         raise StoreError(
             f"{given.store}: an earlier write that was killed has been completed, its messages are in the store; "
             "give --mode append to add these, or --mode overwrite"

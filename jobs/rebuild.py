@@ -23,6 +23,7 @@ from rmq_formats.spark.job import (
     run_job,
 )
 from rmq_formats.spark.runner import SparkRunner
+from rmq_formats.tasks.origin import Leftover, leftover_word
 
 
 def parser() -> JobParser:
@@ -47,6 +48,8 @@ def parser() -> JobParser:
     job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES, help="maxIndexNum")
     job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
     job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="index TAGS, as since 5.4")
+    job.add_argument("--resume", action="store_true", help="complete what an interrupted run has left, whoever left it")
+    job.add_argument("--start-anew", action="store_true", help="set aside what an interrupted run has left")
     job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
     job.add_argument("--only-live-topics", action="store_true", help="leave out topics that topics.json lacks")
     return job
@@ -62,8 +65,14 @@ def options(given: argparse.Namespace, store: str) -> RebuildOptions:
     )  # fmt: skip
 
 
+def leftover(given: argparse.Namespace) -> Leftover:
+    """Return the operator's word on what an interrupted run has left. Raises OptionError."""
+    return leftover_word(resume=given.resume, start_anew=given.start_anew)
+
+
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
+    leftover(given)
     if is_several(given.store):
         find_stores(given.store)
         return
@@ -79,7 +88,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
     (store,) = given.store
     runner.check_seen("--store", store)
     runner.check_shared("--out" if given.out else "--store", given.out or store)
-    report = rebuild_store(store, given.out, options(given, store), runner)
+    report = rebuild_store(store, given.out, options(given, store), runner, leftover=leftover(given))
     return report.to_dict(), EXIT_FINDINGS if report.finding_counts else EXIT_CLEAN
 
 
@@ -87,7 +96,7 @@ def main_several(given: argparse.Namespace, runner: SparkRunner) -> tuple[dict[s
     """Run the rebuild of several stores."""
     for place in [given.out] if given.out else [store.path for store in find_stores(given.store)]:
         runner.check_shared("--out" if given.out else "--store", place)
-    report = rebuild_stores(given.store, given.out, functools.partial(options, given), runner)
+    report = rebuild_stores(given.store, given.out, functools.partial(options, given), runner, leftover(given))
     is_clean = not report.failed and not any(own.finding_counts for _, own in report.reports)
     return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
 

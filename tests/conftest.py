@@ -15,6 +15,7 @@ import zstandard
 from hypothesis import settings
 
 from rmq_formats.codecs.index import ALL_TAGS, NO_TAGS
+from rmq_formats.tasks import origin
 from tests.interop import peer
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ def pytest_configure() -> None:
     # An example has no deadline: a busy machine is no fault of what is tested.
     settings.register_profile("project", deadline=None)
     settings.load_profile("project")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have a key of notes that is not the user's; made here, so that no counted run makes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        assert origin.own_key()
+        yield
 
 
 @dataclass(frozen=True, slots=True)

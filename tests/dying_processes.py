@@ -57,9 +57,9 @@ def _run(action: Callable[[], Any], at: int | None, writing: int) -> None:
         countdown = _Countdown(at)
         exchange = publish._exchange
 
-        def counted(*directories: Any) -> None:
+        def counted(*names: Any) -> None:
             countdown.tick()  # ctypes tells no audit hook of what it calls
-            exchange(*directories)
+            exchange(*names)
             countdown.tick()
 
         publish._exchange = counted

@@ -12,6 +12,7 @@ from rmq_formats.arrow.schema import COMMITLOG
 from rmq_formats.codecs.consumequeue import delay_levels_ms
 from rmq_formats.kernels.encode.rows import CRC_AS_GIVEN
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.write.commitlog import WriteOptions, begin_write, commit_write
@@ -31,9 +32,10 @@ def write(
     crc_way: int = CRC_AS_GIVEN,
     keep_offsets: bool = False,
     dispatch: RebuildOptions | None = None,
+    leftover: Leftover = Leftover.REFUSE,
 ) -> int:
     """Write batches, a task for each list of them; how many records they are."""
-    options = WriteOptions(str(root), overwrite, file_bytes, crc_way, keep_offsets, dispatch)
+    options = WriteOptions(str(root), overwrite, file_bytes, crc_way, keep_offsets, dispatch, leftover)
     begun = begin_write(options)
     written = [begun.job.write_task(batches, begun.encoding) for batches in tasks]
     return commit_write(begun, written, ProcessRunner(1))

@@ -64,6 +64,12 @@ Work = Annotated[
     str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
 ]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Complete what an interrupted run has left in the store, whoever left it.")
+]
+StartAnew = Annotated[
+    bool, typer.Option("--start-anew", help="Set aside what an interrupted run has left in the store.")
+]
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
 
 

@@ -10,6 +10,8 @@ from rmq_core.cli.arguments import (
     ConsumeQueueExtFileBytes,
     IndexTags,
     Report,
+    Resume,
+    StartAnew,
     StorePaths,
     Workers,
     several,
@@ -39,6 +41,8 @@ def rebuild(
     only_live_topics: Annotated[
         bool, typer.Option("--only-live-topics", help="Leave out topics that topics.json lacks: the deleted ones.")
     ] = False,
+    resume: Resume = False,
+    start_anew: StartAnew = False,
     report: Report = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
@@ -51,6 +55,9 @@ def rebuild(
     from rmq_core.cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
     from rmq_formats.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
+    from rmq_formats.tasks.origin import leftover_word  # noqa: PLC0415
+
+    leftover = leftover_word(resume=resume, start_anew=start_anew)
 
     def options_of(store: str) -> "RebuildOptions":
         return options_from_arguments(
@@ -61,6 +68,10 @@ def rebuild(
 
     given = several(stores)
     if given is not None:
-        return rebuild_run.run_several(given, out, options_of, workers=workers, report_file=report, as_json=as_json)
+        return rebuild_run.run_several(
+            given, out, options_of, workers=workers, report_file=report, as_json=as_json, leftover=leftover
+        )
     (store,) = stores
-    return rebuild_run.run(store, out, options_of(store), workers=workers, report_file=report, as_json=as_json)
+    return rebuild_run.run(
+        store, out, options_of(store), workers=workers, report_file=report, as_json=as_json, leftover=leftover
+    )

@@ -18,6 +18,7 @@ from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.several import OptionsOf, rebuild_stores
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.runner import ProcessRunner
 
 LISTED: Final = 50  # findings in the table: the report has more
@@ -25,12 +26,13 @@ _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and 
 
 
 def run(
-    store: str, out: str | None, options: RebuildOptions, *, workers: int | None, report_file: str | None, as_json: bool
-) -> int:
+    store: str, out: str | None, options: RebuildOptions, *, workers: int | None, report_file: str | None,
+    as_json: bool, leftover: Leftover,
+) -> int:  # fmt: skip
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
-        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress)
+        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         show(report)
@@ -39,12 +41,12 @@ def run(
 
 def run_several(
     stores: list[str], out: str | None, options_of: OptionsOf, *, workers: int | None, report_file: str | None,
-    as_json: bool,
+    as_json: bool, leftover: Leftover,
 ) -> int:  # fmt: skip
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
     with interruptible_workers():
-        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers))
+        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         for store, own in report.reports:

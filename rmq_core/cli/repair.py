@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson, StorePath, Work, Workers, with_store_sizes
+from rmq_core.cli.arguments import AsOneJson, Resume, StartAnew, StorePath, Work, Workers, with_store_sizes
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ def repair(
     plan: Annotated[bool, typer.Option("--plan", help="Print what would be done; the default.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Carry out the plan.")] = False,
     sizes: "VerifyOptions",
+    resume: Resume = False,
+    start_anew: StartAnew = False,
     work: Work = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
@@ -30,5 +32,7 @@ def repair(
     if plan and apply:
         raise OptionError("--plan and --apply: give one of them")
     from rmq_core.cli import repair_run  # noqa: PLC0415 # takes a second to load
+    from rmq_formats.tasks.origin import leftover_word  # noqa: PLC0415
 
-    return repair_run.run(store, sizes, apply=apply, work=work, workers=workers, as_json=as_json)
+    leftover = leftover_word(resume=resume, start_anew=start_anew)
+    return repair_run.run(store, sizes, apply=apply, work=work, workers=workers, as_json=as_json, leftover=leftover)

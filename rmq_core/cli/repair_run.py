@@ -13,6 +13,7 @@ from rmq_core.cli.output import bytes_text, printable
 from rmq_core.cli.rebuild_run import interruptible_workers
 from rmq_formats.repair.job import repair_store
 from rmq_formats.repair.report import RepairReport
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.progress import OnProgress, Progress
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.phases.plan import VerifyOptions
@@ -21,11 +22,14 @@ LISTED: Final = 40  # steps, and findings, in the tables: --json has all
 
 
 def run(
-    store: str, options: VerifyOptions, *, apply: bool, work: str | None, workers: int | None, as_json: bool
-) -> int:
+    store: str, options: VerifyOptions, *, apply: bool, work: str | None, workers: int | None, as_json: bool,
+    leftover: Leftover,
+) -> int:  # fmt: skip
     """Plan or repair, and print the report. Returns the exit code. Raises RmqError."""
     with interruptible_workers(), _status() as on_progress:
-        report = repair_store(store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress)
+        report = repair_store(
+            store, options, ProcessRunner(workers), apply=apply, work=work, on_progress=on_progress, leftover=leftover
+        )
     if as_json:
         output.print_json(report.to_dict())
     else:

@@ -5,14 +5,15 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import (
+    StoreError,
     StoreLayoutError,
     told_as_store_errors,
     without_secrets,
@@ -31,6 +32,7 @@ from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.tasks import waves
 from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.origin import Leftover, boot_id, foreign_reason, sealed
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.segment_ends import find_ends, known_ends
@@ -65,6 +67,7 @@ def rebuild_store(
     options: RebuildOptions,
     runner: Runner,
     on_progress: OnProgress | None = None,
+    leftover: Leftover = Leftover.REFUSE,
 ) -> RebuildReport:
     """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
 
@@ -74,6 +77,7 @@ def rebuild_store(
         options: what to rebuild, with the broker's file sizes.
         runner: where the tasks run.
         on_progress: told after each task.
+        leftover: the operator's word on what an interrupted rebuild has left, if that is not known to be this user's.
 
     Raises:
         StoreNotFoundError: no such store, or no CommitLog in it.
@@ -82,11 +86,16 @@ def rebuild_store(
         StoreLayoutError: a layout that a rebuild would get wrong, or unknown files that it would delete.
         StoreError: the disk is full, or a file is in the way.
     """
-    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress), runner)
+    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover), runner)
 
 
 def rebuild_steps(
-    store: str, out: str | None, options: RebuildOptions, parallelism: int, on_progress: OnProgress | None = None
+    store: str,
+    out: str | None,
+    options: RebuildOptions,
+    parallelism: int,
+    on_progress: OnProgress | None = None,
+    leftover: Leftover = Leftover.REFUSE,
 ) -> Steps[RebuildReport]:
     """Rebuild a store in steps that yield their tasks; see ``rebuild_store``.
 
@@ -96,6 +105,7 @@ def rebuild_steps(
         options: what to rebuild.
         parallelism: tasks that the log is cut into at least, if it is large enough.
         on_progress: told after each task.
+        leftover: see ``rebuild_store``.
 
     Raises:
         RmqError: as ``rebuild_store`` does.
@@ -114,11 +124,11 @@ def rebuild_steps(
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))
         still_alone = stack.enter_context(area.lock(root))
-        yield from _finish_publishing(area)
+        yield from _finish_publishing(area, leftover)
         stack.enter_context(_removed_if_refused(area))
         ends = known_ends((yield from find_ends(storage, segments)))
         splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
-        _prepare(area, segments, splits, options)
+        _prepare(area, segments, splits, options, leftover)
         clock.mark("plan")
         scans = yield from _scan(splits, options, area, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
@@ -143,11 +153,11 @@ def _publish(area: WorkArea, directories: Sequence[str]) -> Steps[None]:
         yield from area.publish(directories)
 
 
-def _finish_publishing(area: WorkArea) -> Steps[None]:
+def _finish_publishing(area: WorkArea, leftover: Leftover) -> Steps[None]:
     if isinstance(area, LocalArea):
-        area.finish_publishing()
+        area.finish_publishing(leftover)
     else:
-        yield from area.finish_publishing()
+        yield from area.finish_publishing(leftover)
 
 
 def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
@@ -215,14 +225,10 @@ def _refuse_variants(storage: Storage, root: str, options: RebuildOptions) -> No
             refuse_open_database(paths.consumequeue_dir(root))
 
 
-def _boot() -> str:
-    """Return the machine's boot id. After a power loss files that were not flushed may be empty."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text(encoding="ascii").strip() if path.exists() else ""
-
-
-def _prepare(area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split], options: RebuildOptions) -> None:
-    """Create the work directory, or keep the one that a killed run of the same rebuild left."""
+def _prepare(
+    area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split], options: RebuildOptions, leftover: Leftover
+) -> None:
+    """Create the work directory, or keep the one that a killed run of the same rebuild left, if it was this user's."""
     given = asdict(options)
     given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
     given["batch_topics"] = sorted(options.batch_topics)
@@ -231,13 +237,31 @@ def _prepare(area: WorkArea, segments: Sequence[Segment], splits: Sequence[Split
         log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
     for split in splits:
         log.update(f"{split.file_offset} {split.start} {split.limit} {split.data_end}\n".encode())
-    boot = _boot() if isinstance(area, LocalArea) else ""  # objects survive a power loss
+    # After a power loss files that were not flushed may be empty; objects survive it.
+    boot = boot_id() if isinstance(area, LocalArea) else ""
     notes = [*(field.name for field in fields(ScanResult)), "files"]  # those of another version cannot be read
-    plan = json.dumps({"log": log.hexdigest(), "options": given, "boot": boot, "notes": notes})
-    if area.exists("plan.json") and area.read_text("plan.json") == plan:
+    plan = {"log": log.hexdigest(), "options": given, "boot": boot, "notes": notes}
+    if leftover is not Leftover.START_ANEW and _is_own_plan(area, plan, leftover) and not area.has_links():
         return
     area.clear(_directories(options))
-    waves.write_text(area, "plan.json", plan)
+    waves.write_text(area, "plan.json", json.dumps(sealed(plan, area.target)))
+
+
+def _is_own_plan(area: WorkArea, plan: Mapping[str, Any], leftover: Leftover) -> bool:
+    """Return whether a run of this user, or one that the operator resumes, has left the same plan."""
+    try:
+        if not area.exists("plan.json"):
+            return False
+        note = json.loads(area.read_text("plan.json"))
+        is_same = isinstance(note, dict) and all(note.get(name) == value for name, value in _as_read(plan).items())
+    except (ValueError, StoreError, RecursionError):
+        return False
+    return is_same and (leftover is Leftover.RESUME or foreign_reason(note, area.target) is None)
+
+
+def _as_read(plan: Mapping[str, Any]) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(json.dumps(plan))  # tuples have become lists
+    return read
 
 
 def _directories(options: RebuildOptions) -> list[str]:

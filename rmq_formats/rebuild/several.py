@@ -8,6 +8,7 @@ from rmq_formats.rebuild.job import rebuild_steps
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.storage.segments import split_query
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.together import Steps
 from rmq_formats.verify.several import BrokersReport, run_on_stores
@@ -16,7 +17,11 @@ OptionsOf = Callable[[str], RebuildOptions]
 
 
 def rebuild_stores(
-    given: Sequence[str], out: str | None, options_of: OptionsOf, runner: Runner
+    given: Sequence[str],
+    out: str | None,
+    options_of: OptionsOf,
+    runner: Runner,
+    leftover: Leftover = Leftover.REFUSE,
 ) -> BrokersReport[RebuildReport]:
     """Rebuild several stores, whose tasks run mixed, and publish each one whole.
 
@@ -25,19 +30,22 @@ def rebuild_stores(
         out: directory or URI below which each broker's files are published by its name; None is in the stores.
         options_of: what to rebuild, for the store at a path.
         runner: where the tasks run.
+        leftover: see ``rebuild_store``.
 
     Raises:
         RmqError: the stores cannot be told, or none of them can be rebuilt.
     """
     stores = find_stores(given)
     parallelism = -(-runner.parallelism // len(stores))
-    steps = [_steps(store, out, options_of, parallelism) for store in stores]
+    steps = [_steps(store, out, options_of, parallelism, leftover) for store in stores]
     return run_on_stores("rebuild", given, stores, steps, runner)
 
 
-def _steps(store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int) -> Steps[RebuildReport]:
+def _steps(
+    store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int, leftover: Leftover
+) -> Steps[RebuildReport]:
     target = None if out is None else _below(out, store)
-    return (yield from rebuild_steps(store.path, target, options_of(store.path), parallelism))
+    return (yield from rebuild_steps(store.path, target, options_of(store.path), parallelism, leftover=leftover))
 
 
 def _below(out: str, store: BrokerStore) -> str:

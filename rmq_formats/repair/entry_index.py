@@ -20,7 +20,8 @@ from rmq_formats.kernels import scan as scan_kernel
 from rmq_formats.repair.entries import EntryRepair
 from rmq_formats.scan.segment import FrameBatch, scan_segment
 from rmq_formats.storage.segments import LocalStorage, list_segments, opened
-from rmq_formats.tasks.publish import sync_directory, sync_file_system, write_forced
+from rmq_formats.tasks.contained import write_file
+from rmq_formats.tasks.publish import sync_directory, sync_file_system
 
 _MADE: Final = "entry-index"  # in the repair's directory
 _PER_FILE: Final = INDEX_FILE_BYTES // INDEX_UNIT_BYTES
@@ -44,7 +45,7 @@ def make_state(root: Path, directory: Path, repair: EntryRepair) -> None:
         made.rename(own / "index")
         sync_directory(own)
     if repair.checkpoint is not None:
-        write_forced(own / "checkpoint", repair.checkpoint.encode("ascii"))
+        write_file(root, f"{repair.directory}/checkpoint", repair.checkpoint.encode("ascii"))
 
 
 def _write_units(data: Path, target: Path) -> None:

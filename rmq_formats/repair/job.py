@@ -18,6 +18,7 @@ from rmq_formats.repair.preconditions import refuse_layouts, refuse_plan, refuse
 from rmq_formats.repair.report import RepairReport, steps, without_quarantined
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.segments import list_segments, open_storage
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.progress import OnProgress
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.store_lock import store_lock
@@ -36,6 +37,7 @@ def repair_store(
     apply: bool,
     work: str | None = None,
     on_progress: OnProgress | None = None,
+    leftover: Leftover = Leftover.REFUSE,
 ) -> RepairReport:
     """Repair a store; or, in a dry run, report what that would do.
 
@@ -49,6 +51,7 @@ def repair_store(
         apply: do it; else only the plan is made, and nothing is written.
         work: directory for the intermediate files of the verifications.
         on_progress: told after each task.
+        leftover: the operator's word on an interrupted repair that is not known to be this user's own.
 
     Raises:
         StoreNotFoundError: there is no store, or nothing to repair it from.
@@ -62,7 +65,7 @@ def repair_store(
     storage, root = open_storage(store)
     if not storage.exists(root):
         raise StoreNotFoundError(f"{root}: no such store")
-    run = _Repair(root, options, runner, work, on_progress)
+    run = _Repair(root, options, runner, work, on_progress, leftover)
     with told_as_store_errors(root):
         report = run.apply() if apply else run.plan()
     return replace(report, seconds=round(time.perf_counter() - begin, 3))
@@ -72,13 +75,20 @@ class _Repair:
     """State of one repair run."""
 
     def __init__(
-        self, root: str, options: VerifyOptions, runner: Runner, work: str | None, on_progress: OnProgress | None
+        self,
+        root: str,
+        options: VerifyOptions,
+        runner: Runner,
+        work: str | None,
+        on_progress: OnProgress | None,
+        leftover: Leftover,
     ) -> None:
         self.root = root
         self.options = replace(options, commitlog_file_bytes=log_file_bytes(root, options))
         self.runner = runner
         self.work = work
         self.on_progress = on_progress
+        self.leftover = leftover
 
     def plan(self) -> RepairReport:
         """Report the plan without applying it."""
@@ -95,9 +105,11 @@ class _Repair:
         """Apply the plan, or what is left of one that was interrupted."""
         root = Path(self.root)
         found: VerifyReport | None = None
-        if journal.pending(root) is None:
+        if self.leftover is Leftover.START_ANEW or journal.pending(root, self.leftover) is None:
             refuse_store(self.root)  # before the lock, whose file would be a change
         with store_lock(self.root):
+            if self.leftover is Leftover.START_ANEW:
+                journal.set_pending_aside(root)
             left_over = self._left_over()
             if left_over is None:
                 found = self._verify()
@@ -112,7 +124,7 @@ class _Repair:
             if plan.entries is not None:
                 make_state(root, directory, plan.entries)
         for rebuild in _rebuilds(plan):
-            rebuild_store(self.root, None, rebuild, self.runner, self.on_progress)
+            rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover)
         with store_lock(self.root):
             if plan.checkpoint:
                 write_checkpoint(root)
@@ -132,7 +144,7 @@ class _Repair:
 
     def _left_over(self) -> tuple[Path, RepairPlan] | None:
         journal.manifests(Path(self.root))  # for the report: an unreadable one is reported before a change
-        return journal.pending(Path(self.root))
+        return None if self.leftover is Leftover.START_ANEW else journal.pending(Path(self.root), self.leftover)
 
     def _verify(self) -> VerifyReport:
         return verify_store(self.root, self.options, self.runner, work=self.work, on_progress=self.on_progress)

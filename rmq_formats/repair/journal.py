@@ -7,9 +7,11 @@ Copies are made in ``STORE/quarantine/unfinished/``, which gets its number when 
 be deleted, as the store is unchanged until then.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -19,8 +21,20 @@ import numpy as np
 from rmq_formats.errors import StoreError
 from rmq_formats.repair.filler import MAX_BYTES, Fill, Stretch
 from rmq_formats.repair.plan import RepairPlan
+from rmq_formats.repair.plan_paths import changed_files, check_plan
 from rmq_formats.storage.segments import LocalStorage, opened
-from rmq_formats.tasks.publish import sync_directory, sync_file_system, write_forced
+from rmq_formats.tasks.contained import (
+    is_there,
+    names_in,
+    open_file,
+    parent_directory,
+    read_file,
+    real_directory,
+    root_directory,
+    write_file,
+)
+from rmq_formats.tasks.origin import Leftover, check_origin, sealed
+from rmq_formats.tasks.publish import set_aside, sync_directory, sync_file_system
 
 DIRECTORY: Final = "quarantine"
 PLAN: Final = "plan.json"
@@ -28,84 +42,168 @@ MANIFEST: Final = "manifest.json"
 UNFINISHED: Final = "unfinished"
 
 
-def pending(root: Path) -> tuple[Path, RepairPlan] | None:
-    """Find the repair that a killed run left: its directory and its plan. Raises StoreError."""
+def pending(root: Path, leftover: Leftover = Leftover.REFUSE) -> tuple[Path, RepairPlan] | None:
+    """Find the repair that a killed run left: its directory and its plan.
+
+    The plan is read, not believed: it names only what a repair changes, and is followed if this user's own run left it
+    in this store, or if the operator resumes it.
+
+    Args:
+        root: of the store.
+        leftover: the operator's word on a plan that is not known to be this user's own.
+
+    Raises:
+        StoreError: it is no plan, names something else, or is foreign.
+    """
     for directory in _repairs(root):
-        if (directory / PLAN).exists():
-            return directory, _plan_in(directory / PLAN)
+        if os.path.lexists(directory / PLAN):
+            return directory, _read_plan(root, directory.name, PLAN, leftover)
     return None
+
+
+def set_pending_aside(root: Path) -> None:
+    """Rename the plan of an interrupted repair, so that the store is verified and the repair planned again."""
+    for directory in _repairs(root):
+        path = f"{DIRECTORY}/{directory.name}/{PLAN}"
+        if os.path.lexists(root / path):
+            with parent_directory(root, path) as (parent, name):
+                set_aside(name, parent)
 
 
 def manifests(root: Path) -> list[RepairPlan]:
     """Read the plans of the repairs that were completed. Raises StoreError."""
-    return [_plan_in(directory / MANIFEST) for directory in _repairs(root) if (directory / MANIFEST).exists()]
+    return [
+        _read_plan(root, directory.name, MANIFEST)
+        for directory in _repairs(root)
+        if os.path.lexists(directory / MANIFEST)
+    ]
 
 
 def _repairs(root: Path) -> list[Path]:
-    """List the directories of repairs, the first one first, whatever is left in them."""
-    numbered = [path for path in (root / DIRECTORY).glob("*") if path.name.isascii() and path.name.isdecimal()]
-    return sorted(numbered, key=lambda path: int(path.name))
+    """List the directories of repairs, the first one first, whatever is left in them. Raises StoreError for a link."""
+    with root_directory(root) as parent:
+        if not is_there(DIRECTORY, parent):
+            return []
+        with real_directory(DIRECTORY, parent, root / DIRECTORY) as directory:
+            names = names_in(directory)
+    return sorted((root / DIRECTORY / name for name in names if _is_number(name)), key=lambda path: int(path.name))
 
 
-def _plan_in(note: Path) -> RepairPlan:
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()
+
+
+def _read_plan(root: Path, number: str, name: str, leftover: Leftover | None = None) -> RepairPlan:
+    """Read a plan. Of one that is to be followed, ``leftover`` is the operator's word."""
+    path = f"{DIRECTORY}/{number}/{name}"
+    shown, way = root / path, f"move {root / DIRECTORY / number} away"
+    data = read_file(root, path)
     try:
-        return RepairPlan.from_json(note.read_text(encoding="utf-8"))
-    except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
-        raise StoreError(f"{note}: is no plan of a repair ({error}); move {note.parent} away") from error
+        note = json.loads(data or b"")
+        plan = RepairPlan.from_json(json.dumps(note))
+        check_plan(plan)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError) as error:
+        raise StoreError(f"{shown}: is no plan of a repair ({error}); {way}") from error
+    except StoreError as error:
+        raise StoreError(f"{shown}: {error}; {way}") from error
+    if leftover is not None:
+        subject = f"the plan of an interrupted repair ({len(plan.stretches)} ranges, {len(plan.moves)} moves)"
+        check_origin(note, str(root), shown, subject, leftover)
+    return plan
 
 
 def begin(root: Path, plan: RepairPlan) -> Path:
     """Copy aside what will be overwritten, and write the plan down; return the directory of both.
 
     Raises:
-        StoreError: a file cannot be read any more.
+        StoreError: a file cannot be read any more, or a link is in the way.
     """
+    check_plan(plan)
     last = max((int(path.name) for path in _repairs(root)), default=0)
-    directory = root / DIRECTORY / UNFINISHED
-    if directory.exists():  # left by a run that was killed before it changed anything
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True)
-    for stretch in plan.stretches:
-        if stretch.held:
-            _copy(root / stretch.path, stretch.position, stretch.held, _made(directory / stretch.copy))
-    for name in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
-        if name not in plan.moves and (root / name).is_file():
-            shutil.copyfile(root / name, _made(directory / name))
-    sync_file_system(directory)
-    write_forced(directory / PLAN, plan.to_json().encode())
-    numbered = directory.with_name(f"{last + 1:04d}")
-    directory.rename(numbered)
-    sync_file_system(numbered)
-    return numbered
+    unfinished = f"{DIRECTORY}/{UNFINISHED}"
+    with parent_directory(root, unfinished, create=True) as (quarantine, name):
+        if is_there(name, quarantine):  # left by a run that was killed before it changed anything
+            shutil.rmtree(name, dir_fd=quarantine)
+        os.mkdir(name, dir_fd=quarantine)
+        directory = root / unfinished
+        for stretch in plan.stretches:
+            if stretch.held:
+                _copy(root, stretch.path, stretch.position, stretch.held, _made(directory / stretch.copy))
+        for config in (*plan.configs, *(["checkpoint"] if plan.checkpoint else [])):
+            if config not in plan.moves and (root / config).is_file():
+                _made(directory / config).write_bytes(read_file(root, config) or b"")
+        sync_file_system(directory)
+        note = sealed(json.loads(plan.to_json()), str(root))
+        write_file(root, f"{unfinished}/{PLAN}", json.dumps(note, indent=1).encode())
+        numbered = f"{last + 1:04d}"
+        os.rename(name, numbered, src_dir_fd=quarantine, dst_dir_fd=quarantine)
+    sync_file_system(root / DIRECTORY / numbered)
+    return root / DIRECTORY / numbered
 
 
 def end(directory: Path) -> None:
-    """Mark a plan as completed."""
-    (directory / PLAN).rename(directory / MANIFEST)
+    """Mark a plan as completed: what was done stays as the manifest, without origin and seal."""
+    root, path = directory.parent.parent, f"{DIRECTORY}/{directory.name}"
+    note = json.loads(read_file(root, f"{path}/{PLAN}") or b"{}")
+    done = {name: value for name, value in note.items() if name not in {"origin", "seal"}}
+    write_file(root, f"{path}/{MANIFEST}", json.dumps(done, indent=1).encode())
+    (directory / PLAN).unlink()
     sync_directory(directory)  # else the plan may come back, and undo what the broker writes from now on
+
+
+def refuse_links(root: Path, plan: RepairPlan) -> None:
+    """Refuse a plan of which a change would be made through a link, or to a file with several names.
+
+    Raises:
+        StoreError: naming the link or the file.
+    """
+    check_plan(plan)
+    for path in changed_files(plan):
+        if path in plan.moves:
+            continue
+        with suppress(FileNotFoundError):
+            os.close(open_file(root, path, os.O_RDWR))
+    entries = () if plan.entries is None else (f"{plan.entries.directory}/checkpoint",)
+    for path in (*plan.moves, *plan.configs, *entries, f"{DIRECTORY}/{PLAN}"):
+        with suppress(FileNotFoundError), parent_directory(root, path):
+            pass
 
 
 def change(root: Path, directory: Path, plan: RepairPlan) -> None:
     """Apply a plan's changes of files; a change that is done already stays as it is.
 
     Raises:
-        StoreError: the log is neither as it was when the plan was made, nor on the way to what is planned.
+        StoreError: the log is neither as it was when the plan was made, nor on the way to what is planned, or a link
+            is on the way to a file.
     """
+    refuse_links(root, plan)
     moves = [path for path in plan.moves if os.path.lexists(root / path) and not os.path.lexists(directory / path)]
     for what in _changed(root, directory, plan, moves):
         note = f"{DIRECTORY}/{directory.name}/{PLAN}"
         raise StoreError(f"{what} since a repair began; delete {note} to plan the repair again")
+    aside = f"{DIRECTORY}/{directory.name}"
     for path in moves:  # moves come first: a log file may have to be created where a directory stands
-        (root / path).rename(_made(directory / path))
+        with (
+            parent_directory(root, path) as (parent, name),
+            parent_directory(root, f"{aside}/{path}", create=True) as (target, _),
+        ):
+            os.rename(name, name, src_dir_fd=parent, dst_dir_fd=target)
     for stretch in plan.stretches:
-        _overwrite(root / stretch.path, stretch)
+        _overwrite(root, stretch)
     for path, size_bytes in plan.sizes:
-        with _opened(root / path) as file:
+        with _opened(root, path) as file:
             if os.fstat(file.fileno()).st_size != size_bytes:
                 file.truncate(size_bytes)
     for path in plan.configs:
-        write_forced(root / path, (root / f"{path}.bak").read_bytes())
+        write_file(root, path, _bak(root, path))
     sync_file_system(root)
+
+
+def _bak(root: Path, path: str) -> bytes:
+    data = read_file(root, f"{path}.bak")
+    if data is None:
+        raise StoreError(f"{root / path}.bak: no such file")
+    return data
 
 
 def _made(path: Path) -> Path:
@@ -113,26 +211,26 @@ def _made(path: Path) -> Path:
     return path
 
 
-def _copy(source: Path, position: int, size: int, target: Path) -> None:
-    with source.open("rb") as file, target.open("wb") as copy:
+def _copy(root: Path, path: str, position: int, size: int, target: Path) -> None:
+    with os.fdopen(open_file(root, path), "rb") as file, target.open("wb") as copy:
         file.seek(position)
         while size:
             piece = file.read(min(size, MAX_BYTES))
             if not piece:
-                raise StoreError(f"{source}: became shorter while it was read")
+                raise StoreError(f"{root / path}: became shorter while it was read")
             copy.write(piece)
             size -= len(piece)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(root: Path, path: str) -> BinaryIO:
     """Open a log file for writing; it is created if there is none."""
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), "r+b")
+    return os.fdopen(open_file(root, path, os.O_RDWR | os.O_CREAT), "r+b")
 
 
-def _overwrite(path: Path, stretch: Stretch) -> None:
+def _overwrite(root: Path, stretch: Stretch) -> None:
     if stretch.fill is Fill.NONE:
         return
-    with _opened(path) as file:
+    with _opened(root, stretch.path) as file:
         file.seek(stretch.position)
         for piece in stretch.image():
             file.write(piece)
@@ -143,7 +241,7 @@ def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) ->
     for stretch in plan.stretches:
         path = root / stretch.path
         is_there = path.is_file() and stretch.path not in moves
-        if is_there and not _is_own(path, directory / stretch.copy, stretch):
+        if is_there and not _is_own(root, directory.name, stretch):
             yield f"{path}: was changed at {stretch.physical_offset}"
     surplus = {stretch.path: stretch.size for stretch in plan.stretches if stretch.fill is Fill.NONE}
     for name, size_bytes in plan.sizes:
@@ -152,24 +250,31 @@ def _changed(root: Path, directory: Path, plan: RepairPlan, moves: list[str]) ->
             yield f"{path}: was changed, it has become longer"
     for name in plan.configs:
         path = root / name
-        known = {file.read_bytes() for file in (directory / name, root / f"{name}.bak") if file.is_file()}
-        if name not in moves and path.is_file() and path.read_bytes() not in known:
+        copies = (f"{DIRECTORY}/{directory.name}/{name}", f"{name}.bak")
+        known = {read_file(root, copy) for copy in copies if (root / copy).is_file()}
+        if name not in moves and path.is_file() and read_file(root, name) not in known:
             yield f"{path}: was changed"
 
 
-def _is_own(path: Path, copy: Path, stretch: Stretch) -> bool:
+def _is_own(root: Path, number: str, stretch: Stretch) -> bool:
     """Return whether a stretch holds what its copy does, or what this repair wrote there."""
     pieces = _zeros(stretch.held) if stretch.fill is Fill.NONE else stretch.image()
-    with path.open("rb") as file, (copy if stretch.held else Path(os.devnull)).open("rb") as old:
+    with os.fdopen(open_file(root, stretch.path), "rb") as file, _opened_copy(root, number, stretch) as old:
         file.seek(stretch.position)
         for piece in pieces:
             size = len(piece)
             if not _is_between(old.read(size).ljust(size, b"\0"), file.read(size).ljust(size, b"\0"), piece):
                 return False
     if stretch.fill is Fill.NONE:
-        with opened(LocalStorage(), str(path)) as range_of:
+        with opened(LocalStorage(), str(root / stretch.path)) as range_of:
             return range_of.data_end() <= stretch.position + stretch.held
     return True
+
+
+def _opened_copy(root: Path, number: str, stretch: Stretch) -> BinaryIO:
+    if not stretch.held:
+        return Path(os.devnull).open("rb")
+    return os.fdopen(open_file(root, f"{DIRECTORY}/{number}/{stretch.copy}"), "rb")
 
 
 def _zeros(size: int) -> Iterator[bytes]:

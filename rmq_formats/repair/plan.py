@@ -293,13 +293,20 @@ def _strays(root: str, report: VerifyReport) -> Iterator[str]:
         paths_of_kind = [finding.path for finding in report.findings if finding.kind == kind and finding.path]
         if report.counts.get(kind, 0) > len(paths_of_kind):
             raise StoreError(f"{root}: more than {len(paths_of_kind)} files are {kind.code}; {kind.remedy}")
-        yield from (_relative(root, path) for path in paths_of_kind)
+        yield from dict.fromkeys(_first_link(root, _relative(root, path)) for path in paths_of_kind)
     for name in (*_DERIVED, "config"):
         if Path(root, name).exists() and not Path(root, name).is_dir():
             yield name
     checkpoint = Path(paths.checkpoint_file(root))
     if checkpoint.exists() and (not checkpoint.is_file() or checkpoint.stat().st_size > MAX_CHECKPOINT_BYTES):
         yield checkpoint.name
+
+
+def _first_link(root: str, path: str) -> str:
+    """Return the first link on a path below a directory of the store, which is itself in the way; else the path."""
+    names = path.split("/")
+    ways = ("/".join(names[:count]) for count in range(2, len(names) + 1))
+    return next((way for way in ways if Path(root, way).is_symlink()), path)
 
 
 def _live_topics(root: str) -> frozenset[str] | None:

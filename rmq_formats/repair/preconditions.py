@@ -12,7 +12,7 @@ from rmq_formats.kernels.dispatch import MARK_BATCH
 from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics, stored_topics
 from rmq_formats.rebuild.queue_database import refuse_open_database
 from rmq_formats.repair.filler import Fill, Stretch
-from rmq_formats.repair.journal import DIRECTORY
+from rmq_formats.repair.journal import DIRECTORY, refuse_links
 from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
@@ -105,8 +105,9 @@ def refuse_plan(root: Path, plan: RepairPlan) -> None:
 
     Raises:
         StoreError: a file or directory that it changes must not be written, or one that it copies aside not be read,
-            or one that it moves aside is on another file system.
+            or one that it moves aside is on another file system, or a link leads to one.
     """
+    refuse_links(root, plan)
     changed = {root / path for path in (*(item.path for item in plan.stretches), *(path for path, _ in plan.sizes))}
     for path in sorted({*changed, *((root / path).parent for path in (*plan.moves, *plan.configs)), root}):
         place = path if path.exists() else path.parent

@@ -13,7 +13,7 @@ tasks again, and nothing holds a list of all.
 import functools
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,8 @@ from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.storage.segments import ArrowStorage, open_storage, opened, read_range
 from rmq_formats.tasks import object_lease
 from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.origin import Leftover, check_origin, sealed
+from rmq_formats.tasks.publish import REBUILT
 from rmq_formats.tasks.requests import answers
 from rmq_formats.tasks.together import Steps, Wave
 from rmq_formats.tasks.waves import WORK_DIRECTORY, write_text
@@ -136,8 +138,20 @@ class ObjectArea:
         write_text(self, f"{_FILES}/{task}", json.dumps(files))
 
     def _noted(self, task: str) -> dict[str, int]:
-        found: dict[str, int] = json.loads(self.read_text(f"{_FILES}/{task}"))
-        return found
+        path = f"{_FILES}/{task}"
+        try:
+            files = json.loads(self.read_text(path))
+            if not isinstance(files, dict) or not all(type(size) is int for size in files.values()):
+                raise TypeError("no sizes by name")
+            for name in files:
+                check_name(name, REBUILT.directories)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise StoreError(f"{self.path(path)}: does not say what was written ({error})") from error
+        return files
+
+    def has_links(self) -> bool:
+        """Return whether the area has symbolic links, which no object store has."""
+        return False
 
     def publish(self, directories: Sequence[str]) -> Steps[None]:
         """Replace the target's objects by copies of the new ones in steps, and upload the manifest.
@@ -147,18 +161,27 @@ class ObjectArea:
         """
         refuse_unknown(self._storage, self.target, directories)
         tasks = [entry.name for entry in self._storage.entries(self.path(_FILES))]
-        write_text(self, _NOTE, json.dumps({"directories": list(directories), "tasks": tasks}))
+        note = sealed({"directories": list(directories), "tasks": tasks}, self.target)
+        write_text(self, _NOTE, json.dumps(note))
         yield from self.finish_publishing()
 
-    def finish_publishing(self) -> Steps[None]:
-        """Complete a ``publish`` that was interrupted: all of it, as long as its note is there."""
+    def finish_publishing(self, leftover: Leftover = Leftover.REFUSE) -> Steps[None]:
+        """Complete a ``publish`` that was interrupted: all of it, as long as its note is there.
+
+        Args:
+            leftover: the operator's word on a note that is not known to be this user's own. What is started anew is
+                deleted: a rebuild makes it again.
+
+        Raises:
+            StoreError: its note cannot be read, names what no rebuild publishes, or is foreign.
+        """
         if not self.exists(_NOTE):
             return
-        try:
-            note = json.loads(self.read_text(_NOTE))
-            directories, tasks = list(note["directories"]), list(note["tasks"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"{self.path(_NOTE)}: does not say what was being published ({error})") from error
+        if leftover is Leftover.START_ANEW:
+            self.delete(self.path("plan.json"))
+            self.delete(self.path(_NOTE))
+            return
+        directories, tasks = self._read_note(leftover)
         self.delete(f"{self.target}/{MANIFEST}")
         for directory in directories:
             self.delete_below(f"{self.target}/{directory}")
@@ -168,6 +191,22 @@ class ObjectArea:
         self.delete(self.path("plan.json"))
         self.delete(self.path(_NOTE))
         self.delete_below(f"{self.target}/{self._directory}")
+
+    def _read_note(self, leftover: Leftover) -> tuple[list[str], list[str]]:
+        path = self.path(_NOTE)
+        try:
+            note = json.loads(self.read_text(_NOTE))
+            directories, tasks = list(note["directories"]), list(note["tasks"])
+            for name in directories:
+                if name not in REBUILT.directories:
+                    raise ValueError(f"names {name!r}, which is never published here")
+            for name in tasks:
+                check_name(f"{_FILES}/{name}", {_FILES}, depth=2)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StoreError(f"{path}: does not say what was being published ({error})") from error
+        names = ", ".join(directories) or "nothing"
+        check_origin(note, self.target, path, f"an interrupted publication of {names}", leftover)
+        return directories, tasks
 
     def _put_manifest(self, directories: Sequence[str], tasks: Sequence[str]) -> None:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
@@ -208,6 +247,18 @@ class ObjectArea:
         if self._storage.exists(path):
             with self._told(path):
                 self._storage.file_system.delete_dir(self._storage.inner(path))
+
+
+def check_name(name: object, directories: Container[str], *, depth: int | None = None) -> None:
+    """Refuse a name out of a note that is not that of an object in one of some directories.
+
+    Raises:
+        ValueError: naming it.
+    """
+    parts = name.split("/") if isinstance(name, str) else []
+    is_sound = len(parts) > 1 and not any(part in {"", ".", ".."} or "\0" in part for part in parts)
+    if not is_sound or parts[0] not in directories or depth not in {None, len(parts)}:
+        raise ValueError(f"names {name!r}, which is never published here")
 
 
 def _copy_task(task: str, area: ObjectArea) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreLockedError
+from rmq_formats.tasks.contained import open_file
 
 LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 
@@ -26,7 +27,7 @@ def store_lock(root: str) -> Iterator[None]:
     """
     path = Path(paths.lock_file(root))
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_file(root, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)
     except OSError as error:
         raise StoreError(f"{path}: the store cannot be locked ({error.strerror})") from error
     try:
@@ -70,7 +71,7 @@ def directory_lock(root: str) -> Iterator[None]:
 def _locked(path: Path) -> int:
     """Lock the file that is at the path now, and return its descriptor. Raises OSError."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_file(path.parent, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
             if os.path.samestat(os.fstat(descriptor), path.stat()):

@@ -3,6 +3,8 @@
 That of a rebuild lies in the root that is published into; that of a verification is deleted at the end.
 """
 
+import errno
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +17,11 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.storage.segments import ArrowStorage, LocalStorage, open_storage
+from rmq_formats.tasks.contained import links_below, read_file
 from rmq_formats.tasks.known_files import refuse_unknown
 from rmq_formats.tasks.object_workspace import ObjectArea
-from rmq_formats.tasks.publish import clear_work, finish_publishing, publish
+from rmq_formats.tasks.origin import Leftover
+from rmq_formats.tasks.publish import REBUILT, clear_work, finish_publishing, publish
 from rmq_formats.tasks.store_lock import directory_lock, store_lock
 from rmq_formats.tasks.waves import WORK_DIRECTORY, Area, write_whole
 
@@ -46,11 +50,14 @@ class LocalArea:
 
     def read_text(self, name: str) -> str:
         """Read a small text file."""
-        return (self._work / name).read_text(encoding="utf-8")
+        return self.read_bytes(name).decode()
 
     def read_bytes(self, name: str) -> bytes:
-        """Read a small file."""
-        return (self._work / name).read_bytes()
+        """Read a small file. Raises StoreError for what is no file."""
+        data = read_file(self._work, name)
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path(name))
+        return data
 
     def write(self, name: str, write: Callable[[Path], None]) -> None:
         """Write a file under a temporary name and rename it; its directory is created if need be."""
@@ -93,11 +100,15 @@ class LocalArea:
             StoreLayoutError: the target holds files that rmq does not know.
         """
         refuse_unknown(LocalStorage(), self.target, directories)
-        publish(self._work, Path(self.target), directories)
+        publish(self._work, Path(self.target), directories, kind=REBUILT)
 
-    def finish_publishing(self) -> None:
-        """Complete a publication that was interrupted."""
-        finish_publishing(self._work, Path(self.target))
+    def finish_publishing(self, leftover: Leftover = Leftover.REFUSE) -> None:
+        """Complete a publication that was interrupted. Raises StoreError for a foreign one."""
+        finish_publishing(self._work, Path(self.target), REBUILT, leftover)
+
+    def has_links(self) -> bool:
+        """Return whether the work directory, which may be somebody else's, has symbolic links."""
+        return self._work.is_symlink() or any(True for _ in links_below(self._work))
 
 
 WorkArea = LocalArea | ObjectArea

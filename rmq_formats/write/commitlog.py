@@ -27,6 +27,7 @@ from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import LocalStorage, Segment, Storage, open_storage, opened, read_range
 from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.publish import publish
 from rmq_formats.tasks.runner import ProcessRunner, Runner
 from rmq_formats.tasks.store_lock import store_lock
@@ -55,6 +56,7 @@ class WriteOptions:
         crc_way: see ``EncodeOptions``.
         keep_offsets: see ``EncodeOptions``; needs ``overwrite``, or a store without a log.
         dispatch: options for building ConsumeQueue and Index; None builds neither.
+        leftover: the operator's word on an interrupted write that is not known to be this user's own.
     """
 
     root: str
@@ -63,6 +65,7 @@ class WriteOptions:
     crc_way: int = rows.CRC_AS_GIVEN
     keep_offsets: bool = False
     dispatch: RebuildOptions | None = None
+    leftover: Leftover = Leftover.REFUSE
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def begin_write(options: WriteOptions) -> LogWrite:
     if storage.is_local:
         check_target(root)
     else:
-        objects.end_killed_object_write(root, ProcessRunner())
+        objects.end_killed_object_write(root, ProcessRunner(), options.leftover)
     refuse_write(options.root, overwrite=options.overwrite)
     segments = log_segments(options.root)
     if options.overwrite:
@@ -119,7 +122,7 @@ def begin_write(options: WriteOptions) -> LogWrite:
         log_end(options.root, segments, file_bytes)
         if options.dispatch is not None:
             check_rebuild(options.root, None, options.dispatch)
-    job = begin_job(root) if storage.is_local else objects.begin_object_job(root)
+    job = begin_job(root, options.leftover) if storage.is_local else objects.begin_object_job(root)
     return LogWrite(options, file_bytes, job)
 
 
@@ -193,15 +196,17 @@ def _commit_objects(write: LogWrite, job: objects.ObjectJob, tasks: Sequence[Wri
         job.abort()
 
 
-def end_killed(root: str, runner: Runner) -> bool:
-    """Complete a write that was killed while it was published; False if there is none.
+def end_killed(root: str, runner: Runner, leftover: Leftover = Leftover.REFUSE) -> bool:
+    """Complete a write that was killed while it was published; False if there is none, or it was set aside.
 
     Raises:
         StoreLockedError: a broker has the store, or another write.
         StoreError: it cannot be completed.
     """
     storage, root = open_storage(root)
-    return end_killed_write(root) if storage.is_local else objects.end_killed_object_write(root, runner)
+    if storage.is_local:
+        return end_killed_write(root, leftover)
+    return objects.end_killed_object_write(root, runner, leftover)
 
 
 def _write_new_log(write: LogWrite, tasks: Sequence[WrittenTask], directory: Path) -> list[Segment]:

@@ -32,6 +32,7 @@ from rmq_formats.storage.queue_files import QueueFiles, walk_queues
 from rmq_formats.storage.segments import LocalStorage, open_storage
 from rmq_formats.tasks import spill
 from rmq_formats.tasks.known_files import refuse_unknown
+from rmq_formats.tasks.origin import Leftover
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.tasks.workspace import LocalArea
@@ -52,11 +53,13 @@ class DerivedWrite:
         options: exactly one of ``consumequeue`` and ``index`` is set.
         overwrite: replace the existing files, instead of appending to them.
         job: handle with the work directory.
+        leftover: the operator's word on an interrupted publication that is not known to be this user's own.
     """
 
     options: RebuildOptions
     overwrite: bool
     job: WriteJob
+    leftover: Leftover = Leftover.REFUSE
 
     @property
     def directory(self) -> str:
@@ -64,7 +67,9 @@ class DerivedWrite:
         return "consumequeue" if self.options.consumequeue else "index"
 
 
-def begin_derived(root: str, options: RebuildOptions, *, overwrite: bool) -> DerivedWrite:
+def begin_derived(
+    root: str, options: RebuildOptions, *, overwrite: bool, leftover: Leftover = Leftover.REFUSE
+) -> DerivedWrite:
     """Begin a write: check all that can be checked, and create its work directory.
 
     Raises:
@@ -88,7 +93,7 @@ def begin_derived(root: str, options: RebuildOptions, *, overwrite: bool) -> Der
                 wanted = options.sizes.index_file_bytes
             if size != wanted:
                 raise StoreSizeError(f"{path}: has {size} bytes, not {wanted}")
-    return DerivedWrite(options, overwrite, begin_job(root))
+    return DerivedWrite(options, overwrite, begin_job(root, leftover), leftover)
 
 
 def _refuse_variants(root: str, options: RebuildOptions) -> None:
@@ -178,7 +183,7 @@ def commit_derived(write: DerivedWrite, pieces: Sequence[str]) -> int:
     make = _make_queues if write.options.consumequeue else _make_index
     with store_lock(write.job.root), told_as_store_errors(write.job.root):
         write.job.check_own()
-        area.finish_publishing()
+        area.finish_publishing(write.leftover)
         area.clear([write.directory])
         count = make(write, pieces, area)
         shutil.rmtree(write.job.work)

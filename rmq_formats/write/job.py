@@ -19,7 +19,8 @@ from rmq_formats.arrow.encode import EncodeOptions
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, told_as_store_errors
 from rmq_formats.storage.segments import WRITE_DIRECTORY
-from rmq_formats.tasks.publish import clear_work, finish_publishing, is_publishing, write_forced
+from rmq_formats.tasks.origin import Leftover
+from rmq_formats.tasks.publish import WRITTEN, clear_work, finish_publishing, is_publishing, write_forced
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.write.piece import WrittenTask, write_pieces
 
@@ -77,7 +78,11 @@ class WriteJob:
 
 def check_number(root: str, note: str, number: str) -> None:
     """Raise StoreError if a note of the write that began last, empty if there is none, is not that of this one."""
-    if not note or json.loads(note).get("number") != number:
+    try:
+        begun = json.loads(note).get("number")
+    except (ValueError, AttributeError, RecursionError):  # also where there is none
+        begun = None
+    if begun != number:
         raise StoreError(f"{root}: another write into this store has begun; this one cannot be committed")
 
 
@@ -95,27 +100,31 @@ def check_target(root: str) -> None:
             pass
 
 
-def begin_job(root: str) -> WriteJob:
+def begin_job(root: str, leftover: Leftover = Leftover.REFUSE) -> WriteJob:
     """Create the directory of a write, after ending what other writes have begun.
+
+    Args:
+        root: of the store.
+        leftover: the operator's word on an interrupted publication that is not known to be this user's own.
 
     Raises:
         StoreLockedError: a broker has the store.
-        StoreError: it cannot be written to.
+        StoreError: it cannot be written to, or has a foreign publication.
     """
     job = WriteJob(root, uuid.uuid4().hex, int(time.time() * 1000))
     with told_as_store_errors(root):
         Path(root).mkdir(parents=True, exist_ok=True)
         with store_lock(root):
-            finish_publishing(job.work, Path(root))
+            finish_publishing(job.work, Path(root), WRITTEN, leftover)
             clear_work(job.work, [job.pieces.name, "new"])
             write_forced(job.work / NOTE, json.dumps({"number": job.number}).encode())
     return job
 
 
-def end_killed_write(root: str) -> bool:
+def end_killed_write(root: str, leftover: Leftover = Leftover.REFUSE) -> bool:
     """Complete the publication of a write that was killed in it; False if there is none. Raises as ``begin_job``."""
     work = Path(root) / WRITE_DIRECTORY
     if not is_publishing(work):
         return False
     with told_as_store_errors(root), store_lock(root):
-        return finish_publishing(work, Path(root))
+        return finish_publishing(work, Path(root), WRITTEN, leftover)

@@ -10,26 +10,30 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from rmq_formats.arrow.encode import EncodeOptions
+from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreNotFoundError
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY
-from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea
+from rmq_formats.tasks.object_workspace import MANIFEST, ObjectArea, check_name
+from rmq_formats.tasks.origin import Leftover, check_origin, sealed
 from rmq_formats.tasks.runner import Runner
 from rmq_formats.tasks.store_sizes import StoreSizes
 from rmq_formats.tasks.waves import write_text
 from rmq_formats.write.job import NOTE, check_number
 from rmq_formats.write.piece import Piece, WrittenTask, write_pieces
+from rmq_formats.write.topics import TOPICS
 
 _DISPATCH: Final = "dispatch.json"
 _WORK: Final = "write"  # what the lease's owner does, for messages
@@ -147,6 +151,7 @@ def publish_objects(
         "files": list(files),
         "dispatch": None if dispatch is None else _noted(dispatch),
     }
+    note = sealed(note, area.target)
     write_text(area, PUBLISHING, json.dumps(note))
     _copy_all(area, note)
 
@@ -165,27 +170,27 @@ def _copy_all(area: ObjectArea, note: Mapping[str, Any]) -> None:
         area.delete_below(f"{area.target}/{name}")
     area.copy_new(note["files"])
     if note["dispatch"] is not None:
-        write_text(area, _DISPATCH, json.dumps(note["dispatch"]))
+        write_text(area, _DISPATCH, json.dumps(sealed(note["dispatch"], area.target)))
     area.delete(area.path(PUBLISHING))
 
 
-def end_killed_object_write(root: str, runner: Runner) -> bool:
+def end_killed_object_write(root: str, runner: Runner, leftover: Leftover = Leftover.REFUSE) -> bool:
     """Complete a write that was killed while it was published; False if there is none.
 
     Raises:
         StoreLockedError: it is being published, or another one completes it.
-        StoreError: its note cannot be read, or the object store cannot be written.
+        StoreError: its note cannot be read or is foreign, or the object store cannot be written.
     """
     area = ObjectArea(root, WRITE_DIRECTORY)
     is_publishing = area.exists(PUBLISHING)
     if is_publishing:
         with area.lease(_WORK):
             if area.exists(PUBLISHING):
-                _copy_all(area, _read(area, PUBLISHING))
-    return dispatch_objects(root, runner) or is_publishing
+                _copy_all(area, _read_note(area, PUBLISHING, _check_publication, leftover))
+    return dispatch_objects(root, runner, leftover) or is_publishing
 
 
-def dispatch_objects(root: str, runner: Runner) -> bool:
+def dispatch_objects(root: str, runner: Runner, leftover: Leftover = Leftover.REFUSE) -> bool:
     """Rebuild queues and Index if that is what is left of a write, and remove what it has left; False if it is not.
 
     The rebuild takes the store's lease itself.
@@ -193,19 +198,54 @@ def dispatch_objects(root: str, runner: Runner) -> bool:
     area = ObjectArea(root, WRITE_DIRECTORY)
     is_left = area.exists(_DISPATCH)
     if is_left:
-        told = _read(area, _DISPATCH)
-        sizes = {**told["sizes"], "delay_levels_ms": tuple(told["sizes"]["delay_levels_ms"])}
-        rebuild_store(root, None, RebuildOptions(told["consumequeue"], told["index"], StoreSizes(**sizes)), runner)
+        note = _read_note(area, _DISPATCH, _dispatch_options, leftover)
+        rebuild_store(root, None, _dispatch_options(note), runner, leftover=leftover)
         area.delete(area.path(_DISPATCH))
     return is_left
 
 
-def _read(area: ObjectArea, name: str) -> dict[str, Any]:
-    """Read a note. Raises StoreError."""
+def _dispatch_options(note: Mapping[str, Any]) -> RebuildOptions:
+    sizes = msgspec.convert(note["sizes"], StoreSizes)
+    return RebuildOptions(bool(note["consumequeue"]), bool(note["index"]), sizes)
+
+
+def _check_publication(note: Mapping[str, Any]) -> None:
+    """Refuse names that no write publishes. Raises ValueError, TypeError, KeyError."""
+    for name in note["retired"]:
+        if name not in _DERIVED_FILES:
+            _check_log_file(name)
+    for name in note["directories"]:
+        if name not in _DERIVED:
+            raise ValueError(f"names {name!r}, which is never published here")
+    for name in note["files"]:
+        if name != f"config/{TOPICS}":
+            _check_log_file(name)
+    if note["dispatch"] is not None:
+        _dispatch_options(note["dispatch"])
+
+
+def _check_log_file(name: object) -> None:
+    check_name(name, {"commitlog"}, depth=2)
+    if paths.parse_segment_name(str(name).removeprefix("commitlog/")) is None:
+        raise ValueError(f"names {name!r}, which is never published here")
+
+
+def _read_note(
+    area: ObjectArea, name: str, check: Callable[[Mapping[str, Any]], object], leftover: Leftover
+) -> dict[str, Any]:
+    """Read a note, and check its names and its origin. Raises StoreError."""
+    path = area.path(name)
+    if leftover is Leftover.START_ANEW:
+        raise StoreError(
+            f"{path}: of an interrupted write, which may have all that there is of the log. Give --resume to complete "
+            f"it, or move {area.target}/{WRITE_DIRECTORY} away"
+        )
     try:
-        found = json.loads(area.read_text(name))
-        if not isinstance(found, dict):
+        note = json.loads(area.read_text(name))
+        if not isinstance(note, dict):
             raise TypeError("it is no object")
-    except (ValueError, TypeError) as error:
-        raise StoreError(f"{area.path(name)}: does not say what was being published ({error})") from error
-    return found
+        check(note)
+    except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
+        raise StoreError(f"{path}: does not say what was being published ({error})") from error
+    check_origin(note, area.target, path, "an interrupted write", leftover)
+    return note

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.errors import DecodeError, StoreError
 from rmq_formats.storage.segments import open_storage
-from rmq_formats.tasks.publish import write_forced
+from rmq_formats.tasks.contained import parent_directory, read_file, replace_file
 
 TOPICS: Final = "topics.json"
 
@@ -86,8 +85,9 @@ def add_topics(root: str, counts: Mapping[str, int], now_ms: int) -> None:
     changed = with_topics(read_topics(root), counts, now_ms)
     if changed is None:
         return
-    path = Path(paths.config_dir(root)) / TOPICS
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        write_forced(path.with_name(f"{TOPICS}.bak"), path.read_bytes())
-    write_forced(path, changed)
+    path = f"config/{TOPICS}"
+    with parent_directory(root, path, create=True) as (config, name):
+        before = read_file(root, path)
+        if before is not None:
+            replace_file(config, f"{name}.bak", before)
+        replace_file(config, name, changed)

@@ -231,6 +231,6 @@ def test_after_a_reboot_nothing_unflushed_is_trusted(
     run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), changes.begin)
     for path in (store / WORK_DIRECTORY / "new").rglob("0" * 20):
         path.write_bytes(b"")
-    monkeypatch.setattr(job, "_boot", lambda: "another")
+    monkeypatch.setattr(job, "boot_id", lambda: "another")
     rebuild(store, None, SMALL, RUNNER)
     check_finished(store, new)

@@ -13,6 +13,7 @@ import pytest
 
 from rmq_formats.errors import StoreError
 from rmq_formats.tasks import publish
+from rmq_formats.tasks.contained import root_directory
 from tests.dying_processes import NoExchange
 from tests.torture import rounds
 
@@ -25,6 +26,11 @@ class PowerCutError(BaseException):
     """The power is gone."""
 
 
+def full(name: Any, directory: int | None) -> Path:
+    """The path of a name, which may be one of an open directory."""
+    return Path(name) if directory is None else Path(f"/proc/self/fd/{directory}").readlink() / name
+
+
 class Power:
     """Power that is cut before a step; of the names that were changed and not forced, some are as they were then."""
 
@@ -34,12 +40,12 @@ class Power:
         self.steps = 0
         self._trash, self._cut, self._source = trash, cut, source
         self._undo: list[tuple[set[Path], Callable[[], None]]] = []
-        self._rename = Path.rename
-        swaps, unlink, fsync = publish._exchange, Path.unlink, os.fsync
+        self._rename = os.rename
+        swaps, unlink, fsync = publish._exchange, os.unlink, os.fsync
 
-        def rename(path: Path, to: Path) -> None:
+        def rename(path: Any, to: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
             self._step()
-            to = Path(to)
+            path, to = full(path, src_dir_fd), full(to, dst_dir_fd)
             had = to.read_bytes() if to.is_file() else None
             self._rename(path, to)
 
@@ -51,19 +57,26 @@ class Power:
 
             self._undo.append(({path.parent, to.parent}, back))
 
-        def swap(first: Path, second: Path) -> None:
+        def swap(new: int, target: int, name: str, shown: Path) -> None:
             self._step()
-            swaps(first, second)
-            self._undo.append(({first.parent, second.parent}, lambda: swaps(first, second)))
+            swaps(new, target, name, shown)
+            first, second = full(name, new), full(name, target)
+            self._undo.append(({first.parent, second.parent}, lambda: swap_back(first, second)))
 
-        def remove(path: Path, *_: Any, **__: Any) -> None:
+        def swap_back(first: Path, second: Path) -> None:
+            with root_directory(first.parent) as new, root_directory(second.parent) as target:
+                swaps(new, target, first.name, second)
+
+        def remove(path: Any, *, dir_fd: int | None = None) -> None:
+            path = full(path, dir_fd)
             if path.exists():
                 self._step()
                 kept = path.read_bytes()
                 unlink(path)
                 self._undo.append(({path.parent}, lambda: path.write_bytes(kept) and None))
 
-        def remove_tree(path: Path, *_: Any, **__: Any) -> None:
+        def remove_tree(path: Any, *_: Any, dir_fd: int | None = None, **__: Any) -> None:
+            path = full(path, dir_fd)
             if path.exists():
                 self._step()
                 kept = self._trash / str(self.steps)
@@ -87,9 +100,9 @@ class Power:
             self._step()
             self._undo.clear()
 
-        patch.setattr(Path, "rename", rename)
-        patch.setattr(Path, "replace", rename)
-        patch.setattr(Path, "unlink", remove)
+        patch.setattr(os, "rename", rename)
+        patch.setattr(os, "replace", rename)
+        patch.setattr(os, "unlink", remove)
         patch.setattr(shutil, "rmtree", remove_tree)
         patch.setattr(os, "fsync", force)
         if exchange:

@@ -120,7 +120,7 @@ def test_a_write_that_cannot_be_published_leaves_all_as_it_was(
 def test_a_write_that_is_published_by_half_is_finished_by_the_next(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = publish._exchange
     with monkeypatch.context() as patched:
-        patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[1].name == "commitlog" else fail)(*pair))
+        patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[2] == "commitlog" else fail)(*pair))
         run_and_fail(old, overwrite=False, dispatch=SMALL_DISPATCH)
     found = log_of(old)
     assert is_publishing(old / WRITE_DIRECTORY)
@@ -135,7 +135,7 @@ def test_an_import_that_finds_one_published_by_half_completes_it_and_adds_nothin
 ) -> None:
     whole = publish._exchange
     with monkeypatch.context() as patched:
-        patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[1].name == "commitlog" else fail)(*pair))
+        patched.setattr(publish, "_exchange", lambda *pair: (whole if pair[2] == "commitlog" else fail)(*pair))
         run_and_fail(old, overwrite=False, dispatch=SMALL_DISPATCH)
     found = log_of(old)
     given = import_delta.parser().parse_args(["--table", "none", "--store", str(old), "--mode", "append"])

@@ -62,16 +62,16 @@ def consumequeue_writer(options: Mapping[str, str], schema: StructType, overwrit
     """Create a writer of units. Raises RmqError for what cannot be written."""
     from rmq_formats.write.derived import begin_derived  # noqa: PLC0415
 
-    root, sizes = consumequeue_write_options(options)
+    root, sizes, leftover = consumequeue_write_options(options)
     needed = [name for name in schemas.CONSUMEQUEUE.fieldNames() if name != "batch_size"]
     check_columns("rmq_consumequeue", schema, schemas.CONSUMEQUEUE, tuple(needed))
-    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite))
+    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))
 
 
 def index_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DerivedWriter:
     """Create a writer of keys. Raises RmqError for what cannot be written."""
     from rmq_formats.write.derived import begin_derived  # noqa: PLC0415
 
-    root, sizes = index_write_options(options)
+    root, sizes, leftover = index_write_options(options)
     check_columns("rmq_index", schema, _KEYS, tuple(_KEYS.fieldNames()))
-    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite))
+    return DerivedWriter(begin_derived(root, sizes, overwrite=overwrite, leftover=leftover))

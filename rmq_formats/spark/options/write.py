@@ -8,6 +8,8 @@ and ``delayLevels`` are the broker's settings, as in ``jobs/rebuild.py``.
 - ``indexTags``: whether ``dispatch`` indexes TAGS, as brokers from 5.4 on do: ``yes``, ``no`` (of a new store) or
   ``auto`` (what the store's Index has).
 - ``keepOffsets``: records keep the ``physical_offset`` and ``queue_offset`` of their rows.
+- ``leftover``: what is done about an interrupted write that somebody else may have left: ``refuse``, ``resume`` or
+  ``start-anew``.
 """
 
 from collections.abc import Mapping
@@ -20,6 +22,7 @@ from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEV
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import values
 from rmq_formats.spark.options.read import GivenOptions
+from rmq_formats.tasks.origin import Leftover
 
 if TYPE_CHECKING:
     from rmq_formats.rebuild.options import RebuildOptions
@@ -37,6 +40,7 @@ COMMITLOG_OPTIONS: Final = (
     *_CONSUMEQUEUE,
     *_INDEX,
     "indexTags",
+    "leftover",
 )
 _CRC_WAYS: Final = ("asgiven", "always", "never")  # indexed by the kernel's CRC_AS_GIVEN and so on
 
@@ -59,19 +63,32 @@ def commitlog_write_options(options: Mapping[str, str], overwrite: bool) -> "Wri
         given.get_or("crcProperty", _crc_way, 0),
         given.get_or("keepOffsets", values.boolean, False),
         dispatch if given.get_or("dispatch", values.boolean, False) else None,
+        leftover_option(given),
     )
 
 
-def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions]":
+def leftover_option(given: GivenOptions) -> Leftover:
+    """Return the option ``leftover``. Raises OptionError."""
+    return given.get_or("leftover", _leftover, Leftover.REFUSE)
+
+
+def _leftover(text: str) -> Leftover:
+    try:
+        return Leftover(text)
+    except ValueError:
+        raise ValueError(f"give {', '.join(Leftover)}") from None
+
+
+def consumequeue_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
     """Parse root and sizes of a write with ``rmq_consumequeue``. Raises OptionError."""
-    given = GivenOptions("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes"))
-    return store_root(given), rebuild_options(given, "consumequeue", "")
+    given = GivenOptions("rmq_consumequeue as a sink", options, ("path", "consumequeueFileBytes", "leftover"))
+    return store_root(given), rebuild_options(given, "consumequeue", ""), leftover_option(given)
 
 
-def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions]":
+def index_write_options(options: Mapping[str, str]) -> "tuple[str, RebuildOptions, Leftover]":
     """Parse root and sizes of a write with ``rmq_index``. Raises OptionError."""
-    given = GivenOptions("rmq_index as a sink", options, ("path", *_INDEX))
-    return store_root(given), rebuild_options(given, "index", "")
+    given = GivenOptions("rmq_index as a sink", options, ("path", *_INDEX, "leftover"))
+    return store_root(given), rebuild_options(given, "index", ""), leftover_option(given)
 
 
 def store_root(given: GivenOptions) -> str:
