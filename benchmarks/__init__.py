@@ -1,1 +1,1 @@
-"""Benchmarks beside the real Apache RocketMQ: ``make bench`` prints the table of the README."""
+"""Benchmarks beside the real Apache RocketMQ: ``make bench`` prints the table of docs/performance.md."""
