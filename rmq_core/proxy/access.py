@@ -22,6 +22,7 @@ from rmq_core.broker.access import failures
 from rmq_core.broker.access.accounts import ENABLED, SUPER
 from rmq_core.broker.access.failures import Failures
 from rmq_core.broker.access.policies import Entry, Need, decision, parse_entry
+from rmq_core.broker.tables.logins import Login
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.errors import StatusError
@@ -33,6 +34,7 @@ from rmq_formats.errors import FormatError
 
 audit = logging.getLogger("rmq.proxy.audit")
 _KEPT_S: Final = 5.0
+_PUSH_AGE_S: Final = 1.0
 _MOST_KEPT: Final = 10_000
 _DATE: Final = "%Y%m%dT%H%M%SZ"
 _MOST_AWAY_S: Final = 25 * 3600
@@ -69,8 +71,8 @@ class Access:
         self._users = UserRequests(brokers.cluster)
         self._accounts: dict[str, tuple[float, _Account]] = {}
 
-    async def user(self, metadata: Mapping[str, str], host: str) -> str:
-        """The name of the user who has signed a call. Raises StatusError."""
+    async def login(self, metadata: Mapping[str, str], host: str) -> Login:
+        """The user who has signed a call. Raises StatusError."""
         try:
             name, signature = _credential(metadata.get("authorization", ""))
             date = metadata.get("x-mq-date-time", "")
@@ -84,11 +86,21 @@ class Access:
             if error.code == v2.UNAUTHORIZED:
                 await self._tell(host, error)
             raise
-        return name
+        return Login(name, account.password)
 
-    async def check(self, name: str, needs: Iterable[Need] | None, host: str) -> None:
-        """Ask a user's policies for all that a call needs; None is for super users. Raises StatusError."""
-        account = await self._account(name)
+    async def check(self, login: Login, needs: Iterable[Need] | None, host: str, *, max_age_s: float = _KEPT_S) -> None:
+        """Ask a user's policies for all that a call needs. Raises StatusError.
+
+        Args:
+            login: the user, who must still be enabled, with the same password.
+            needs: of the call; None is for super users.
+            host: of the client.
+            max_age_s: how old what a broker has said of the user may be.
+        """
+        name = login.name
+        account = await self._account(name, max_age_s)
+        if not account.is_enabled or account.password != login.password:
+            raise _refused(f"User:{name} is disabled or has another password.")
         if account.is_super or not self._authorizes:
             return
         if needs is None:
@@ -108,11 +120,11 @@ class Access:
         else:
             audit.warning("refused a call of %(client)s: %(why)s", {"client": host, "why": error.text})
 
-    async def _account(self, name: str) -> _Account:
-        until, found = self._accounts.get(name, (0.0, None))
+    async def _account(self, name: str, max_age_s: float = _KEPT_S) -> _Account:
+        since_s, known = self._accounts.get(name, (0.0, None))
         now = time.monotonic()
-        if found is not None and now < until:
-            return found
+        if known is not None and now < since_s + max_age_s:
+            return known
         try:
             account = await self._ask(name)
         except RemotingError as error:
@@ -120,7 +132,7 @@ class Access:
             raise StatusError(v2.INTERNAL_SERVER_ERROR, "the brokers cannot be asked who that is") from error
         if len(self._accounts) >= _MOST_KEPT:
             self._accounts.clear()
-        self._accounts[name] = now + _KEPT_S, account
+        self._accounts[name] = now, account
         return account
 
     async def _ask(self, name: str) -> _Account:
@@ -138,6 +150,39 @@ class Access:
             password=password, is_enabled=info.user_status == ENABLED, is_super=info.user_type == SUPER,
             policies=() if acl is None else _entries(acl),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user of a call or a stream; where clients need not sign, one who may do everything.
+
+    Attributes:
+        access: that checks the user's rights; None where clients need not sign.
+        login: the user; None likewise.
+        host: the client's address.
+    """
+
+    access: Access | None = None
+    login: Login | None = None
+    host: str = ""
+
+    async def check(self, needs: Iterable[Need] | None) -> None:
+        """Check that the user may make a call; None is for super users. Raises StatusError."""
+        if self.access is not None and self.login is not None:
+            await self.access.check(self.login, needs, self.host)
+
+    async def check_push(self, needs: Iterable[Need] | None) -> None:
+        """Check the same right before something is sent that was long under way. Raises StatusError."""
+        if self.access is not None and self.login is not None:
+            await self.access.check(self.login, needs, self.host, max_age_s=_PUSH_AGE_S)
+
+    async def may_receive(self, needs: Iterable[Need]) -> bool:
+        """Whether the user has all of some rights now."""
+        try:
+            await self.check_push(needs)
+        except StatusError:
+            return False
+        return True
 
 
 def _entries(acl: AclInfo) -> tuple[tuple[Entry, ...], ...]:

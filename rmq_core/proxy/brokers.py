@@ -23,7 +23,7 @@ from rmq_core.remoting.bodies import (
     decode_body,
 )
 from rmq_core.remoting.codes import MASTER_ID, RequestCode, ResponseCode
-from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Group, Topic, UnregisterClient
@@ -51,8 +51,8 @@ class Brokers:
     def __init__(self, namesrv: str, options: ClientOptions, credentials: Credentials | None) -> None:
         """Prepare. Raises OptionError."""
         self.producers: dict[str, float] = {}
-        self.on_check: Callable[[RemotingCommand, Connection], None] = _nothing
-        self.on_unsubscribed: Callable[[RemotingCommand, Connection], None] = _nothing
+        self.on_check: Handler = _nothing
+        self.on_unsubscribed: Handler = _nothing
         handlers: dict[int, Handler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._check,
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: _nothing,
@@ -69,11 +69,11 @@ class Brokers:
     async def __aexit__(self, *_: object) -> None:
         await self.cluster.close()
 
-    def _check(self, command: RemotingCommand, connection: Connection) -> None:
-        self.on_check(command, connection)
+    def _check(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        return self.on_check(command, connection)
 
-    def _unsubscribed(self, command: RemotingCommand, connection: Connection) -> None:
-        self.on_unsubscribed(command, connection)
+    def _unsubscribed(self, command: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        return self.on_unsubscribed(command, connection)
 
     def _heartbeat(self) -> HeartbeatData | None:
         if not self.producers:

@@ -159,6 +159,9 @@ def check_message(message: Any, now_ms: int) -> None:
         raise StatusError(v2.BAD_REQUEST, "born host and trace context cannot have a control character")
     if system.HasField("tag") and (not system.tag.strip() or "|" in system.tag or _has_control(system.tag)):
         raise StatusError(v2.ILLEGAL_MESSAGE_TAG, "tag cannot be blank, or have a | or a control character")
+    if len(system.keys) > MOST_PROPERTY_BYTES:  # before each is looked at
+        told = f"message has {len(system.keys)} keys, more than {MOST_PROPERTY_BYTES}"
+        raise StatusError(v2.MESSAGE_PROPERTIES_TOO_LARGE, told)
     for key in system.keys:
         if not key.strip() or _has_control(key):
             raise StatusError(v2.ILLEGAL_MESSAGE_KEY, "key cannot be blank, or have a control character")

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from rmq_core.broker.access.policies import Action, group_need, topic_need
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_lite_topics, group_name, topic_name
 from rmq_core.proxy.errors import StatusError, ok
@@ -139,7 +140,7 @@ class Subscriptions:
         address = await self._brokers.address(topic, broker)
         await self._brokers.ask(address, RequestCode.LITE_SUBSCRIPTION_CTL, body=body, timeout_s=_TIMEOUT_S)
 
-    def _unsubscribed(self, command: RemotingCommand, _: Connection) -> None:
+    async def _unsubscribed(self, command: RemotingCommand, _: Connection) -> None:
         """NOTIFY_UNSUBSCRIBE_LITE (200073): tell a client that it has a child no more."""
         try:
             told = read_fields(command, NotifyUnsubscribeLite)
@@ -148,8 +149,11 @@ class Subscriptions:
             return
         one = self._subscribers.get(told.client_id)
         if one is not None and one.group == told.consumer_group:
-            notice = rpc.NotifyUnsubscribeLiteCommand(lite_topic=told.lite_topic)
-            self._sessions.tell(one.client_id, rpc.TelemetryCommand(notify_unsubscribe_lite_command=notice))
+            session = self._sessions.get(one.client_id)
+            needs = (group_need(one.group, Action.SUB), topic_need(one.topic, Action.SUB))
+            if session is not None and await session.caller.may_receive(needs):
+                notice = rpc.NotifyUnsubscribeLiteCommand(lite_topic=told.lite_topic)
+                session.tell(rpc.TelemetryCommand(notify_unsubscribe_lite_command=notice))
 
 
 def known_as(client_id: str) -> str:

@@ -74,6 +74,12 @@ RULES: Final[dict[str, Rule]] = {
 """By the name of the call; a call without an entry is for super users. Raise StatusError for names that are none."""
 
 
+def needs_of(name: str, asked: Any) -> tuple[Need, ...] | None:
+    """What a call needs; None if it is for super users. Raises StatusError."""
+    rule = RULES.get(name)
+    return None if rule is None else tuple(rule(asked))
+
+
 def of_settings(settings: Any) -> Iterable[Need]:
     """What a client needs to have settings. Raises StatusError."""
     if settings.HasField("publishing"):

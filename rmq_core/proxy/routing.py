@@ -4,16 +4,18 @@ Source: ``RouteActivity``, ``ClientActivity``. The original's proxy has no pulls
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Final
 
+from rmq_core.proxy.access import Caller
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok, status_of
 from rmq_core.proxy.lite_groups import LITE_CLIENTS, bound_topic, check_settings
 from rmq_core.proxy.messages import messages_of, tags_of, to_wire
+from rmq_core.proxy.needs import of_settings
 from rmq_core.proxy.presence import client_of
 from rmq_core.proxy.sessions import Session, Sessions, answered, commands_of, end, names_in, settings_command
 from rmq_core.proxy.wire import ms_of, rpc, v2
@@ -37,7 +39,6 @@ _CLIENT_TYPES: Final = (
 )  # fmt: skip
 _MOST_PULLED: Final = 32
 _MOST_ENDPOINTS_BYTES: Final = 4096
-Permit = Callable[[Any], Awaitable[None]]
 WhenOver = Callable[[Callable[[Any], None]], None]
 
 
@@ -112,7 +113,7 @@ class Routing:
 
     # --- telemetry ------------------------------------------------------------------------
     async def telemetry(
-        self, commands: AsyncIterator[Any], client_id: str, address: str, permit: Permit, when_over: WhenOver
+        self, commands: AsyncIterator[Any], client_id: str, address: str, caller: Caller, when_over: WhenOver
     ) -> AsyncGenerator[Any]:
         """Telemetry: the client's settings are answered, and it is told what brokers ask it.
 
@@ -120,14 +121,15 @@ class Routing:
             commands: of the client.
             client_id: of it.
             address: ``host:port`` of it.
-            permit: raises StatusError for settings that the client may not have.
+            caller: the user of the client.
             when_over: takes what is called when the call has ended. A generator that gRPC leaves while it writes an
                 answer runs no further, until the collector finds it.
         """
         session = self._sessions.of(client_id)
+        session.caller = caller
         told = session.open_stream()
         when_over(lambda _: self._sessions.end_stream(session, told))
-        reading = asyncio.ensure_future(self._read(commands, session, told, address, permit))
+        reading = asyncio.ensure_future(self._read(commands, session, told, address, caller))
         reading.add_done_callback(lambda _: end(told))
         try:
             async with aclosing(commands_of(session, told)) as telling:
@@ -139,19 +141,19 @@ class Routing:
             self._sessions.end_stream(session, told)
 
     async def _read(
-        self, commands: AsyncIterator[Any], session: Session, told: "asyncio.Queue[Any]", address: str, permit: Permit
+        self, commands: AsyncIterator[Any], session: Session, told: "asyncio.Queue[Any]", address: str, caller: Caller
     ) -> None:
         async for command in commands:
             if command.HasField("settings"):
                 self._sessions.of(session.client_id)
-                answer = await self._settings(session, command.settings, permit)
+                answer = await self._settings(session, command.settings, caller)
                 if answer.HasField("settings") and session.commands is told:
                     self._note(session, command.settings, address)
                 await told.put(answer)  # waits if none are read
 
-    async def _settings(self, session: Session, settings: Any, permit: Permit) -> Any:
+    async def _settings(self, session: Session, settings: Any, caller: Caller) -> Any:
         try:
-            await permit(settings)
+            await caller.check(of_settings(settings))
             topics, group_of = names_in(settings)
             group = None
             if group_of is not None and topics:

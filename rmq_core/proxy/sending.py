@@ -8,10 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from rmq_core.broker.access.push_rights import publish_need
+from rmq_core.broker.tables.names import HALF_TOPIC
+from rmq_core.broker.tables.waiters import REAL_TOPIC
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.checks import check_message, kind_of, topic_name
 from rmq_core.proxy.errors import StatusError, ok, status_of, together
 from rmq_core.proxy.messages import born_ms, properties_of, sys_flag_of, to_wire
+from rmq_core.proxy.popped import records_of
 from rmq_core.proxy.sessions import Sessions
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.bodies import MessageQueue
@@ -21,7 +25,14 @@ from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.recall_handle import RecallHandle
-from rmq_core.remoting.requests import CheckTransaction, EndTransaction, RecallMessage, SendAnswer, SendMessageV2
+from rmq_core.remoting.requests import (
+    CheckTransaction,
+    EndTransaction,
+    RecallMessage,
+    SendAnswer,
+    SendMessageV2,
+    ViewMessage,
+)
 from rmq_formats.codecs.hashing import consistent_hash, java_string_hash
 from rmq_formats.codecs.layout import FLAG_TRANSACTION_COMMIT, FLAG_TRANSACTION_ROLLBACK
 from rmq_formats.codecs.message_id import decode_message_id
@@ -89,9 +100,10 @@ class Sending:
             raise StatusError(v2.MESSAGE_CORRUPTED, "not all messages are of one topic")
         (topic,) = topics
         now_ms = time.time_ns() // 1_000_000
-        taken = await self._brokers.kinds(topic)
         for message in asked.messages:
             check_message(message, now_ms)
+        taken = await self._brokers.kinds(topic)
+        for message in asked.messages:
             if kind_of(message) not in taken:
                 expected = "MIXED" if len(taken) > 1 else _NAMES[taken[0]]
                 raise StatusError(
@@ -158,24 +170,42 @@ class Sending:
             transaction_id=known.message_id,
         )  # fmt: skip
         address = await self._brokers.address(topic, known.broker)
+        await self._check_half(address, topic, known)
         await self._brokers.ask(address, RequestCode.END_TRANSACTION, fields)
         return rpc.EndTransactionResponse(status=ok())
 
-    def _check(self, command: RemotingCommand, _: Connection) -> None:
+    async def _check_half(self, address: str, topic: str, known: TransactionId) -> None:
+        """Refuse the place of another topic's half message: the id's text is the client's. Raises StatusError.
+
+        A broker allows everything to the proxy, and a producer group may have the name of a topic.
+        """
+        fields = ViewMessage(topic=topic, offset=known.physical_offset)
+        answer = await self._brokers.ask(
+            address,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            fields,
+            also=(ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION),
+        )
+        records = records_of(bytes(answer.body)) if answer.code == ResponseCode.SUCCESS else []
+        if len(records) != 1 or records[0].topic != HALF_TOPIC or records[0].properties.get(REAL_TOPIC) != topic:
+            raise StatusError(v2.INVALID_TRANSACTION_ID, f"the transaction id is of no half message of topic {topic}")
+
+    async def _check(self, command: RemotingCommand, _: Connection) -> None:
         """CHECK_TRANSACTION_STATE (39): has a producer's client say what became of a transaction."""
         asked = read_fields(command, CheckTransaction)
         message = decode_record(bytes(command.body), verify_crc=False)
         properties = message.properties
-        topic = properties.get("REAL_TOPIC", message.topic)
-        session = self._sessions.a_producer_of(topic)
-        if session is None:
-            return  # the broker asks again
+        topic = properties.get(REAL_TOPIC, message.topic)
+        needs = (publish_need(topic),)
         broker = command.ext_fields.get("bname", "")
         known = TransactionId(message.uniq_key or "", asked.commit_log_offset, asked.tran_state_table_offset, broker)
         told = rpc.RecoverOrphanedTransactionCommand(
             message=to_wire(message, topic, None), transaction_id=known.encode()
         )
-        session.tell(rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=told))
+        command = rpc.TelemetryCommand(status=ok(), recover_orphaned_transaction_command=told)
+        for session in self._sessions.producers_of(topic):
+            if await session.caller.may_receive(needs) and session.tell(command):
+                return  # without any the broker asks again
 
     async def recall(self, asked: Any, _: str, __: str) -> Any:
         """RecallMessage."""

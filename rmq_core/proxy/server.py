@@ -14,13 +14,15 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from rmq_core.client.options import ClientOptions
-from rmq_core.proxy.access import Access, address_of, host_of, metadata_of
+from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of
 from rmq_core.proxy.brokers import Brokers
+from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes
 from rmq_core.proxy.certificates import certificates
 from rmq_core.proxy.collector import NO_COLLECTOR, Collector
+from rmq_core.proxy.entries import check_entries
 from rmq_core.proxy.errors import StatusError, status_of
 from rmq_core.proxy.lite_subscriptions import Subscriptions
-from rmq_core.proxy.needs import RULES, of_settings
+from rmq_core.proxy.needs import needs_of
 from rmq_core.proxy.presence import Presence
 from rmq_core.proxy.receipts import Receipts
 from rmq_core.proxy.receiving import Receiving
@@ -37,10 +39,10 @@ from rmq_formats.errors import RmqError
 log = logging.getLogger("rmq.proxy")
 _SERVICE: Final = "apache.rocketmq.v2.MessagingService"
 _CLIENT_ID: Final = "x-mq-client-id"
-_MOST_FRAME_BYTES: Final = 8 << 20  # clients send one message, of 4 MiB at most; decoded it may take 24 times as much
 _MOST_CALLS: Final = 100_000
+_MOST_COMMAND_BYTES: Final = 512 << 10  # of a client on its stream: its settings have half as many
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", _MOST_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MOST_CALL_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
     # A connection whose other end is gone is found out by a ping; else its calls would wait for ever.
@@ -95,6 +97,7 @@ class Proxy:
         self._brokers = Brokers(namesrv, options or ClientOptions(), credentials)
         self._access = None if credentials is None else Access(self._brokers, authorizes=authorizes)
         self._sessions = Sessions()
+        self._bytes = CallBytes()
         self._collector = collector
 
     async def __aenter__(self) -> "Proxy":
@@ -133,7 +136,7 @@ class Proxy:
         while True:
             await asyncio.sleep(_SILENT_EVERY_S)
             self._sessions.drop_silent()
-            await self._brokers.retire(lambda topic: self._sessions.a_producer_of(topic) is not None)
+            await self._brokers.retire(lambda topic: bool(self._sessions.producers_of(topic)))
 
     def _handlers(self, receipts: Receipts, lite: Subscriptions) -> grpc.GenericRpcHandler:
         receiving = Receiving(self._brokers, self._sessions, receipts)
@@ -166,31 +169,27 @@ class Proxy:
         )
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
-    async def _known(self, context: Any) -> tuple[str, str]:
+    async def _known(self, context: Any) -> tuple[str, Caller]:
         """The client's id, and the user who calls, in whose name the id is. Raises StatusError."""
         client_id = _client_id(context)
         if self._access is None:
-            return client_id, ""
-        user = await self._access.user(metadata_of(context), host_of(context))
-        return f"{user}\n{client_id}", user
-
-    async def _admitted(self, context: Any, name: str, asked: Any) -> str:
-        """The client's id, if its user may make a call. Raises StatusError."""
-        client_id, user = await self._known(context)
-        if self._access is not None:
-            rule = RULES.get(name)
-            await self._access.check(user, None if rule is None else rule(asked), host_of(context))
-        self._sessions.of(client_id)
-        return client_id
+            return client_id, Caller()
+        host = host_of(context)
+        login = await self._access.login(metadata_of(context), host)
+        return f"{login.name}\n{client_id}", Caller(self._access, login, host)
 
     def _unary(self, name: str, call: Unary) -> grpc.RpcMethodHandler:
         request, answer = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
 
-        async def handle(data: bytes, context: Any) -> Any:
+        async def handle(_: Any, context: Any) -> Any:
             try:
-                asked = _decoded(request, data)
-                client_id = await self._admitted(context, name, asked)
-                return await call(asked, client_id, host_of(context))
+                client_id, caller = await self._known(context)
+                async with self._bytes.request(context) as data:
+                    check_entries(name, data)
+                    asked = _decoded(request, data)
+                    await caller.check(needs_of(name, asked))
+                    self._sessions.of(client_id)
+                    return await call(asked, client_id, host_of(context))
             except RmqError as error:
                 return answer(status=status_of(error))
             except asyncio.CancelledError:
@@ -199,17 +198,26 @@ class Proxy:
                 log.exception("%(call)s failed", {"call": name})
                 return answer(status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log"))
 
-        return grpc.unary_unary_rpc_method_handler(handle, None, answer.SerializeToString)
+        # As a stream of requests: then a request is read when this asks for it, and not before its user is known.
+        return grpc.stream_unary_rpc_method_handler(handle, None, answer.SerializeToString)
 
     def _stream(self, name: str, call: Stream) -> grpc.RpcMethodHandler:
         request, answer = getattr(rpc, f"{name}Request"), getattr(rpc, f"{name}Response")
 
-        async def handle(data: bytes, context: Any) -> AsyncIterator[Any]:
+        async def handle(_: Any, context: Any) -> AsyncIterator[Any]:
             try:
-                asked = _decoded(request, data)
-                client_id = await self._admitted(context, name, asked)
+                client_id, caller = await self._known(context)
+                async with self._bytes.request(context) as data:
+                    asked = _decoded(request, data)
+                needs = needs_of(name, asked)
+                await caller.check(needs)
+                self._sessions.of(client_id)
+                is_checked = False
                 async with aclosing(call(asked, client_id, context.time_remaining())) as answers:
                     async for one in answers:
+                        if not is_checked:  # again, for it may have waited at the broker
+                            await caller.check_push(needs)
+                            is_checked = True
                         yield one
             except RmqError as error:
                 yield answer(status=status_of(error))
@@ -219,19 +227,14 @@ class Proxy:
                 log.exception("%(call)s failed", {"call": name})
                 yield answer(status=v2.Status(code=v2.INTERNAL_SERVER_ERROR, message="the proxy failed; see its log"))
 
-        return grpc.unary_stream_rpc_method_handler(handle, None, answer.SerializeToString)
+        return grpc.stream_stream_rpc_method_handler(handle, None, answer.SerializeToString)
 
     def _telemetry(self, routing: Routing) -> Callable[[AsyncIterator[Any], Any], AsyncIterator[Any]]:
         async def handle(commands: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
             try:
-                client_id, user = await self._known(context)
-
-                async def permit(settings: Any) -> None:
-                    if self._access is not None:
-                        await self._access.check(user, of_settings(settings), host_of(context))
-
-                decoded = (_decoded(rpc.TelemetryCommand, data) async for data in commands)
-                stream = routing.telemetry(decoded, client_id, address_of(context), permit, context.add_done_callback)
+                client_id, caller = await self._known(context)
+                decoded = (_decoded(rpc.TelemetryCommand, data) async for data in _short(commands))
+                stream = routing.telemetry(decoded, client_id, address_of(context), caller, context.add_done_callback)
                 async with aclosing(stream) as telling:
                     async for command in telling:
                         yield command
@@ -247,6 +250,14 @@ class Proxy:
 async def _ended(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def _short(commands: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The commands of a client that are short enough to be decoded. Raises StatusError."""
+    async for data in commands:
+        if len(data) > _MOST_COMMAND_BYTES:
+            raise StatusError(v2.BAD_REQUEST, f"a command has more than {_MOST_COMMAND_BYTES} bytes")
+        yield data
 
 
 def _decoded(kind: Any, data: bytes) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rmq_core.client.pop.listening import RETRY_S
+from rmq_core.proxy.access import Caller
 from rmq_core.proxy.checks import MOST_LITE_TOPIC_BYTES, group_name, topic_name
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.errors import StatusError, ok
@@ -40,6 +41,7 @@ class Session:
         number: of it, among all that there have been.
         commands: to it; None while it has no stream.
         heard_s: when its last call came, by the monotonic clock.
+        caller: the user who has opened its stream.
     """
 
     client_id: str
@@ -47,6 +49,7 @@ class Session:
     topics: frozenset[str] = frozenset()
     commands: asyncio.Queue[Any] | None = None
     heard_s: float = field(default_factory=time.monotonic)
+    caller: Caller = field(default_factory=Caller)
 
     def tell(self, command: Any) -> bool:
         """Send a command to the client; False if it has no stream, or does not read it."""
@@ -103,11 +106,6 @@ class Sessions:
             session.end_stream()
             self.on_gone(client_id)
 
-    def tell(self, client_id: str, command: Any) -> bool:
-        """Send a command to a client; False if it is not there, has no stream, or does not read it."""
-        session = self._sessions.get(client_id)
-        return session is not None and session.tell(command)
-
     def end_stream(self, session: Session, commands: asyncio.Queue[Any]) -> None:
         """End a stream of a client, which may have begun another."""
         if session.commands in (commands, None):
@@ -126,10 +124,15 @@ class Sessions:
             if session.heard_s < since:
                 self.end(client_id)
 
-    def a_producer_of(self, topic: str) -> Session | None:
-        """A connected client that may know of a topic's transactions."""
-        found = [one for one in self._sessions.values() if topic in one.topics and one.commands is not None]
-        return random.choice(found) if found else None
+    def producers_of(self, topic: str) -> list[Session]:
+        """The connected clients that may know of a topic's transactions, in any order."""
+        sessions = [one for one in self._sessions.values() if topic in one.topics and one.commands is not None]
+        random.shuffle(sessions)
+        return sessions
+
+    def get(self, client_id: str) -> Session | None:
+        """The session of a client; None if it is not there."""
+        return self._sessions.get(client_id)
 
 
 def _nothing(_: str) -> None:

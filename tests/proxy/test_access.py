@@ -79,6 +79,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Caller]:
         channel = await enter(grpc.aio.insecure_channel(proxy.address))
         caller = Caller(channel, broker, clock)
         caller.signs = signed("alice", "of-alice")
+        caller.proxy = proxy
         yield caller
 
 

@@ -252,10 +252,10 @@ async def test_a_notice_is_for_the_client_and_the_group_that_it_names(
         {}, {"liteTopic": "x", "consumerGroup": "g", "clientId": "c"},
         {"liteTopic": "x", "consumerGroup": "other", "clientId": "user/c"},
     ):  # fmt: skip
-        brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
+        await brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.empty()
     told = {"liteTopic": "x", "consumerGroup": "g", "clientId": known_as("user\nc")}
-    brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
+    await brokers.on_unsubscribed(request(RequestCode.NOTIFY_UNSUBSCRIBE_LITE, told), None)
     assert commands.get_nowait().notify_unsubscribe_lite_command.lite_topic == "x"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from rmq_core.client import Admin
 from rmq_core.client.errors import BrokerError
+from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.collector import NO_COLLECTOR
 from rmq_core.proxy.presence import parts, version_of
 from rmq_core.proxy.routing import Routing
@@ -123,11 +124,8 @@ async def test_a_client_whose_call_has_ended_while_an_answer_was_written_is_gone
         yield consumer()
         await asyncio.sleep(60)
 
-    async def permit(_: Any) -> None:
-        pass
-
     over: list[Callable[[Any], None]] = []
-    stream = routing.telemetry(commands(), "one", "127.0.0.1:1", permit, over.append)
+    stream = routing.telemetry(commands(), "one", "127.0.0.1:1", ProxyCaller(), over.append)
     assert (await anext(stream)).status.code == v2.OK
     assert list(sessions.present)
     over[0](None)  # gRPC does not go on with the generator then

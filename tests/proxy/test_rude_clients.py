@@ -11,6 +11,7 @@ import pytest
 
 from rmq_core.client.options import ClientOptions
 from rmq_core.proxy import brokers as proxied_brokers
+from rmq_core.proxy.access import Caller as ProxyCaller
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.collector import Collector
 from rmq_core.proxy.handles import Receipt
@@ -212,10 +213,7 @@ async def test_settings_that_are_sent_without_end_fill_no_memory(caller: Caller)
                 count += 1
                 yield rpc.TelemetryCommand(settings=PRODUCER)
 
-        async def permit(_: Any) -> None:
-            return None
-
-        stream = routing.telemetry(commands(), "c", "127.0.0.1:2", permit, lambda _: None)
+        stream = routing.telemetry(commands(), "c", "127.0.0.1:2", ProxyCaller(), lambda _: None)
         await anext(stream)  # and no more is read
 
         async def is_full() -> bool:
