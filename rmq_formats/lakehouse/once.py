@@ -292,6 +292,9 @@ class ExactlyOnceTable:
         if not self.log.exists():
             return
         self._check_fit(schema)
+        other = self.log.other_table()
+        if other is not None:
+            raise StoreError(f"{self.path}: its directory has {other}, too: move that away, or give another --table")
         gone = self.log.missing_file()
         if gone is not None:
             raise StoreError(f"{self.path}: its data file {gone} is gone: put it back, or give another --table")

@@ -141,6 +141,10 @@ class TableLog(Protocol):
         """
         ...
 
+    def other_table(self) -> str | None:
+        """Describe another table in this one's directory; None if there is no other table. Raises StoreError."""
+        ...
+
     def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
         """Create the table; nothing happens if another was faster. Raises StoreError."""
         ...

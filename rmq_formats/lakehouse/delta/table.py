@@ -21,6 +21,8 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import keyed, s3a
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
+from rmq_formats.lakehouse.delta.directory import DeltaDirectory
+from rmq_formats.lakehouse.delta.features import AUTO_COMPACT, is_plain
 from rmq_formats.lakehouse.delta.files import DeltaFiles, set_transaction
 from rmq_formats.lakehouse.delta.newest_files import newest_files
 from rmq_formats.lakehouse.delta.own_commits import own_commits
@@ -38,11 +40,7 @@ from rmq_formats.tasks.publish import sync_file_system
 _NOT_EMPTY: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"  # as is one whose first commit is under way
 _MAKING_S: Final = 5.0  # what that may take
 _LOOK_S: Final = 0.1
-_PLAIN_VERSIONS = {(1, 1), (1, 2), (1, 7)}  # of reader and writer; writer version 7 lists its features
-_PLAIN_FEATURES = frozenset({"appendOnly", "invariants"})
-# Column metadata that asks more of a writer: not null, a length, a constraint, a generated value.
-_ASKED = ('"nullable":false', "__CHAR_VARCHAR_TYPE_STRING", "delta.invariants", "delta.generationExpression")
-_AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
+_UNIFORM: Final = "delta.universalFormat.enabledFormats"
 
 
 class DeltaTableLog:
@@ -62,7 +60,7 @@ class DeltaTableLog:
         self._is_looked_at = False  # for what a loss of power has torn
 
     def exists(self) -> bool:
-        """Return whether the table exists. Raises StoreError."""
+        """See ``TableLog``."""
         return self._place.path() is not None and bool(self._snapshot().version() >= 0)
 
     def snapshot(self) -> "DeltaSnapshot":
@@ -128,19 +126,11 @@ class DeltaTableLog:
         return [str(names.apply(at)) for at in range(names.size())]
 
     def is_plain(self) -> bool:
-        """Return whether the table asks no more of a writer than Parquet files: no constraints or column mapping."""
+        """Return whether tasks may write the table's files themselves; see ``is_plain``."""
         snapshot = self._snapshot()
         protocol = json.loads(snapshot.protocol().json())["protocol"]
-        features = set(protocol.get("readerFeatures", [])) | set(protocol.get("writerFeatures", []))
-        versions = protocol["minReaderVersion"], protocol["minWriterVersion"]
-        known = versions in _PLAIN_VERSIONS and features <= _PLAIN_FEATURES
-        columns = str(snapshot.metadata().schemaString())
-        return known and not any(mark in columns for mark in _ASKED) and not self._is_compacted()
-
-    def _is_compacted(self) -> bool:
-        """Return whether Delta's own writer would compact many small files after its commits."""
-        asked = [value for name, value in self.configuration().items() if name.startswith("delta.autoOptimize")]
-        return any(value != "false" for value in [*asked, self._spark.conf.get(_AUTO_COMPACT, "false")])
+        auto_compact = self._spark.conf.get(AUTO_COMPACT, "false") or "false"
+        return is_plain(protocol, str(snapshot.metadata().schemaString()), self.configuration(), auto_compact)
 
     def stored(self, schema: StructType) -> StructType:
         """Return the columns as they are: Delta has all of Spark's types."""
@@ -154,8 +144,18 @@ class DeltaTableLog:
         paths = [absolute(place, name) for name in (*held[:1], *held[-1:])]
         return next((str(path) for path in paths if not files.exists(path)), None)
 
+    def other_table(self) -> str | None:
+        """See ``TableLog``."""
+        return self._directory().other_table()
+
+    def _directory(self) -> DeltaDirectory:
+        """Return the table's directory. The Iceberg metadata that Delta writes itself (UniForm) are the table's own."""
+        is_uniform = self.exists() and "iceberg" in self.configuration().get(_UNIFORM, "")
+        return DeltaDirectory(self._jvm, self._files(), self._place.directory(), self.local_path(), is_uniform)
+
     def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
         """See ``TableLog``."""
+        self._directory().check_new(self._place.table)
         told = dict(properties)
         if shape.stats:
             told["delta.dataSkippingStatsColumns"] = ",".join(shape.stats)
@@ -254,6 +254,7 @@ class DeltaTableLog:
 
     def vacuum(self, hours: int) -> None:
         """See ``TableLog``."""
+        self._directory().check_vacuum(self._place.table)
         with own_commits(self._spark, self.committing):  # its history has the begin and the end of it
             self._place.open().vacuum(hours)
 

@@ -3,17 +3,22 @@
 The catalog's row of a table is what a commit compares and swaps; without one Iceberg has no safe commit on a disk.
 """
 
+import logging
 import re
+import uuid
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
+import pyarrow.fs as pafs
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError, TableAlreadyExistsError
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -23,15 +28,17 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.directories import DELTA_LOG, other_table, table_around
+from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.lakehouse.places import OBJECT_SCHEMES
 from rmq_formats.lakehouse.table_name import in_catalog
 
 CATALOG_FILE: Final = "iceberg_catalog.db"
 CATALOG_NAME: Final = "rmq"
 NAMESPACE: Final = "rmq"
-_DELTA: Final = "_delta_log"
 _BUSY_S: Final = 60  # how long a commit waits for another one's
 _FIRST_PARTITION_ID: Final = 1000  # the specification begins there
+_log = logging.getLogger("rmq_formats.lakehouse")
 
 
 class IcebergPlace:
@@ -63,7 +70,7 @@ class IcebergPlace:
 
     def load(self) -> Table | None:
         """Load the table as it is now; None if there is none. Raises StoreError."""
-        if self.directory is not None and (self.directory / _DELTA).is_dir():
+        if self.directory is not None and (self.directory / DELTA_LOG).is_dir():
             raise StoreError(f"{self.table}: is a Delta table; give another --table, or --format delta")
         if self.directory is not None and not self._file.exists():
             return None
@@ -87,14 +94,12 @@ class IcebergPlace:
             StoreError: the catalog cannot be written, or puts tables where no export can write.
         """
         if self.directory is not None:
+            self._check_around(self.directory)
             self.directory.parent.mkdir(parents=True, exist_ok=True)
         with self.told():
             catalog = self.catalog()
             catalog.create_namespace_if_not_exists(self.identifier[:-1])
-            location = None if self.directory is None else str(self.directory)
-            if location is None:  # before anything is written there
-                staged = catalog.create_table_transaction(self.identifier, schema)
-                local_path(staged.table_metadata.location, self.table)
+            location = self._location(catalog, schema)
             spec = [
                 PartitionField(schema.find_field(name).field_id, _FIRST_PARTITION_ID + at, IdentityTransform(), name)
                 for at, name in enumerate(partitions)
@@ -104,6 +109,36 @@ class IcebergPlace:
                 catalog.create_table(self.identifier, schema, location, chosen, properties=dict(properties))
             except TableAlreadyExistsError:
                 return
+
+    def _location(self, catalog: Catalog, schema: Schema) -> str:
+        """Choose the new table's location, before anything is written: a directory of its own, by a uuid.
+
+        The usual directory has another table's metadata where that table was renamed or dropped in its catalog, or is
+        in another catalog. Raises StoreError.
+        """
+        if self.directory is None:
+            staged = catalog.create_table_transaction(self.identifier, schema)
+            location, io = staged.table_metadata.location.rstrip("/"), staged._table.io
+        else:
+            location, io = str(self.directory), catalog._load_file_io({}, str(self.directory))
+        self._check_around(local_path(location, self.table))
+        other = other_table(*files_of(location, io), None)
+        if other is None:
+            return location
+        apart = f"{location}-{uuid.uuid4()}"
+        _log.warning("%s: its directory has %s; the new table is made in %s", self.table, other, apart)
+        return apart
+
+    def _check_around(self, path: Path | None) -> None:
+        around = None if path is None else table_around(path)
+        if around is not None:
+            raise StoreError(f"{self.table}: is within the table {around}; give another --table")
+
+    def other_table(self, table: Table) -> str | None:
+        """Describe another table in the directory of this one; None if there is no other table."""
+        metadata = table.metadata
+        named = {PurePosixPath(path).name for path in metadata_files(table)}
+        return other_table(*files_of(metadata.location.rstrip("/"), table.io), str(metadata.table_uuid), named)
 
     def catalog(self) -> Catalog:
         """Open the catalog, once."""
@@ -131,6 +166,18 @@ class IcebergPlace:
             said = re.split(r"\n|\(Background on", str(error))[0].strip()
             where = self._file if self.directory is not None else f"catalog {self._catalog_name}"
             raise StoreError(f"{self.table}: {where}: {said or type(error).__name__}") from error
+
+
+def metadata_files(table: Table) -> Iterator[str]:
+    """List the metadata files that a table names."""
+    yield table.metadata_location
+    yield from (entry.metadata_file for entry in table.metadata.metadata_log)
+
+
+def files_of(location: str, io: FileIO) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a table's location, and the path of the location there."""
+    scheme, place, path = PyArrowFileIO.parse_location(location)
+    return TableFileSystem.of(location, io).io().fs_by_scheme(scheme, place), path
 
 
 def local_path(location: str, name: str) -> Path | None:

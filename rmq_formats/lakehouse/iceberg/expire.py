@@ -10,12 +10,13 @@ from itertools import pairwise
 from typing import Final
 
 import pyarrow.fs as pafs
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
-from rmq_formats.lakehouse.iceberg.io import TableFileSystem
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.directories import DELTA_LOG, other_iceberg_table, other_table
+from rmq_formats.lakehouse.iceberg.catalog import files_of, metadata_files
 
 _DIRECTORIES: Final = ("data", "metadata")  # below the table's own: what else is there may be another table's
 _OTHERS: Final = ("version-hint.text",)  # by which programs without a catalog find the newest metadata
@@ -51,6 +52,22 @@ def expire(table: Table, snapshot_ids: Collection[int]) -> None:
     transaction.commit_transaction()
 
 
+def check_directory(table: Table) -> None:
+    """Refuse a vacuum of a directory that has files of another table. Raises StoreError."""
+    files, path = files_of(table.location().rstrip("/"), table.io)
+    paths = [info.path for info in _listed(files, path)]
+    log = next((one for one in paths if f"/{DELTA_LOG}/" in one), None)
+    other = other_table(files, path, str(table.metadata.table_uuid)) if log is None else f"a Delta table ({log})"
+    if other is None:
+        named = {_name(one) for one in metadata_files(table)}
+        other = other_iceberg_table(files, paths, str(table.metadata.table_uuid), named)
+    if other is not None:
+        raise StoreError(
+            f"{'.'.join(table.name())}: its directory {path} has {other}; --vacuum deletes nothing there: move that "
+            "table's files to a directory of their own"
+        )
+
+
 def delete_unused(table: Table, before_ms: int) -> None:
     """Delete files of a table's directory that no snapshot has, and that were written before a time.
 
@@ -60,23 +77,26 @@ def delete_unused(table: Table, before_ms: int) -> None:
         table: as it is after snapshots have expired.
         before_ms: the time, in ms since 1970; a commit that is under way has younger files.
     """
-    io = TableFileSystem.of(table.location(), table.io).io()
     used = {*_OTHERS, *(_name(path) for path in _used(table))}
-    for directory in _DIRECTORIES:
-        scheme, place, path = PyArrowFileIO.parse_location(f"{table.location().rstrip('/')}/{directory}")
-        files = io.fs_by_scheme(scheme, place)
-        for info in files.get_file_info(pafs.FileSelector(path, allow_not_found=True, recursive=True)):
-            is_old = info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
-            if info.type == pafs.FileType.File and is_old and info.base_name not in used:
-                with suppress(FileNotFoundError):  # another one is at the same
-                    files.delete_file(info.path)
+    files, path = files_of(table.location().rstrip("/"), table.io)
+    for info in _listed(files, path):
+        is_old = info.mtime_ns is not None and info.mtime_ns // 1_000_000 < before_ms
+        if is_old and info.base_name not in used:
+            with suppress(FileNotFoundError):  # another one is at the same
+                files.delete_file(info.path)
+
+
+def _listed(files: pafs.FileSystem, directory: str) -> Iterator[pafs.FileInfo]:
+    """List the files of a table's directory that a vacuum may delete."""
+    for name in _DIRECTORIES:
+        selector = pafs.FileSelector(f"{directory}/{name}", allow_not_found=True, recursive=True)
+        yield from (info for info in files.get_file_info(selector) if info.type == pafs.FileType.File)
 
 
 def _used(table: Table) -> Iterator[str]:
     """List the paths of all files that any version of a table has."""
     metadata = table.metadata
-    yield table.metadata_location
-    yield from (entry.metadata_file for entry in metadata.metadata_log)
+    yield from metadata_files(table)
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         yield statistics.statistics_path
     read = set()

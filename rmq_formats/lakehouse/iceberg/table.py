@@ -24,7 +24,7 @@ from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.files import TARGET_FILE_BYTES
 from rmq_formats.lakehouse.frame_files import write_frame
 from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace, local_path
-from rmq_formats.lakehouse.iceberg.expire import delete_unused, expire, expired
+from rmq_formats.lakehouse.iceberg.expire import check_directory, delete_unused, expire, expired
 from rmq_formats.lakehouse.iceberg.files import METRICS_OF_BODY, IcebergFiles, data_file
 from rmq_formats.lakehouse.iceberg.io import TableFileSystem
 from rmq_formats.lakehouse.iceberg.keyed import merge
@@ -92,6 +92,11 @@ class IcebergTableLog:
                     if not table.io.new_input(path).exists():
                         return path
         return None
+
+    def other_table(self) -> str | None:
+        """See ``TableLog``."""
+        with self._place.told():
+            return self._place.other_table(self._table())
 
     def create(self, schema: StructType, shape: Shape, properties: Mapping[str, str]) -> None:
         """See ``TableLog``."""
@@ -175,6 +180,8 @@ class IcebergTableLog:
     def vacuum(self, hours: int) -> None:
         """See ``TableLog``."""
         before_ms = int((_now_s() - hours * 3600) * 1000)
+        with self._place.told():
+            check_directory(self._table())
         for _ in range(ATTEMPTS):
             table = self._table()
             kept = [one.snapshot_id for one in IcebergSnapshot(table).since_last_export()]

@@ -1,0 +1,161 @@
+"""Directories with the metadata of another table: no table is made in them, and no vacuum deletes from them."""
+
+import gzip
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import load_file_io
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from rmq_formats.errors import StoreError
+from rmq_formats.lakehouse.directories import iceberg_uuid, table_around, table_within
+from rmq_formats.lakehouse.iceberg import table as iceberg
+from rmq_formats.lakehouse.iceberg.catalog import CATALOG_FILE, IcebergPlace
+from rmq_formats.lakehouse.iceberg.table import IcebergTableLog
+from tests.lakehouse.exported_stores import Exporter, plain, write
+
+SCHEMA = Schema(NestedField(1, "offset", LongType()))
+ROWS = pa.table({"offset": pa.array([1, 2, 3], pa.int64())})
+
+
+def make(place: IcebergPlace) -> Any:
+    place.create(SCHEMA, (), {})
+    table = place.load()
+    assert table is not None
+    table.io.properties.pop("py-io-impl", None)
+    table.io = load_file_io(table.io.properties)  # as other programs have it
+    table.append(ROWS)
+    return place.load()
+
+
+def files_below(directory: Path) -> set[Path]:
+    return {path for path in directory.rglob("*") if path.is_file()}
+
+
+def vacuum(monkeypatch: pytest.MonkeyPatch, place: IcebergPlace) -> None:
+    """Vacuum as if a month had passed."""
+    monkeypatch.setattr(iceberg, "_now_s", lambda: time.time() + 30 * 86400)
+    IcebergTableLog(None, place).vacuum(168)  # type: ignore[arg-type] # no row is read
+
+
+def test_a_table_that_was_renamed_keeps_its_directory_and_survives_a_vacuum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = IcebergPlace(str(tmp_path / "orders"), {})
+    first = make(place)
+    place.catalog().rename_table("rmq.orders", "rmq.orders_2025")
+    second = make(place)
+    assert second.location() != first.location()
+    assert second.location().startswith(f"{tmp_path}/orders-")
+    kept = files_below(tmp_path / "orders")
+    vacuum(monkeypatch, place)
+    assert files_below(tmp_path / "orders") == kept
+    assert place.catalog().load_table("rmq.orders_2025").scan().to_arrow().num_rows == 3
+    assert place.other_table(second) is None
+
+
+@pytest.mark.parametrize("other", ["catalog", "compressed", "delta", "within"])
+def test_a_vacuum_stops_where_another_table_is_whoever_put_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    place = IcebergPlace(str(tmp_path / "orders"), {})
+    table = make(place)
+    if other == "delta":
+        log = tmp_path / "orders" / "_delta_log"
+        log.mkdir()
+        (log / "00000000000000000000.json").write_text("{}")
+    else:
+        location = table.location() + ("/data/eu" if other == "within" else "")
+        foreign = SqlCatalog("other", uri=f"sqlite:///{tmp_path}/other.db")
+        foreign.create_namespace("shop")
+        foreign.create_table("shop.orders", SCHEMA, location).append(ROWS)
+    if other == "compressed":
+        for path in (tmp_path / "orders" / "metadata").glob("*.json"):
+            if iceberg_uuid(path.read_bytes()) != str(table.metadata.table_uuid):
+                path.with_suffix(".json.gz").write_bytes(gzip.compress(path.read_bytes()))
+                path.unlink()
+    kept = files_below(tmp_path / "orders")
+    message = "is a Delta table" if other == "delta" else "its directory .* has the Iceberg table"
+    with pytest.raises(StoreError, match=message):
+        vacuum(monkeypatch, place)
+    assert files_below(tmp_path / "orders") == kept
+
+
+def test_metadata_that_lost_a_race_or_was_cut_off_is_no_other_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = IcebergPlace(str(tmp_path / "orders"), {})
+    table = make(place)
+    metadata = tmp_path / "orders" / "metadata"
+    whole = Path(table.metadata_location).read_bytes()
+    (metadata / "00001-lost.metadata.json").write_bytes(whole)
+    (metadata / "00001-cut.metadata.json").write_bytes(whole[: len(whole) // 2])
+    (metadata / "00001-empty.metadata.json").write_bytes(b"")
+    assert place.other_table(table) is None
+    vacuum(monkeypatch, place)
+    assert not list(metadata.glob("00001-lost*"))
+    (metadata / "00001-unknown.metadata.json").write_bytes(b"{")
+    assert "of an unknown uuid" in str(place.other_table(table))
+
+
+def test_two_catalogs_over_one_warehouse_make_two_directories(tmp_path: Path) -> None:
+    warehouse = {"type": "sql", "warehouse": f"file://{tmp_path}/warehouse"}
+    locations = set()
+    for name in ("a", "b"):
+        place = IcebergPlace("lake.shop.orders", {**warehouse, "uri": f"sqlite:///{tmp_path}/{name}.db"})
+        table = make(place)
+        assert place.other_table(table) is None
+        locations.add(table.location())
+    assert len(locations) == 2
+
+
+def test_a_table_within_another_one_is_refused(tmp_path: Path) -> None:
+    make(IcebergPlace(str(tmp_path / "orders"), {}))
+    inner = tmp_path / "orders" / "data" / "dead"
+    with pytest.raises(StoreError, match=f"is within the table {tmp_path}/orders; give another --table"):
+        IcebergPlace(str(inner), {}).create(SCHEMA, (), {})
+    assert not (inner.parent / CATALOG_FILE).exists()
+    (tmp_path / "lake" / "_delta_log").mkdir(parents=True)
+    assert table_around(tmp_path / "lake" / "a" / "b") == tmp_path / "lake"
+    assert table_around(tmp_path / "elsewhere") is None
+
+
+def test_what_a_vacuum_of_delta_would_delete_of_other_tables_is_described(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "topic=a").mkdir()
+    (tmp_path / "_hidden" / "_delta_log").mkdir(parents=True)
+    assert table_within(tmp_path) is None
+    (tmp_path / "topic=a" / "dead" / "_delta_log").mkdir(parents=True)
+    assert table_within(tmp_path) == f"a Delta table ({tmp_path}/topic=a/dead/_delta_log)"
+    (tmp_path / "topic=a" / "dead" / "_delta_log").rmdir()
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / "00000-x.metadata.json").write_text("{}")
+    assert table_within(tmp_path) == f"an Iceberg table ({tmp_path}/metadata)"
+    assert table_within(tmp_path, passed=("metadata",)) is None
+
+
+@pytest.mark.spark
+def test_delta_tables_keep_away_from_other_tables(exporter: Exporter) -> None:
+    write(exporter.store, plain(4))
+    exporter.run()
+    within = exporter.table / "more" / "dead"
+    with pytest.raises(StoreError, match="is within the table"):
+        exporter.run("--table", str(within), table=False)
+    (within / "_delta_log").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"has a Delta table .*; --vacuum deletes nothing there"):
+        exporter.run("--vacuum", "168")
+    (within / "_delta_log").rmdir()
+    metadata = exporter.table / "metadata"
+    metadata.mkdir()
+    (metadata / "00000-x.metadata.json").write_text("{}")
+    with pytest.raises(StoreError, match="its directory has an Iceberg table"):
+        exporter.run()
+    metadata.rename(exporter.work / "metadata")
+    exporter.run("--vacuum", "168")
+    with pytest.raises(StoreError, match="its directory has an Iceberg table"):
+        exporter.run("--table", str(exporter.work), table=False)
