@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.rocksdb_log import BLOCK_BYTES, find_log_end
 from rmq_formats.errors import FormatError, StoreError, StoreLockedError
+from rmq_formats.kernels.crc32c import crc32c
 from rmq_formats.storage.file_locks import is_locked
-from rmq_formats.storage.segments import Storage, opened, read_range
+from rmq_formats.storage.segments import OpenRange, Storage, opened, read_range
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -24,6 +26,7 @@ DEFAULT_FAMILY: Final = "default"
 CHUNK_PAIRS: Final = 65536  # some 10 MB of Python's objects
 _LOCK: Final = "LOCK"  # locked whole. Source: PosixFileSystem::LockFile
 _COPY_BYTES: Final = 16 << 20
+_LOG: Final = re.compile(r"[0-9]+\.log")
 _FILE: Final = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-[0-9]+|[0-9]+\.(sst|log|blob)")  # and no LOG, LOCK
 
 
@@ -133,6 +136,7 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
     rocksdict = library(path)
     if storage.is_local and is_locked(f"{path}/{_LOCK}"):
         raise StoreLockedError(f"{path}: a running broker has this RocksDB open, and keeps a part of it in memory")
+    _check_logs(storage, path)
     with tempfile.TemporaryDirectory(prefix="rmq-rocksdb-") as directory:
         _link_files(storage, path, directory)
         with _told_as_damage(path):
@@ -147,6 +151,26 @@ def opened_rocksdb(storage: Storage, path: str, root: str) -> Iterator[RocksDb]:
         finally:
             with suppress(Exception):  # nothing was written that could be lost
                 database.close()
+
+
+def _check_logs(storage: Storage, path: str) -> None:
+    """Refuse a database with a damaged write-ahead log: the library would pass over the rest of it without a word.
+
+    The newest log of a broker that was killed may end within a batch, which was not acknowledged. Raises FormatError.
+    """
+    numbers = {int(entry.name[:-4]): entry.name for entry in storage.entries(path) if _LOG.fullmatch(entry.name)}
+    for number, name in sorted(numbers.items()):
+        with opened(storage, f"{path}/{name}") as file:
+            end = find_log_end(_blocks(file), number, crc32c)
+        if end.kind == "damage" or (end.kind == "torn" and number != max(numbers)):
+            what = f"its write-ahead log {name} is damaged at byte {end.position}, and the rest would be passed over"
+            raise FormatError(f"a RocksDB that lacks a part: {what}", path=path)
+
+
+def _blocks(file: OpenRange) -> Iterator[bytes]:
+    for at in range(0, file.size_bytes, _COPY_BYTES):
+        chunk = bytes(read_range(file, at, min(_COPY_BYTES, file.size_bytes - at)))
+        yield from (chunk[start : start + BLOCK_BYTES] for start in range(0, len(chunk), BLOCK_BYTES))
 
 
 def _check_tables(storage: Storage, path: str, root: str, live: set[str]) -> None:

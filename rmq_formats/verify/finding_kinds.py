@@ -305,8 +305,10 @@ CONFIG_TOPICS: Final = Kind(
     "topics.json, or make the topics again with mqadmin updateTopic",
 )  # fmt: skip
 CONFIG_DATABASE: Final = Kind(
-    "config.database", _ERROR, "the broker does not open this RocksDB, and does not start; restore its directory"
-)
+    "config.database", _ERROR,
+    "the broker does not open this RocksDB, or opens it without what is damaged, such as consumer offsets; restore its "
+    "directory",
+)  # fmt: skip
 CONSUMER_OFFSET: Final = Kind(
     "config.consumer_offset", _WARNING,
     "the group has consumed more than the queue holds, as after a loss; its next messages are passed over until the "

@@ -110,6 +110,21 @@ def test_damage_is_told_and_never_fewer_pairs(database: Path) -> None:
     assert told > 80
 
 
+def test_a_flipped_byte_of_the_write_ahead_log_is_told_and_a_torn_end_is_not(golden: Golden, tmp_path: Path) -> None:
+    database = Path(shutil.copytree(golden("rocksdb_crash") / "store" / "config" / "rdb", tmp_path / "rdb"))
+    log = database / "000004.log"
+    whole, data = pairs_of(database), log.read_bytes()
+    for at in range(0, len(data), 13):
+        log.write_bytes(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+        with pytest.raises(FormatError, match=r"its write-ahead log 000004.log is damaged at byte \d+, and the rest"):
+            pairs_of(database)
+    log.write_bytes(data[:-3])
+    assert len(pairs_of(database)) < len(whole)
+    (database / "000009.log").write_bytes(b"")
+    with pytest.raises(FormatError, match=r"its write-ahead log 000004\.log is damaged"):
+        pairs_of(database)
+
+
 def test_a_database_that_a_broker_has_open_is_refused(database: Path) -> None:
     held = subprocess.Popen(
         [sys.executable, "-c", "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX)\n"
