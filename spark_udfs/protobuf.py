@@ -7,6 +7,7 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -24,7 +25,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from spark_udfs.mismatch import Mismatch, mismatch, shown
+from spark_udfs.times import YEARS, in_range
+
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
+_VARINT: Final = 0
+_WIRE_TYPES: Final = {0: "VARINT", 1: "I64", 2: "LEN", 3: "GROUP", 5: "I32"}  # protobuf.dev/programming-guides/encoding
+_TYPE_NAMES: Final = {  # of FieldDescriptorProto.Type, as a .proto file has them
+    number: name.removeprefix("TYPE_").lower() for name, number in descriptor_pb2.FieldDescriptorProto.Type.items()
+}
 _PLAIN: Final[dict[int, DataType]] = {
     FieldDescriptor.CPPTYPE_INT32: IntegerType(),
     FieldDescriptor.CPPTYPE_INT64: LongType(),
@@ -95,9 +104,62 @@ def decoder(descriptors: bytes, message: str) -> Callable[[bytes], dict[str, Any
         parsed = kind.FromString(body)
         if not parsed.IsInitialized():
             raise ValueError(f"required fields are missing: {', '.join(parsed.FindInitializationErrors())}")
-        return read(parsed)
+        row = read(parsed)
+        _check_unknown(parsed, kind, body)
+        return row
 
     return decode
+
+
+def _check_unknown(parsed: Any, kind: Any, body: bytes) -> None:
+    """Refuse a body of another message, or of other types: the library takes such fields for unknown ones.
+
+    Unknown fields are counted by the sizes before and after they are discarded, nested ones too, in compiled code.
+    Raises Mismatch.
+    """
+    size = parsed.ByteSize()
+    parsed.DiscardUnknownFields()
+    if parsed.ByteSize() == size:
+        return
+    whole = kind.FromString(body)
+    if not whole.ListFields():
+        numbers = shown(
+            ", ".join(str(number) for number in sorted({one.field_number for one in UnknownFieldSet(whole)}))
+        )
+        raise Mismatch(f"the body has none of the fields of {kind.DESCRIPTOR.full_name}; it has numbers {numbers}")
+    _check_fields(whole, "")
+
+
+def _check_fields(message: Any, around: str) -> None:
+    """Refuse unknown fields that have the number of one of the schema's, in nested messages too. Raises Mismatch."""
+    known = message.DESCRIPTOR.fields_by_number
+    for unknown in UnknownFieldSet(message):
+        field = known.get(unknown.field_number)
+        if field is not None:
+            raise mismatch(around + field.name, _sent(field, unknown), _wanted(field))
+    for field, value in message.ListFields():
+        path = around + field.name
+        if _is_map(field):
+            if field.message_type.fields_by_name["value"].message_type is not None:
+                for item in value.values():
+                    _check_fields(item, f"{path}.value.")
+        elif field.message_type is not None:
+            for item in value if field.is_repeated else (value,):
+                _check_fields(item, f"{path}.element." if field.is_repeated else f"{path}.")
+
+
+def _sent(field: FieldDescriptor, unknown: Any) -> str:
+    if field.enum_type is not None and unknown.wire_type == _VARINT:  # a closed enum
+        return f"number {unknown.data}"
+    return f"field {field.number} of wire type {_WIRE_TYPES.get(unknown.wire_type, unknown.wire_type)}"
+
+
+def _wanted(field: FieldDescriptor) -> str:
+    if _is_map(field):
+        return "a map of other types"
+    if field.enum_type is not None:
+        return f"enum {field.enum_type.full_name}"
+    return field.message_type.full_name if field.message_type is not None else str(_TYPE_NAMES[field.type])
 
 
 def _reader(message: Descriptor) -> Callable[[Any], dict[str, Any]]:
@@ -113,6 +175,13 @@ def _reader(message: Descriptor) -> Callable[[Any], dict[str, Any]]:
     return read
 
 
+def _micros(given: Any, name: str) -> int:
+    micros = int(given.seconds * 1_000_000 + given.nanos // 1000)
+    if not in_range(micros):
+        raise mismatch(name, f"seconds {given.seconds}", f"{_TIMESTAMP} of {YEARS}")
+    return micros
+
+
 def _value(field: FieldDescriptor) -> Callable[[Any], Any]:
     if _is_map(field):
         entry = field.message_type.fields_by_name
@@ -125,7 +194,7 @@ def _value(field: FieldDescriptor) -> Callable[[Any], Any]:
 def _single_value(field: FieldDescriptor) -> Callable[[Any], Any]:
     if field.message_type is not None:
         if field.message_type.full_name == _TIMESTAMP:
-            return lambda given: given.ToMicroseconds()
+            return lambda given: _micros(given, field.name)
         return _reader(field.message_type)
     if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
         names = {value.number: value.name for value in field.enum_type.values}

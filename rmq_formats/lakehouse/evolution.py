@@ -52,8 +52,12 @@ def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataTy
 
 def text_of_a_length(columns: StructType) -> tuple[str, DataType] | None:
     """Find the first column, nested ones too, whose type is ``CHAR(n)`` or ``VARCHAR(n)``: its name and that type."""
-    pairs = _pairs(columns, columns, ())
-    return next(((".".join(path), kind) for path, kind, _ in pairs if isinstance(kind, CharType | VarcharType)), None)
+    return next((found for found in column_types(columns) if isinstance(found[1], CharType | VarcharType)), None)
+
+
+def column_types(columns: StructType) -> Iterator[tuple[str, DataType]]:
+    """List all columns, nested ones too: path, with dots, and type."""
+    return ((".".join(path), kind) for path, kind, _ in _pairs(columns, columns, ()))
 
 
 def missing(there: StructType, wanted: StructType) -> Iterator[str]:

@@ -24,6 +24,8 @@ def table_format(spark: SparkSession, name: str, options: Mapping[str, str]) -> 
         OptionError: pyiceberg is not installed.
     """
     if name == "delta":
+        # Spark's default, INT96, other engines read in nanoseconds, which end in 2262, or not at all.
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         return lambda table: DeltaTableLog(spark, table)
     check_installed()
     from rmq_formats.lakehouse.iceberg.catalog import IcebergPlace  # noqa: PLC0415

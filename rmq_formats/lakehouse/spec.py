@@ -8,6 +8,8 @@ import msgspec
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.table_name import placed
 
+Unit = Literal["s", "ms", "us", "ns"]
+
 
 class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spec of one topic whose bodies become columns.
@@ -24,6 +26,7 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metadata_prefix: prefix of the names of the columns that are not the body's.
         comment: of the table, when it is created.
         properties: of the table, when it is created.
+        timestamp_unit: JSON: unit of numbers in columns of times, or of those of some columns by their paths.
     """
 
     topic: str
@@ -37,10 +40,18 @@ class TypedTopic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata_prefix: str = ""
     comment: str = ""
     properties: dict[str, str] = {}
+    timestamp_unit: Unit | dict[str, Unit] | None = None
+
+    @property
+    def time_units(self) -> tuple[str | None, dict[str, str]]:
+        """Unit of all columns of times, None without one, and those of some columns."""
+        unit = self.timestamp_unit
+        return (None, dict(unit)) if isinstance(unit, dict) else (unit, {})
 
 
 class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     topics: list[TypedTopic]
+    timestamp_unit: Unit | dict[str, Unit] | None = None
 
 
 _MAX_SPEC_BYTES: Final = 64 << 20  # limit: a spec is written by hand, but descriptors of large systems have megabytes
@@ -58,7 +69,7 @@ def load_spec(path: str) -> list[TypedTopic]:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OptionError(f"{path}: {error}") from error
     beside = Path(path).absolute().parent
-    topics = [_placed(path, beside, topic) for topic in spec.topics]
+    topics = [_with_unit(_placed(path, beside, topic), spec.timestamp_unit) for topic in spec.topics]
     if not topics:
         raise OptionError(f"{path}: names no topic")
     for attribute in ("topic", "table"):
@@ -76,8 +87,16 @@ def _placed(path: str, beside: Path, topic: TypedTopic) -> TypedTopic:
         raise OptionError(f"{path}: topic {topic.topic!r}: message is required for format protobuf, and only there")
     if topic.format == "protobuf" and topic.schema is not None:
         raise OptionError(f"{path}: topic {topic.topic!r}: format protobuf needs a schema_file with its descriptors")
+    if topic.format != "json" and topic.timestamp_unit is not None:
+        raise OptionError(f"{path}: topic {topic.topic!r}: timestamp_unit is of format json")
     file = None if topic.schema_file is None else str(beside / topic.schema_file)
     return msgspec.structs.replace(topic, table=placed(topic.table, beside), schema_file=file)
+
+
+def _with_unit(topic: TypedTopic, unit: Unit | dict[str, Unit] | None) -> TypedTopic:
+    """Give a JSON topic the unit of the whole spec, where it has none of its own."""
+    is_own = unit is None or topic.timestamp_unit is not None or topic.format != "json"
+    return topic if is_own else msgspec.structs.replace(topic, timestamp_unit=unit)
 
 
 def read_spec_file(path: str) -> bytes:

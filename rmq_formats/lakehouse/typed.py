@@ -1,19 +1,26 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
-from rmq_formats.lakehouse.evolution import text_of_a_length
+from rmq_formats.lakehouse.evolution import column_types, text_of_a_length
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
 from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
@@ -22,7 +29,8 @@ from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
 from rmq_formats.lakehouse.table_log import Appended, OpenTable, Shape
 from rmq_formats.spark.options import schemas
-from spark_udfs.bodies import avro_body, json_body, protobuf_body
+from spark_udfs.bodies import BodyDecoder, avro_decoder, json_decoder, protobuf_decoder
+from spark_udfs.times import TimeUnits
 
 METADATA = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 _OFFSET = "physical_offset"
@@ -35,19 +43,6 @@ _DEAD = StructType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BodyDecoder:
-    """Decoder of a topic's bodies as Spark columns.
-
-    Attributes:
-        columns: schema of the decoded body.
-        column: a struct of ``value`` and ``reason``, of the column ``body``.
-    """
-
-    columns: StructType
-    column: Column
-
-
 def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
     """Build the body decoder from a topic's schema.
 
@@ -55,19 +50,20 @@ def body_of(spark: SparkSession, topic: TypedTopic) -> BodyDecoder:
         OptionError: naming the topic and what is wrong with the schema.
     """
     given = topic.schema.encode() if topic.schema is not None else read_spec_file(topic.schema_file or "")
-    body = F.col("body")
     try:
         if topic.format == "json":
             columns = _json_columns(given.decode()).toNullable()  # a missing JSON member is null, not a fault
-            return BodyDecoder(columns, json_body(body, columns))
+            units = TimeUnits(*topic.time_units)
+            check_units(columns, units.by_column)
+            return json_decoder(columns, units, str(spark.conf.get("spark.sql.session.timeZone")))
         if topic.format == "avro":
             columns = _avro_columns(spark, given.decode()).toNullable()  # Delta has no NOT NULL inside of arrays
-            return BodyDecoder(columns, avro_body(body, given.decode(), columns))
+            return avro_decoder(given.decode(), columns)
         from spark_udfs.protobuf import columns as message_columns  # noqa: PLC0415 # only where it is used
         from spark_udfs.protobuf import descriptor  # noqa: PLC0415
 
         columns = message_columns(descriptor(given, str(topic.message)))
-        return BodyDecoder(columns, protobuf_body(body, given, str(topic.message), columns))
+        return protobuf_decoder(given, str(topic.message), columns)
     except (ValueError, PySparkException) as error:
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise OptionError(f"topic {topic.topic!r}: its {topic.format} schema cannot be used: {said[0]}") from error
@@ -86,6 +82,19 @@ def _json_columns(text: str) -> StructType:
         name, kind = found
         raise ValueError(f"column {name} is {kind.simpleString()}, for which tables have STRING")
     return columns
+
+
+def check_units(columns: StructType, paths: Iterable[str]) -> None:
+    """Refuse units of numbers for columns that have no times in them. Raises ValueError.
+
+    A unit of the whole spec may name columns that only other topics have.
+    """
+    kinds = TimestampType | TimestampNTZType | DateType
+    times = [path for path, kind in column_types(columns) if isinstance(kind, kinds)]
+    names = {path for path, _ in column_types(columns)}
+    for path in names.intersection(paths):
+        if not any(time == path or time.startswith(f"{path}.") for time in times):
+            raise ValueError(f"timestamp_unit names {path}, which is no column of times")
 
 
 def _comment(field: StructField) -> dict[str, str]:
@@ -257,7 +266,7 @@ class TypedExport:
 
     def _decoded(self, frame: DataFrame) -> DataFrame:
         """Decode bodies: metadata, ``size``, ``value``, ``reason``, the body where there is one, and ``damaged``."""
-        attempted = frame.withColumn("decoded", self._body.column)
+        attempted = self._body.decode(frame)
         reason = F.coalesce("record_error", "decoded.reason")
         for name in self._topic.key:
             no_key = f"its key {name} is null"

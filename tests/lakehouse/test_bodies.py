@@ -12,6 +12,7 @@ from google.protobuf import descriptor_pb2, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmq_formats.spark.versions import arrow_schema
 from spark_udfs import avro, protobuf
 from spark_udfs.bodies import decoded
 
@@ -29,6 +30,7 @@ AVRO_TYPE = pa.struct(
     [("id", pa.string()), ("amount", pa.float64()), ("at", pa.timestamp("us", "UTC")), ("uid", pa.string())]
 )
 NOW = datetime.datetime(2026, 3, 1, 8, 30, tzinfo=datetime.UTC)
+NOV_14 = datetime.datetime(2023, 11, 14, 22, 13, 20)  # wall clock
 ORDER = {"id": "4711", "amount": 2.5, "at": NOW, "uid": "0a1b2c3d-0000-1111-2222-333344445555"}
 
 
@@ -124,6 +126,116 @@ def test_a_value_that_its_column_cannot_hold_has_a_reason_and_the_others_stay() 
     assert (first, third) == (({"n": 1}, None), ({"n": 3}, None))
     assert second[0] is None
     assert second[1].startswith("ArrowInvalid")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "back"),
+    [
+        ({"type": "int", "logicalType": "date"}, 19675, datetime.date(2023, 11, 14)),
+        ({"type": "int", "logicalType": "date"}, 1 << 30, None),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1_700_000_000_000_000, None),
+        ({"type": "long", "logicalType": "timestamp-micros"}, -(1 << 62), None),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, 1_700_000_000_000_000, NOV_14),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, 253_402_300_800_000, None),
+    ],
+)
+def test_a_time_of_avro_is_of_the_years_1_to_9999_or_a_reason_names_its_column(
+    kind: dict[str, Any], value: int, back: object
+) -> None:
+    inner = {"type": "record", "name": "Inner", "namespace": "shop", "fields": [{"name": "t", "type": ["null", kind]}]}
+    fields = [
+        {"name": "one", "type": inner}, {"name": "all", "type": {"type": "array", "items": "shop.Inner"}},
+        {"name": "by", "type": {"type": "map", "values": "Inner"}}, {"name": "n", "type": "long"},
+    ]  # fmt: skip
+    schema = {"type": "record", "name": "R", "namespace": "shop", "fields": fields}
+    raw = {"type": kind["type"]}
+    plain_schema = json.loads(json.dumps(schema).replace(json.dumps(kind), json.dumps(raw)))
+    time_type = pa.date32() if kind["type"] == "int" else pa.timestamp("us")
+    of_inner = pa.struct([("t", time_type)])
+    value_type = pa.struct(
+        [("one", of_inner), ("all", pa.list_(of_inner)), ("by", pa.map_(pa.string(), of_inner)), ("n", pa.int64())]
+    )
+    for where in ("one", "all", "by"):
+        row: dict[str, Any] = {"one": {"t": None}, "all": [], "by": {}, "n": 1}
+        row[where] = {"one": {"t": value}, "all": [{"t": None}, {"t": value}], "by": {"k": {"t": value}}}[where]
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, plain_schema, row)
+        ((found, reason),) = rows(decoded(pa.array([stream.getvalue()]), avro.decoder(json.dumps(schema)), value_type))
+        if back is None:
+            path = {"one": "one.t", "all": "all.element.t", "by": "by.value.t"}[where]
+            assert reason.startswith(f"column {path}: number {value}, wanted ")
+            assert reason.endswith("of years 1 to 9999")
+        else:
+            assert reason is None
+            assert {"one": found["one"], "all": found["all"][-1:], "by": dict(found["by"]).get("k")}[where] in (
+                {"t": back}, [{"t": back}],
+            )  # fmt: skip
+
+
+STRING, INT64, DOUBLE, MESSAGE, ENUM = 9, 3, 1, 11, 14
+
+
+def message_class(package: str, fields: dict[str, tuple[int, int]], syntax: str = "proto3") -> tuple[Any, bytes]:
+    """A message of fields (number, type), with a member ``of`` of a message, a map and lists of these fields."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax=syntax)
+    line, order = file.message_type.add(name="Line"), file.message_type.add(name="Order")
+    kinds = file.enum_type.add(name="Kind")
+    kinds.value.add(name="NONE", number=0)
+    entry = order.nested_type.add(name="ByEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=STRING, label=1)
+    entry.field.add(name="value", number=2, type=MESSAGE, label=1, type_name=f".{package}.Line")
+    for message in (line, order):
+        for name, (number, kind) in fields.items():
+            of_enum = {"type_name": f".{package}.Kind"} if kind == ENUM else {}
+            message.field.add(name=name, number=number, type=kind, label=1, **of_enum)
+    order.field.add(name="of", number=50, type=MESSAGE, label=1, type_name=f".{package}.Line")
+    order.field.add(name="lines", number=51, type=MESSAGE, label=3, type_name=f".{package}.Line")
+    order.field.add(name="by", number=52, type=MESSAGE, label=3, type_name=f".{package}.Order.ByEntry")
+    described = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return message_factory.GetMessageClass(protobuf.descriptor(described, f"{package}.Order")), described
+
+
+class TestProtobufDrift:
+    """Bodies that the library takes for messages of defaults."""
+
+    sent, schema = message_class("shop", {"id": (1, INT64), "name": (2, STRING), "sum": (4, DOUBLE)})
+
+    def reason(self, body: bytes, schema: bytes | None = None) -> str | None:
+        decode = protobuf.decoder(schema or self.schema, "shop.Order")
+        columns = protobuf.columns(protobuf.descriptor(schema or self.schema, "shop.Order"))
+        ((value, reason),) = rows(decoded(pa.array([body]), decode, pa.struct(list(arrow_schema(columns)))))
+        assert (value is None) == (reason is not None)
+        return None if reason is None else str(reason)
+
+    def test_a_field_whose_type_changed_is_named_wherever_it_is(self) -> None:
+        changed, _ = message_class("other", {"id": (1, STRING), "name": (2, STRING), "sum": (4, DOUBLE)})
+        inner = {"id": "A-3", "name": "n"}
+        for body, path in [
+            (changed(**inner), "id"), (changed(name="n", of=inner), "of.id"),
+            (changed(name="n", lines=[{"name": "n"}, inner]), "lines.element.id"),
+            (changed(name="n", by={"k": inner}), "by.value.id"),
+        ]:  # fmt: skip
+            wanted = f"column {path}: field 1 of wire type LEN, wanted int64"
+            assert self.reason(body.SerializeToString()) == wanted
+
+    def test_a_map_that_was_a_number_is_named(self) -> None:
+        body = self.sent(id=1).SerializeToString() + bytes.fromhex("a00305")  # field 52, a varint
+        assert self.reason(body) == "column by: field 52 of wire type VARINT, wanted a map of other types"
+
+    def test_another_message_is_told_by_its_numbers(self) -> None:
+        refund, _ = message_class("other", {"reason": (30, STRING), "cents": (31, INT64)})
+        said = "the body has none of the fields of shop.Order; it has numbers 30, 31"
+        assert self.reason(refund(reason="r", cents=5).SerializeToString()) == said
+
+    def test_more_fields_than_the_schema_has_are_fine(self) -> None:
+        more, _ = message_class("other", {"id": (1, INT64), "extra": (9, STRING)})
+        inner = {"id": 1, "extra": "x"}
+        assert self.reason(more(**inner, of={"extra": "x"}, lines=[inner], by={"k": inner}).SerializeToString()) is None
+
+    def test_a_number_that_a_closed_enum_lacks_is_named(self) -> None:
+        _, closed = message_class("shop", {"id": (1, INT64), "kind": (3, ENUM)}, "proto2")
+        assert self.reason(bytes.fromhex("08011807"), closed) == "column kind: number 7, wanted enum shop.Kind"
 
 
 @pytest.mark.parametrize("schema", ["{}", '"nothing"', '{"type": "record"}', "{"])
