@@ -357,9 +357,11 @@ class Broker(Service):
         self.state.dispatch()
 
     def _save_names(self) -> None:
-        """Write topics and groups again, if that failed when they changed."""
+        """Write topics, groups and users again, if that failed when they changed."""
         self.state.topics.file.save()
         self.state.groups.file.save()
+        if self._accounts is not None:
+            self._accounts.file.save()
 
     def _stop_clocks(self) -> None:
         for timer in self._timers.values():

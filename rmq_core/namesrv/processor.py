@@ -212,9 +212,17 @@ class NamesrvProcessor:
             ext_fields={name: value for name, value in fields.items() if value is not None}, body=body
         )
 
-    def unregister_broker(self, request: RemotingCommand, _connection: Connection) -> RemotingCommand:
-        """Unregister a broker: UNREGISTER_BROKER (104)."""
-        self.forget([read_fields(request, BrokerId)], "unregistered")
+    def unregister_broker(self, request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        """Unregister a broker: UNREGISTER_BROKER (104); only on the connection that it has registered on."""
+        broker = read_fields(request, BrokerId)
+        if not self.routes.may_unregister(connection, broker.broker_addr):
+            log.warning(
+                "%(client)s may not unregister %(broker)s, which another connection has registered",
+                {"client": connection.remote_address, "broker": broker.broker_name},
+            )
+            what = f"broker {broker.broker_name} was registered on another connection"
+            raise ResponseError(ResponseCode.NO_PERMISSION, what)
+        self.forget([broker], "unregistered")
         return request.response()
 
     def forget(self, brokers: list[BrokerId], why: str) -> None:

@@ -29,9 +29,10 @@ from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies.access import AclInfo
 from rmq_core.remoting.clock import now_ms
-from rmq_core.remoting.errors import RemotingError, ResponseError
+from rmq_core.remoting.errors import RemotingError, ResponseError, TransportError
 from rmq_formats.errors import FormatError
 
+log = logging.getLogger("rmq.proxy")
 audit = logging.getLogger("rmq.proxy.audit")
 _KEPT_S: Final = 5.0
 _PUSH_AGE_S: Final = 1.0
@@ -136,7 +137,15 @@ class Access:
         return account
 
     async def _ask(self, name: str) -> _Account:
-        address = await self._brokers.a_master()
+        *others, last = await self._brokers.auth_brokers()
+        for address in others:
+            try:
+                return await self._ask_broker(address, name)
+            except TransportError as error:
+                log.warning("%(broker)s does not say who users are: %(why)s", {"broker": address, "why": str(error)})
+        return await self._ask_broker(last, name)
+
+    async def _ask_broker(self, address: str, name: str) -> _Account:
         info = await self._users.get(address, name)
         if info is None:
             raise _refused(f"User:{name[:100]} is not found.")

@@ -3,6 +3,7 @@
 Source: ``TopicRouteService``, ``MessageService``, ``MetadataService``.
 """
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
@@ -28,6 +29,7 @@ from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Group, Topic, UnregisterClient
 
+log = logging.getLogger("rmq.proxy")
 _KEPT_S: Final = 20.0  # settings of topics and groups
 _OFFLINE_S: Final = 30.0  # after the last transaction of a topic: ``transactionGroupOfflineTimeoutMillis``
 _MOST_KEPT: Final = 10_000
@@ -48,8 +50,20 @@ class Brokers:
             producer groups of gRPC clients are topics.
     """
 
-    def __init__(self, namesrv: str, options: ClientOptions, credentials: Credentials | None) -> None:
-        """Prepare. Raises OptionError."""
+    def __init__(
+        self, namesrv: str, options: ClientOptions, credentials: Credentials | None, auth_brokers: Iterable[str] = ()
+    ) -> None:
+        """Prepare.
+
+        Args:
+            namesrv: name servers of the cluster.
+            options: of connections.
+            credentials: that requests are signed with.
+            auth_brokers: addresses of brokers that are asked for users; none takes the masters that are known first.
+
+        Raises:
+            OptionError: no address of a name server.
+        """
         self.producers: dict[str, float] = {}
         self.on_check: Handler = _nothing
         self.on_unsubscribed: Handler = _nothing
@@ -59,6 +73,7 @@ class Brokers:
             RequestCode.NOTIFY_UNSUBSCRIBE_LITE: self._unsubscribed,
         }
         self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
+        self._auth_brokers = tuple(auth_brokers)
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
         self._ahead_ms: dict[str, int] = {}  # how far a broker's clock is ahead of this one
 
@@ -135,16 +150,28 @@ class Brokers:
         queues = route.write_queues or route.read_queues
         return self.cluster.address(queues[0].broker_name if queues else next(iter(route.brokers), ""))
 
-    async def a_master(self) -> str:
-        """Address of a master of the cluster. Raises NoRouteError, TransportError."""
-        return await self._keep(("cluster", ""), self._a_master)
+    async def auth_brokers(self) -> tuple[str, ...]:
+        """Addresses of the brokers that say who users are: those of the settings, or the masters that were known first.
 
-    async def _a_master(self) -> str:
-        answer = await self.cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
-        for broker in decode_body(answer.body, ClusterInfo).broker_addr_table.values():
-            if MASTER_ID in broker.broker_addrs:
-                return broker.broker_addrs[MASTER_ID]
-        raise NoRouteError("brokers", "no name server knows a master")
+        Whoever reaches a name server can register a broker there: one that comes later is not asked who users are.
+
+        Raises:
+            NoRouteError: no name server knows a master.
+            TransportError: none answers.
+        """
+        if not self._auth_brokers:
+            answer = await self.cluster.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO)
+            groups = decode_body(answer.body, ClusterInfo).broker_addr_table.values()
+            masters = tuple(one.broker_addrs[MASTER_ID] for one in groups if MASTER_ID in one.broker_addrs)
+            if not masters:
+                raise NoRouteError("brokers", "no name server knows a master")
+            if not self._auth_brokers:  # else another call has found some meanwhile
+                self._auth_brokers = masters
+                log.info(
+                    "users are those of %(brokers)s, the first masters known; --auth-broker names them",
+                    {"brokers": ";".join(masters)},
+                )
+        return self._auth_brokers
 
     async def _keep(self, key: tuple[str, str], find: Callable[[], Awaitable[_T]]) -> _T:
         until, found = self._kept.get(key, (0.0, None))

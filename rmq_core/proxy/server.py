@@ -5,8 +5,8 @@ Source: ``GrpcMessagingApplication``, ``ContextInitPipeline``.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any, Final
 
 import grpc
@@ -33,7 +33,7 @@ from rmq_core.proxy.sessions import Sessions, checked_id
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.acl import Credentials
 from rmq_core.remoting.access.server_tls import TlsFile
-from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.errors import ListenError, RemotingError
 from rmq_formats.errors import RmqError
 
 log = logging.getLogger("rmq.proxy")
@@ -76,6 +76,7 @@ class Proxy:
         authorizes: bool = True,
         tls: TlsFile | None = None,
         collector: Collector = NO_COLLECTOR,
+        auth_brokers: Iterable[str] = (),
     ) -> None:
         """Prepare.
 
@@ -87,6 +88,7 @@ class Proxy:
             authorizes: whether users' policies are asked, too.
             tls: what it speaks TLS with; None is plain.
             collector: of its clients' metrics.
+            auth_brokers: addresses of the brokers that say who users are; none takes the first masters known.
 
         Raises:
             OptionError: no address of a name server, or a certificate that cannot be used.
@@ -94,7 +96,7 @@ class Proxy:
         self.address = ""
         self._listen = listen
         self._tls = None if tls is None else certificates(tls)
-        self._brokers = Brokers(namesrv, options or ClientOptions(), credentials)
+        self._brokers = Brokers(namesrv, options or ClientOptions(), credentials, auth_brokers)
         self._access = None if credentials is None else Access(self._brokers, authorizes=authorizes)
         self._sessions = Sessions()
         self._bytes = CallBytes()
@@ -104,6 +106,9 @@ class Proxy:
         """Listen. Raises ListenError."""
         async with AsyncExitStack() as ending:
             await ending.enter_async_context(self._brokers)
+            if self._access is not None:
+                with suppress(RemotingError):  # else a first call asks
+                    await self._brokers.auth_brokers()
             renewal = Renewal(self._sessions)
             server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
             try:

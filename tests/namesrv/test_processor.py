@@ -7,8 +7,9 @@ import pytest
 
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.remoting.bodies import DataVersion, RegisterBrokerBody, encode_body, encode_registration
+from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.fields import write_fields
-from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.header import RemotingCommand, request
 from rmq_core.remoting.namesrv_requests import RegisterBroker
 from tests.namesrv.conftest import Asker, Clock
 from tests.namesrv.registrations import broker, identity, topics
@@ -92,6 +93,17 @@ async def test_unregistering_takes_effect_at_once(asker: Asker) -> None:
     await register(asker, broker(), topics("T", "U"))
     assert (await asker.ask(104, write_fields(identity(broker())))).code == 0
     assert (await asker.ask(105, {"topic": "T"})).code == 17
+
+
+@pytest.mark.parametrize("cluster", ["C", "other"])
+async def test_a_broker_is_unregistered_on_its_connection_alone(asker: Asker, cluster: str) -> None:
+    await register(asker, broker(), topics("T", "U"))
+    named = write_fields(identity(broker(cluster=cluster)))
+    async with RemotingClient() as stranger:
+        refused = await stranger.invoke(asker.server.address, request(104, named), 60)
+    assert (refused.code, refused.remark) == (16, "broker a was registered on another connection")
+    assert (await asker.ask(105, {"topic": "T"})).code == 0
+    assert (await asker.ask(104, write_fields(identity(broker("gone"))))).code == 0
 
 
 async def test_a_data_version_is_compared_with_the_registered_one(asker: Asker, clock: Clock) -> None:

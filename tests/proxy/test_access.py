@@ -16,16 +16,25 @@ from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.client import Admin, Credentials
 from rmq_core.client.admin.users import UserRequests
+from rmq_core.client.options import ClientOptions
 from rmq_core.namesrv.config import NamesrvConfig
 from rmq_core.namesrv.server import NameServer
+from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.needs import RULES
 from rmq_core.proxy.server import Proxy
 from rmq_core.proxy.wire import rpc, v2
 from rmq_core.remoting.access.server_tls import read_tls_file
+from rmq_core.remoting.bodies import encode_body, encode_registration
 from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from rmq_core.remoting.client import RemotingClient
+from rmq_core.remoting.connection import Connection
+from rmq_core.remoting.fields import write_fields
+from rmq_core.remoting.header import RemotingCommand, request
+from rmq_core.remoting.server import RemotingServer
 from rmq_formats.errors import OptionError
 from tests.broker.conftest import Clock, small_store
 from tests.certificates import KEY_PASSWORD, Authority, Signed
+from tests.namesrv.registrations import broker, topics
 from tests.proxy.conftest import Caller, named
 
 ADMIN = Credentials("admin", "of-admin")
@@ -110,6 +119,36 @@ async def test_who_does_not_sign_well_is_refused_every_call(guarded: Caller, sig
         found = await guarded.call(name)
         first = found[0] if isinstance(found, list) else found
         assert first.status.code == v2.UNAUTHORIZED, name
+
+
+@pytest.mark.parametrize("is_place_taken", [False, True])
+async def test_a_broker_that_registers_later_is_not_asked_who_users_are(guarded: Caller, is_place_taken: bool) -> None:
+    asked: list[int] = []
+
+    def say(command: RemotingCommand, _: Connection) -> RemotingCommand:
+        asked.append(command.code)
+        eve = UserInfo(username="eve", password="of-eve", user_type="Super", user_status="enable")
+        return command.response(body=encode_body(eve))
+
+    state = guarded.broker.state
+    async with RemotingServer({3004: say, 3009: say}) as fake, RemotingClient() as stranger:
+        host, port = await fake.listen("127.0.0.1", 0)
+        name = state.config.broker_name if is_place_taken else "aaa"
+        registered = await stranger.invoke(
+            state.config.namesrv_addr,
+            request(
+                103,
+                write_fields(broker(name, address=f"{host}:{port}", cluster=state.config.broker_cluster_name)),
+                encode_registration(topics("NormalT", "SecretT", state_version=99), False),
+            ),
+        )
+        assert registered.code == 0
+        guarded.signs = signed("eve", "of-eve")
+        assert (await guarded.send(guarded.message())).status.code == v2.UNAUTHORIZED
+        assert asked == []
+        pinned = Brokers(state.config.namesrv_addr, ClientOptions(), ADMIN, ["10.0.0.1:1"])
+        async with pinned:
+            assert await pinned.auth_brokers() == ("10.0.0.1:1",)
 
 
 async def test_rights_are_asked_for_and_a_header_gives_none(guarded: Caller) -> None:

@@ -8,7 +8,9 @@ any more.
 
 # ruff: noqa: RUF012 # an empty list or dictionary as a default is made anew for each struct
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ from rmq_core.broker.access.policies import Entry, canonical, parse_entry, refus
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
 from rmq_core.remoting.bodies import BodyStruct, decode_body
 from rmq_core.remoting.bodies.access import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_formats.errors import DecodeError, OptionError, StoreError
 
@@ -52,64 +55,35 @@ class _Saved(BodyStruct, frozen=True, kw_only=True):
     users: dict[str, User] = {}
 
 
-class Accounts:
-    """Users by name, and their policies.
+@dataclass(frozen=True, slots=True)
+class AccountTable:
+    """Users by name, and their policies, at one moment.
 
     Attributes:
         users: by name.
-        file: where all is kept.
+        acls: lists of entries by user and type of policies.
+        entries: the same entries, parsed.
     """
 
-    def __init__(self, files: TableFiles) -> None:
-        """Load the users.
+    users: dict[str, User]
+    acls: dict[str, dict[str, list[PolicyEntryInfo]]]
+    entries: dict[str, tuple[tuple[Entry, ...], ...]] = field(default_factory=dict)
 
-        Raises:
-            StoreError: the file cannot be read, or is missing and has been there.
-        """
-        saved = _load(files)
-        self.users = saved.users
-        self._acls = saved.acls
-        self._entries: dict[str, tuple[tuple[Entry, ...], ...]] = {}
-        try:
-            for name in self._acls:
-                self._parse(name)
-        except ResponseError as error:
-            raise StoreError(f"{files.directory}/{_FILE}: {error.remark}") from error
-        self.file = TableFile(files, _FILE, lambda: _Saved(acls=self._acls, users=self.users), keeps_former=False)
-
-    def make_super_users(self, named: Iterable[tuple[str, str]]) -> None:
-        """Make the super users that settings name, where there is nobody of the name.
-
-        Args:
-            named: names and passwords.
-
-        Raises:
-            OptionError: there is no super user, so that nobody could make one.
-        """
-        for name, password in named:
-            if name not in self.users:
-                self.put_user(name, User(password=password, user_type=SUPER))
-        if not any(user.is_super for user in self.users.values()):
-            wanted = 'initAuthenticationUser={"username":…,"password":…}'
-            raise OptionError(f"authenticationEnabled=true, and no super user: give {wanted}")
-
-    def policies(self, name: str) -> tuple[tuple[Entry, ...], ...]:
-        """Give a user's entries: those of the Custom policies, and those of the Default ones."""
-        return self._entries.get(name, ())
+    def copy(self) -> "AccountTable":
+        """A table to be changed: what the dictionaries hold is replaced, and never changed."""
+        return AccountTable(dict(self.users), dict(self.acls), dict(self.entries))
 
     def put_user(self, name: str, user: User) -> None:
         """Create or replace a user. Raises ResponseError if there are too many."""
         if name not in self.users and len(self.users) >= _MOST:
             raise refusal(f"There are {_MOST} users already.")
         self.users[name] = user
-        self._changed()
 
     def remove_user(self, name: str) -> None:
         """Remove a user, if there is one, with its policies."""
         if self.users.pop(name, None) is not None:
-            self._acls.pop(name, None)
-            self._entries.pop(name, None)
-            self._changed()
+            self.acls.pop(name, None)
+            self.entries.pop(name, None)
 
     def put_policies(self, name: str, policies: list[PolicyInfo]) -> None:
         """Add entries to a user's policies; one with the resource of another of its type takes the place of that.
@@ -117,7 +91,7 @@ class Accounts:
         Raises:
             ResponseError: an entry that is none.
         """
-        table = {kind: list(entries) for kind, entries in self._acls.get(name, {}).items()}
+        table = {kind: list(entries) for kind, entries in self.acls.get(name, {}).items()}
         for policy in policies:
             entries = table.setdefault(policy_type(policy.policy_type or None), [])
             for entry in map(canonical, policy.entries):
@@ -128,13 +102,12 @@ class Accounts:
                     entries.append(entry)
         if sum(map(len, table.values())) > _MOST:
             raise refusal(f"A subject has {_MOST} entries at most.")
-        self._acls[name] = table
-        self._parse(name)
-        self._changed()
+        self.acls[name] = table
+        self.parse(name)
 
     def remove_policies(self, name: str, kind: str | None, resource: str | None) -> bool:
         """Remove a user's entry for a resource, or all policies if none is named; returns whether there are any."""
-        table = self._acls.get(name)
+        table = self.acls.get(name)
         if table is None:
             return False
         if resource:
@@ -147,33 +120,115 @@ class Accounts:
         else:
             table = {}
         if table:
-            self._acls[name] = table
-            self._parse(name)
+            self.acls[name] = table
+            self.parse(name)
         else:
-            del self._acls[name]
-            self._entries.pop(name, None)
-        self._changed()
+            del self.acls[name]
+            self.entries.pop(name, None)
         return True
 
     def acl(self, name: str) -> AclInfo | None:
         """Give a user's policies as administrators see them; None if there are none."""
-        table = self._acls.get(name)
+        table = self.acls.get(name)
         if table is None:
             return None
         policies = [PolicyInfo(entries=entries, policy_type=kind) for kind, entries in table.items()]
         return AclInfo(policies=policies, subject=f"{_SUBJECT}{name}")
 
-    def subjects(self) -> list[str]:
-        """Name the users that have policies, in order."""
-        return sorted(self._acls)
+    def parse(self, name: str) -> None:
+        """Parse a user's entries. Raises ResponseError."""
+        table = self.acls[name]
+        self.entries[name] = tuple(tuple(map(parse_entry, table.get(kind, []))) for kind in _POLICY_TYPES.values())
 
-    def _parse(self, name: str) -> None:
-        table = self._acls[name]
-        self._entries[name] = tuple(tuple(map(parse_entry, table.get(kind, []))) for kind in _POLICY_TYPES.values())
 
-    def _changed(self) -> None:
-        self.file.changes += 1
+class Accounts:
+    """The users that are in force, and the file that has them. A change is written first, and in force then.
+
+    Attributes:
+        table: what is in force.
+        version: counts the changes of it.
+        file: where it is kept.
+    """
+
+    def __init__(self, files: TableFiles) -> None:
+        """Load the users.
+
+        Raises:
+            StoreError: the file cannot be read, or is missing and has been there.
+        """
+        saved = _load(files)
+        self.table = AccountTable(saved.users, saved.acls)
+        self.version = 0
+        try:
+            for name in saved.acls:
+                self.table.parse(name)
+        except ResponseError as error:
+            raise StoreError(f"{files.directory}/{_FILE}: {error.remark}") from error
+        self._to_write = self.table
+        self._turn = asyncio.Lock()
+        self._changes: set[asyncio.Task[None]] = set()
+        self.file = TableFile(
+            files, _FILE, lambda: _Saved(acls=self._to_write.acls, users=self._to_write.users), keeps_former=False
+        )
+
+    @property
+    def users(self) -> dict[str, User]:
+        """The users in force, by name."""
+        return self.table.users
+
+    def make_super_users(self, named: Iterable[tuple[str, str]]) -> None:
+        """Make the super users that settings name, where there is nobody of the name, before there are clients.
+
+        Args:
+            named: names and passwords.
+
+        Raises:
+            OptionError: there is no super user, so that nobody could make one.
+        """
+        for name, password in named:
+            if name not in self.users:
+                self.table.put_user(name, User(password=password, user_type=SUPER))
+                self.file.changes += 1
         self.file.save()
+        if not any(user.is_super for user in self.users.values()):
+            wanted = 'initAuthenticationUser={"username":…,"password":…}'
+            raise OptionError(f"authenticationEnabled=true, and no super user: give {wanted}")
+
+    def policies(self, name: str) -> tuple[tuple[Entry, ...], ...]:
+        """Give a user's entries: those of the Custom policies, and those of the Default ones."""
+        return self.table.entries.get(name, ())
+
+    async def change(self, apply: Callable[[AccountTable], None]) -> None:
+        """Change users or policies: write the changed table, then put it in force; changes wait for one another.
+
+        Args:
+            apply: changes a copy of what is in force.
+
+        Raises:
+            ResponseError: what ``apply`` raises, or the table cannot be written; then nothing has changed.
+        """
+        change = asyncio.ensure_future(self._change(apply))
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        await asyncio.shield(change)  # else who leaves in the middle would leave it written, and not in force
+
+    async def _change(self, apply: Callable[[AccountTable], None]) -> None:
+        async with self._turn:
+            self._to_write = self.table.copy()
+            try:
+                apply(self._to_write)
+            except BaseException:
+                self._to_write = self.table
+                raise
+            self.file.changes += 1
+            written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            self.file.when_written(written.set_result)
+            if not await written:
+                self._to_write = self.table
+                self.file.changes += 1  # the file may have the change: what is in force is written over it
+                raise ResponseError(ResponseCode.SYSTEM_ERROR, f"{_FILE} cannot be written: {self.file.fault}")
+            self.table = self._to_write
+            self.version += 1
 
 
 def policy_type(text: str | None) -> str:

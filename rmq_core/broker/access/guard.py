@@ -161,9 +161,9 @@ class Guard:
             raise error
 
     def _decide(self, name: str, need: Need, host: str) -> bool | None:
-        if self._changes != self._accounts.file.changes or len(self._decisions) > _MOST_DECISIONS:
+        if self._changes != self._accounts.version or len(self._decisions) > _MOST_DECISIONS:
             self._decisions.clear()
-            self._changes = self._accounts.file.changes
+            self._changes = self._accounts.version
         key = name, need, host
         if key not in self._decisions:
             self._decisions[key] = decision(self._accounts.policies(name), need, host)

@@ -9,10 +9,19 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from rmq_core.broker.access.accounts import DISABLED, ENABLED, NORMAL, SUPER, Accounts, User, parse_subject, user_info
+from rmq_core.broker.access.accounts import (
+    DISABLED,
+    ENABLED,
+    NORMAL,
+    SUPER,
+    Accounts,
+    AccountTable,
+    User,
+    parse_subject,
+    user_info,
+)
 from rmq_core.broker.access.guard import audit
 from rmq_core.broker.access.policies import refusal
-from rmq_core.broker.processors.acknowledge import after_write
 from rmq_core.remoting.access.acl import ACCESS_KEY
 from rmq_core.remoting.bodies import decode_body
 from rmq_core.remoting.bodies.access import AclInfo, UserInfo
@@ -34,7 +43,7 @@ class AccessAdmin:
 
     def handlers(self) -> dict[int, Handler]:
         """Handlers by request code."""
-        changing: dict[int, Callable[[Accounts, RemotingCommand], None]] = {
+        changing: dict[int, Callable[[AccountTable, RemotingCommand], None]] = {
             RequestCode.AUTH_CREATE_USER: self._create_user,
             RequestCode.AUTH_UPDATE_USER: self._update_user,
             RequestCode.AUTH_DELETE_USER: self._delete_user,
@@ -42,7 +51,7 @@ class AccessAdmin:
             RequestCode.AUTH_UPDATE_ACL: self._put_acl,
             RequestCode.AUTH_DELETE_ACL: self._delete_acl,
         }
-        asking: dict[int, Callable[[Accounts, RemotingCommand], object]] = {
+        asking: dict[int, Callable[[AccountTable, RemotingCommand], object]] = {
             RequestCode.AUTH_GET_USER: self._get_user,
             RequestCode.AUTH_LIST_USER: self._list_users,
             RequestCode.AUTH_GET_ACL: self._get_acl,
@@ -51,83 +60,81 @@ class AccessAdmin:
         accounts = self._accounts
         if accounts is None:
             return dict.fromkeys([*changing, *asking], _not_enabled)
-        handlers = {code: after_write(_changing(accounts, change), accounts.file) for code, change in changing.items()}
+        handlers = {code: _changing(accounts, change) for code, change in changing.items()}
         return handlers | {code: _asking(accounts, ask) for code, ask in asking.items()}
 
-    def _create_user(self, accounts: Accounts, request: RemotingCommand) -> None:
+    def _create_user(self, table: AccountTable, request: RemotingCommand) -> None:
         name, info = _user_of(request)
-        if name in accounts.users:
+        if name in table.users:
             raise refusal("The user is existed")
         if not info.password:
             raise refusal("password can not be blank")
         kind = _parse(info.user_type, _TYPES, "user type") or NORMAL
-        if kind == SUPER and not _requester(accounts, request).is_super:
+        if kind == SUPER and not _requester(table, request).is_super:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
-        accounts.put_user(name, User(password=info.password, user_type=kind))
+        table.put_user(name, User(password=info.password, user_type=kind))
 
-    def _update_user(self, accounts: Accounts, request: RemotingCommand) -> None:
+    def _update_user(self, table: AccountTable, request: RemotingCommand) -> None:
         name, info = _user_of(request)
-        user = accounts.users.get(name)
+        user = table.users.get(name)
         if user is None:
             raise refusal("The user is not exist")
         kind = _parse(info.user_type, _TYPES, "user type") or user.user_type
         state = _parse(info.user_status, {one: one for one in _STATES}, "user status") or user.user_status
-        if SUPER in {kind, user.user_type} and not _requester(accounts, request).is_super:
+        if SUPER in {kind, user.user_type} and not _requester(table, request).is_super:
             raise refusal("The super user can only be update by super user")
-        _keep_a_super(accounts, name, is_left=kind == SUPER and state == ENABLED)
-        accounts.put_user(name, User(password=info.password or user.password, user_type=kind, user_status=state))
+        _keep_a_super(table, name, is_left=kind == SUPER and state == ENABLED)
+        table.put_user(name, User(password=info.password or user.password, user_type=kind, user_status=state))
 
-    def _delete_user(self, accounts: Accounts, request: RemotingCommand) -> None:
+    def _delete_user(self, table: AccountTable, request: RemotingCommand) -> None:
         name = _name_of(request)
-        user = accounts.users.get(name)
-        if user is not None and user.is_super and not _requester(accounts, request).is_super:
+        user = table.users.get(name)
+        if user is not None and user.is_super and not _requester(table, request).is_super:
             raise refusal("The super user can only be update by super user")
-        _keep_a_super(accounts, name, is_left=False)
-        accounts.remove_user(name)
+        _keep_a_super(table, name, is_left=False)
+        table.remove_user(name)
 
-    def _get_user(self, accounts: Accounts, request: RemotingCommand) -> object:
+    def _get_user(self, table: AccountTable, request: RemotingCommand) -> object:
         name = _name_of(request)
-        user = accounts.users.get(name)
-        return None if user is None else user_info(name, user, with_password=_requester(accounts, request).is_super)
+        user = table.users.get(name)
+        return None if user is None else user_info(name, user, with_password=_requester(table, request).is_super)
 
-    def _list_users(self, accounts: Accounts, request: RemotingCommand) -> object:
+    def _list_users(self, table: AccountTable, request: RemotingCommand) -> object:
         wanted = request.ext_fields.get("filter", "")
-        is_super = _requester(accounts, request).is_super
+        is_super = _requester(table, request).is_super
         return [
             user_info(name, user, with_password=is_super)
-            for name, user in sorted(accounts.users.items())
+            for name, user in sorted(table.users.items())
             if wanted in name
         ]
 
-    def _put_acl(self, accounts: Accounts, request: RemotingCommand) -> None:
+    def _put_acl(self, table: AccountTable, request: RemotingCommand) -> None:
         name = parse_subject(request.ext_fields.get("subject"))
-        if name not in accounts.users:
+        if name not in table.users:
             raise refusal(f"The subject of User:{name} is not exist.")
         policies = decode_body(request.body, AclInfo, is_request=True).policies
         if not policies:
             raise refusal("The policies is empty.")
         if any(not policy.entries for policy in policies):
             raise refusal("The policy entries is empty.")
-        accounts.put_policies(name, policies)
+        table.put_policies(name, policies)
 
-    def _delete_acl(self, accounts: Accounts, request: RemotingCommand) -> None:
+    def _delete_acl(self, table: AccountTable, request: RemotingCommand) -> None:
         fields = request.ext_fields
         name = parse_subject(fields.get("subject"))
-        if not accounts.remove_policies(name, fields.get("policyType"), fields.get("resource")):
+        if not table.remove_policies(name, fields.get("policyType"), fields.get("resource")):
             raise refusal("The acl is not exist.")
 
-    def _get_acl(self, accounts: Accounts, request: RemotingCommand) -> object:
+    def _get_acl(self, table: AccountTable, request: RemotingCommand) -> object:
         name = parse_subject(request.ext_fields.get("subject"))
-        if name not in accounts.users:
+        if name not in table.users:
             raise refusal("The subject is not exist.")
-        return accounts.acl(name)
+        return table.acl(name)
 
-    def _list_acls(self, accounts: Accounts, request: RemotingCommand) -> object:
+    def _list_acls(self, table: AccountTable, request: RemotingCommand) -> object:
         fields = request.ext_fields
         wanted = fields.get("resourceFilter", "")
-        found = [
-            accounts.acl(name) for name in accounts.subjects() if fields.get("subjectFilter", "") in f"User:{name}"
-        ]
+        found = [table.acl(name) for name in sorted(table.acls) if fields.get("subjectFilter", "") in f"User:{name}"]
         return [
             acl
             for acl in found
@@ -135,9 +142,9 @@ class AccessAdmin:
         ]
 
 
-def _changing(accounts: Accounts, change: Callable[[Accounts, RemotingCommand], None]) -> Handler:
-    def handle(request: RemotingCommand, connection: Connection) -> RemotingCommand:
-        change(accounts, request)
+def _changing(accounts: Accounts, change: Callable[[AccountTable, RemotingCommand], None]) -> Handler:
+    async def handle(request: RemotingCommand, connection: Connection) -> RemotingCommand:
+        await accounts.change(lambda table: change(table, request))
         fields = request.ext_fields
         audit.info(
             "%(client)s, user %(user)s: request %(code)d of %(subject)s",
@@ -151,9 +158,9 @@ def _changing(accounts: Accounts, change: Callable[[Accounts, RemotingCommand], 
     return handle
 
 
-def _asking(accounts: Accounts, ask: Callable[[Accounts, RemotingCommand], object]) -> Handler:
+def _asking(accounts: Accounts, ask: Callable[[AccountTable, RemotingCommand], object]) -> Handler:
     def handle(request: RemotingCommand, _: Connection) -> RemotingCommand:
-        found = ask(accounts, request)
+        found = ask(accounts.table, request)
         return request.response(body=encode_json(found) if found else b"")
 
     return handle
@@ -163,9 +170,13 @@ def _not_enabled(_: RemotingCommand, __: Connection) -> NoReturn:
     raise refusal("The broker knows no users: authenticationEnabled is not set.")
 
 
-def _requester(accounts: Accounts, request: RemotingCommand) -> User:
-    """Give the user who has signed a request, which the guard has checked."""
-    return accounts.users[request.ext_fields[ACCESS_KEY]]
+def _requester(table: AccountTable, request: RemotingCommand) -> User:
+    """Give the user who has signed a request, which the guard has checked. Raises ResponseError for one who is gone."""
+    name = request.ext_fields[ACCESS_KEY]
+    user = table.users.get(name)
+    if user is None:
+        raise refusal(f"User:{name} is not found.")
+    return user
 
 
 def _name_of(request: RemotingCommand) -> str:
@@ -191,8 +202,8 @@ def _parse(text: str | msgspec.UnsetType | None, known: dict[str, str], what: st
     return found
 
 
-def _keep_a_super(accounts: Accounts, name: str, *, is_left: bool) -> None:
+def _keep_a_super(table: AccountTable, name: str, *, is_left: bool) -> None:
     """Refuse a change after which nobody could administer the broker."""
-    others = any(one != name and user.is_super and user.user_status == ENABLED for one, user in accounts.users.items())
-    if not is_left and not others and name in accounts.users:
+    others = any(one != name and user.is_super and user.user_status == ENABLED for one, user in table.users.items())
+    if not is_left and not others and name in table.users:
         raise refusal("The last super user has to stay.")

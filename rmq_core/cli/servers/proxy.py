@@ -26,6 +26,14 @@ def proxy(
     authorize: Annotated[
         bool, typer.Option(help="Ask policies what a user may do; with --credentials.", show_default=True)
     ] = True,
+    auth_broker: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Brokers that say who users are, separated by semicolons. [default: the first masters known]",
+            show_default=False,
+        ),
+    ] = "",
     tls_config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Speak TLS with the certificate that this file names, see docs/tls.md."),
@@ -52,10 +60,15 @@ def proxy(
 
     log_to_stderr(log_format)
     parse_address("--listen", listen)
+    auth_brokers = [address.strip() for address in auth_broker.split(";") if address.strip()]
+    for address in auth_brokers:
+        parse_address("--auth-broker", address)
+    if auth_brokers and access.credentials is None:
+        raise OptionError("--auth-broker needs --credentials: without them nobody is asked who users are")
     serving = Proxy(
         namesrv, listen, access.credentials, ClientOptions(tls=access.tls), authorizes=authorize,
         tls=None if tls_config is None else read_tls_file(str(tls_config)),
-        collector=Collector.of(metric_collector_mode, metric_collector_address),
+        collector=Collector.of(metric_collector_mode, metric_collector_address), auth_brokers=auth_brokers,
     )  # fmt: skip
     run(serve_until_stopped(serving, started=lambda: _tell(serving.address)))
     return 0

@@ -74,7 +74,7 @@ def standalone(
             if proxy is None:
                 await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.address))
                 return
-            async with measured, _proxy(namesrv.address, proxy, settings) as proxied:
+            async with measured, _proxy(namesrv.address, proxy, settings, broker.address) as proxied:
                 told = f", proxy {proxied.address}"
                 await serve_until_stopped(nullcontext(), lambda: _tell(namesrv.address, broker.address, told))
 
@@ -93,7 +93,7 @@ def _check_proxy(settings: "BrokerConfig", proxy: str) -> None:
         )
 
 
-def _proxy(namesrv: str, listen: str, settings: "BrokerConfig") -> "Proxy":
+def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> "Proxy":
     """Make a proxy that asks for logins, and speaks TLS, where the broker does. Raises OptionError."""
     from rmq_core.client.options import ClientOptions  # noqa: PLC0415 # gRPC need not be there
     from rmq_core.proxy.server import Proxy  # noqa: PLC0415
@@ -103,7 +103,7 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig") -> "Proxy":
     return Proxy(
         namesrv, listen, settings.own_credentials if settings.authentication_enabled else None,
         ClientOptions(tls=settings.tls.client()), authorizes=settings.authorization_enabled,
-        tls=read_tls_file(settings.tls_config_file) if is_enforcing else None,
+        tls=read_tls_file(settings.tls_config_file) if is_enforcing else None, auth_brokers=[broker],
     )  # fmt: skip
 
 

@@ -188,6 +188,10 @@ class RouteInfo:
         """List the brokers whose last registration came by a connection."""
         return [live.broker for live in self._live.values() if live.connection is connection]
 
+    def may_unregister(self, connection: object, address: str) -> bool:
+        """Whether all that is registered with an address was registered on a connection."""
+        return all(live.connection is connection for live in self._live.values() if live.broker.broker_addr == address)
+
     def expired(self, now_ms: int) -> list[tuple[BrokerId, object]]:
         """List the brokers whose heartbeats have expired, with their connections."""
         return [
