@@ -20,6 +20,7 @@
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,38 @@ _SECRETS: Final = re.compile(
 def without_secrets(text: str) -> str:
     """Put ``***`` in the place of secrets in a text's URIs, so that it may be shown: ``s3://KEY:***@bucket/store``."""
     return _SECRETS.sub(lambda found: f"{found.group(1) or found.group(2)}***", text) if "://" in text else text
+
+
+_HARMLESS: Final = "\u200c\u200d"  # joiners of Persian and of emoji
+_SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def printable(text: str) -> str:
+    r"""Make text of a store, a server or a path safe for a terminal and for a line of a log.
+
+    Control characters, ends of lines and of paragraphs, marks that turn the direction of writing, and lone surrogates
+    become escapes: ``\x1b``, ``\n``, ``\u202e``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or _is_harmless(character) else _escape(character) for character in text
+    )
+
+
+def _is_harmless(character: str) -> bool:
+    return character in _HARMLESS or unicodedata.category(character) == "Zs"
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    escape = f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return _SHORT.get(character, escape)
+
+
+def one_line(text: str) -> str:
+    """Make one printable line of a text: runs of blanks and ends of lines become a blank."""
+    return printable(" ".join(text.split()))
 
 
 class RmqError(Exception):

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ def consume(
     from rmq_core.remoting.loop import run  # noqa: PLC0415
 
     subscription(topic, tags, sql=sql)  # a bad subscription fails before any request
-    printing = _Printing(line_of_message if as_json else _body_line, limit, timeout)
+    body_line = _printable_line if sys.stdout.isatty() else _body_line
+    printing = _Printing(line_of_message if as_json else body_line, limit, timeout)
     wanted = _Subscription(namesrv, access, topic, tags, sql, position, time_ms)
     run(_read(printing, wanted) if group is None else _join(printing, wanted, group))
     return output.EXIT_CLEAN
@@ -99,6 +101,12 @@ def _start(text: str) -> "tuple[StartPosition, int | None]":
 
 def _body_line(message: "ReceivedMessage") -> bytes:
     return message.body + b"\n"
+
+
+def _printable_line(message: "ReceivedMessage") -> bytes:
+    """A body for a terminal: one line, without control characters."""
+    text = message.body.decode("utf-8", "backslashreplace")
+    return output.printable(text.expandtabs()).encode() + b"\n"
 
 
 class _Printing:

@@ -4,6 +4,7 @@ Results go to stdout; progress, warnings and errors go to stderr, so that a pipe
 loaded where a table or a bar is made: a command that serves makes none.
 """
 
+import functools
 import json
 import os
 import sys
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from rmq_formats.errors import StoreError, without_secrets
+from rmq_formats import errors
+from rmq_formats.errors import StoreError, one_line, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from rmq_formats.read.stores import BrokerStore
     from rmq_formats.tasks.progress import OnProgress, Progress
 
+printable = errors.printable  # the commands' name for it
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 PROGRESS_AFTER_SECONDS: Final = 0.5  # shorter work needs no bar
@@ -35,12 +38,49 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def console() -> "Console":
-    """Return the console of stdout: colour only on a terminal, lines of any length in a pipe."""
-    from rich.console import Console  # noqa: PLC0415
-
+    """Return the console of stdout: colour only on a terminal, lines of any length in a pipe, no control characters."""
     stream = sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    return _console_class()(file=stream, width=width, highlight=False, emoji=False, markup=False)
+
+
+@functools.cache
+def _console_class() -> "type[Console]":
+    from rich.console import Console  # noqa: PLC0415
+    from rich.segment import Segment  # noqa: PLC0415
+
+    class PrintableConsole(Console):
+        """Console that escapes the control characters of all that it prints, but for ends of lines."""
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or segment.text.isprintable():
+                    yield segment
+                else:
+                    yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
+
+    return PrintableConsole
+
+
+@functools.cache
+def _table_class() -> "type[Table]":
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    class PrintableTable(Table):
+        """Table whose cells are each a line of printable text."""
+
+        def add_row(self, *cells: Any, style: Any = None, end_section: bool = False) -> None:
+            super().add_row(*map(_printable_cell, cells), style=style, end_section=end_section)
+
+    def _printable_cell(cell: Any) -> Any:
+        if isinstance(cell, str):
+            return printable(cell)
+        if isinstance(cell, Text) and not cell.plain.isprintable():
+            return Text(printable(cell.plain), cell.style)
+        return cell
+
+    return PrintableTable
 
 
 def table(*columns: str) -> "Table":
@@ -49,20 +89,19 @@ def table(*columns: str) -> "Table":
     Text that does not fit is folded, never cut: a topic's name may take a line and more.
     """
     from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
 
-    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    made = _table_class()(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for name in columns:
         right = name.startswith(">")
-        made.add_column(name.lstrip(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+        made.add_column(
+            printable(name.lstrip(">")), justify="right" if right else "left", overflow="fold", no_wrap=right
+        )
     return made
 
 
 def facts(*rows: "tuple[str, str | Text]") -> "Table":
     """Print names and values, one pair a line."""
-    from rich.table import Table  # noqa: PLC0415
-
-    made = Table.grid(padding=(0, 2))
+    made = _table_class().grid(padding=(0, 2))
     made.add_column(style="dim")
     made.add_column(overflow="fold")
     for name, value in rows:
@@ -89,7 +128,7 @@ def print_json(value: Any) -> None:
 
 def warn(text: str) -> None:
     """Print one line on stderr, whatever characters the text holds."""
-    line = " ".join(without_secrets(text).split())
+    line = one_line(without_secrets(text))
     if len(line) > MAX_LINE_CHARACTERS:
         line = f"{line[:MAX_LINE_CHARACTERS]} …"
     sys.stderr.write(f"rmq: {line}\n")
@@ -219,13 +258,6 @@ def show_failed(failed: Sequence[tuple["BrokerStore", str]]) -> None:
     """Print of which brokers' stores the work could not be done, a line each."""
     for store, reason in failed:
         console().print(f"{printable(str(store.broker))}: {printable(reason)}", style="red", markup=False)
-
-
-def printable(text: str) -> str:
-    """Make text out of a store safe for a terminal: control characters become U+FFFD."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def counted(count: int, noun: str) -> str:

@@ -18,10 +18,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from rmq_formats.errors import OptionError, RmqError
+from rmq_formats.errors import OptionError, RmqError, one_line
 from rmq_formats.read.stores import names_several
 from rmq_formats.spark.session import session
 from rmq_formats.spark.versions import unfit_library
+from rmq_formats.tasks.log_format import PrintableFormatter
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
@@ -51,7 +52,7 @@ class JobParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with 2."""
-        sys.stderr.write(f"{self.prog}: {message} (see --help)\n")
+        sys.stderr.write(f"{self.prog}: {one_line(message)} (see --help)\n")
         sys.exit(EXIT_FAILED)
 
 
@@ -204,7 +205,7 @@ def _interrupt(interrupted: list[int], number: int, _frame: FrameType | None) ->
 def _log_on_stderr(name: str) -> Iterator[None]:
     """Let an export tell of its progress, a line a batch, beside its warnings."""
     handler, log = logging.StreamHandler(), logging.getLogger("rmq_formats.lakehouse")
-    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    handler.setFormatter(PrintableFormatter(f"{name}: %(message)s"))
     before = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -246,5 +247,5 @@ def _fail(parser: JobParser, message: str) -> NoReturn:
 
 
 def _leave(parser: JobParser, message: str, code: int) -> NoReturn:
-    print(f"{parser.prog}: {message}", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"{parser.prog}: {one_line(message)}", file=sys.stderr, flush=True)  # noqa: T201
     sys.exit(code)

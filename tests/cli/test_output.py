@@ -40,9 +40,9 @@ def test_nouns_are_counted() -> None:
     assert output.counted(2, "entry") == "2 entries"
 
 
-def test_what_steers_a_terminal_is_replaced() -> None:
+def test_what_steers_a_terminal_is_escaped() -> None:
     assert output.printable("订单 é") == "订单 é"
-    assert output.printable("a\x1b[31m\n\u202e") == "a\ufffd[31m\ufffd\ufffd"
+    assert output.printable("a\x1b[31m\n\u202e") == r"a\x1b[31m\n\u202e"
 
 
 class Terminal(io.StringIO):

@@ -144,7 +144,7 @@ def test_a_body_is_text_decompressed_where_it_is_text(rmq: Rmq, tmp_path: Path) 
     for number in range(4):
         shown = bodies(rmq, tmp_path, number)
         assert "\x1b" not in shown
-        assert "first line\n        second, 订单, \ufffd[31mred\ufffd[0m\nlong long" in shown
+        assert "first line\n        second, 订单, \\x1b[31mred\\x1b[0m\nlong long" in shown
         assert "long " * 49 in shown  # one line stays one
     assert "as zstd" in bodies(rmq, tmp_path, 3)
     assert "body, 384 B, not text\n80 81 82" in bodies(rmq, tmp_path, 4)

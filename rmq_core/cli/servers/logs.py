@@ -10,6 +10,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from rmq_formats.tasks.log_format import PrintableFormatter
+
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -54,5 +56,5 @@ def _plain(value: object) -> object:
 def log_to_stderr(log_format: LogFormat) -> None:
     """Set up logging to stderr, one line a record."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else PrintableFormatter(_TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
