@@ -12,8 +12,8 @@ _FROM_5_4: Final = frozenset(
     """
     batchDeleteSubscriptionGroupMaxRate batchDeleteTopicMaxRate checkCommitLogOffsetOnRecover
     combineAssignOffsetCQType combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
-    combineCQPreferCQType combineCQUseRocksdbForLmq commitLogRecoverMaxNum correctMinOffsetMadviseEnable
-    enableAcceleratedRecovery enableConnectionMetrics enableLagAndDlqMetrics enableLitePopLog enableLmqQuota
+    combineCQPreferCQType commitLogRecoverMaxNum correctMinOffsetMadviseEnable
+    enableAcceleratedRecovery enableConnectionMetrics enableLagAndDlqMetrics enableLitePopLog
     enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enablePopMetrics
     enableRemotingMetrics enableRequestMetrics enableRunningFlagsInFlush enableSplitMetadata enableStatsMetrics
     enableTransactionMetrics iteratorWhenUseRocksdbConsumeQueue liteEventCapacityCacheTtlMs
@@ -25,24 +25,22 @@ _FROM_5_4: Final = frozenset(
     metricsExportOtelMemoryMode persistConsumerOffsetIncrementally popFromRetryProbabilityForPriority
     popOrderLockTimerTickMs popOrderLockTimerTicksPerWheel popPollingMapExpireTimeSeconds popReviveConcurrency
     popReviveSkipIfGroupAbsent popRocksdbBlockCacheSize popRocksdbWriteBufferSize
-    rocksdbCQSelectiveDoubleWriteEnable rocksdbMaxSizeAmplificationPercent sharedByteBufferNum splitMetadataSize
+    rocksdbMaxSizeAmplificationPercent sharedByteBufferNum splitMetadataSize
     timerRecallToTimeWheelEnable timerRecallToTimelineEnable timerReputServiceCorePoolSize
     timerReputServiceMaxPoolSize timerReputServiceQueueCapacity timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
     timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
     timerWheelSnapshotFlush timerWheelSnapshotIntervalMs transactionCheckRocksdbCoreThreads
     transactionCheckRocksdbMaxThreads transactionCheckRocksdbQueueCapacity useMessageFilterForNotification
-    useSeparateRetryQueue useSeparateStorePathForRocksdbCQ useSingleRocksDBForAllConfigs writeWithoutMmap
+    useSeparateStorePathForRocksdbCQ writeWithoutMmap
     """.split()  # noqa: SIM905
 )
 IGNORED: Final = _FROM_5_4 | frozenset(
     """
     accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet
-    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable authConfigPath
-    authenticationMetadataProvider authenticationProvider authenticationStrategy
-    authorizationMetadataProvider authorizationProvider authorizationStrategy
-    autoDeleteUnusedStats autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums
+    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
+    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable
+    autoDeleteUnusedStats batchDispatchRequestThreadPoolNums
     bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
     broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
     brokerHeartbeatInterval brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
@@ -51,27 +49,27 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
     clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
     clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterName coldCtrStrategyEnable
-    coldDataFlowControlEnable coldDataScanEnable commercialBaseCount commercialSizePerMsg
+    commercialBaseCount commercialSizePerMsg
     commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
     commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
-    compatibleWithOldNameSrv configBlackList configName connectTimeoutMillis consumerFallbehindThreshold
+    compatibleWithOldNameSrv configName connectTimeoutMillis consumerFallbehindThreshold
     consumerManageThreadPoolNums consumerManagerThreadPoolQueueCapacity consumerOffsetUpdateVersionStep
     controllerAddr controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval
     correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers dLegerSelfId dataReadAheadEnable debugLockEnable
-    defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum delayOffsetUpdateVersionStep
+    defaultQueryMaxNum delayOffsetUpdateVersionStep
     deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly
-    disableCallbackExecutor disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum
+    disableCallbackExecutor disableNettyWorkerGroup diskFallRecorded dispatchCqCacheNum
     dispatchCqThreads dispatchFromSenderThread enableAsyncReput enableBatchPush enableBroadcastOffsetStore
-    enableBuildConsumeQueueConcurrently enableCleanExpiredOffset enableCompaction enableCreateSysGroup
-    enableDetailStat enableFastChannelEventProcess enableLmqStats enableNetWorkFlowControl
+    enableBuildConsumeQueueConcurrently enableCompaction enableCreateSysGroup
+    enableDetailStat enableFastChannelEventProcess enableLmqStats
     enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck enablePopBufferMerge
-    enablePopLog enablePopMessageThreshold enableReconnectForGoAway enableRegisterProducer enableRetryTopicV2
+    enablePopLog enableReconnectForGoAway enableRegisterProducer
     enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
-    enableSkipLongAwaitingAck enableSplitRegistration endTransactionPoolQueueCapacity
+    enableSplitRegistration endTransactionPoolQueueCapacity
     endTransactionThreadPoolNums fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
-    flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
+    flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister
     forwardTimeout globalColdReadThreshold haMaxTimeSlaveNotCatchup heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
@@ -82,58 +80,82 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     maxHaTransferByteInSecond maxOffsetMapSize maxPopPollingSize
     maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes
     maxTopicLength memTableFlushIntervalMs messageIndexSafe metricGrpcExporterIntervalInMills
-    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
     metricsPromExporterHost metricsPromExporterPort minInSyncReplicas osPageCacheBusyTimeOutMills
     popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
-    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
+    popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
     popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapSize popPollingSize
-    popResponseReturnActualRetryTopic popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead preferredLeaderId
+    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead preferredLeaderId
     printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums pullBatchMaxMessageCount
     pullMessageThreadPoolNums pullThreadPoolQueueCapacity putConsumeQueueDataByFileChannel
     putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
-    queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted realTimeNotifyConsumerChange
+    queryMessageThreadPoolNums queryThreadPoolQueueCapacity realTimeNotifyConsumerChange
     realTimePersistRocksDBConfig recheckReputOffsetFromCq recoverConcurrently recoverThreadPoolNums
     redeleteHangedFileInterval replicasPerDiskPartition replyThreadPoolQueueCapacity
-    retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveScanTime rocketmqHome
+    reviveAckWaitMs reviveInterval reviveMaxSlow reviveScanTime rocketmqHome
     rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold
     sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     searchBcqByCacheEnable sendHeartbeatTimeoutMillis sendMessageThreadPoolNums sendThreadPoolQueueCapacity
     serverAsyncSemaphoreValue serverCallbackExecutorThreads serverLoadBalancerEnable serverNettyWorkerGroupEnable
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
     serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline
-    skipWhenCKRePutReachMaxTimes socksProxyConfig spinLockCollisionRetreatOptimalDegree splitRegistrationSize
-    startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec statefulAuthenticationCacheExpiredSecond
+    spinLockCollisionRetreatOptimalDegree splitRegistrationSize
+    statRocksDBCQIntervalSec statefulAuthenticationCacheExpiredSecond
     statefulAuthenticationCacheMaxNum statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
-    storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile storeReplyMessageEnable
+    storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
     subscriptionExpiredTimeout syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
-    syncFromLastFile syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen timerColdDataCheckIntervalMs
+    timerCheckMetricsWhen timerColdDataCheckIntervalMs
     timerEnableCheckMetrics timerEnableDisruptor timerEnableRetryUntilSuccess timerGetMessageThreadNum
-    timerInterceptDelayLevel timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
-    timerSkipUnknownError timerWarmEnable topicQueueLockNum totalReplicas transactionMetricFlushInterval
+    timerMetricSmallThreshold timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerWarmEnable topicQueueLockNum totalReplicas transactionMetricFlushInterval
     transferMsgByHeap transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock
-    useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage useStaticSubscription
-    userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond validateSystemTopicWhenUpdateTopic
+    useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage
+    userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
     waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
     waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
     wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeBufferLowWaterMark
     """.split()  # noqa: SIM905 # a list would take a line for each
 )
 
+_AUTHENTICATION: Final = "org.apache.rocketmq.auth.authentication"
+_AUTHORIZATION: Final = "org.apache.rocketmq.auth.authorization"
 DONE_ANYWAY: Final = {
     "aclEnable": "false",
+    "allAckInSyncStateSet": "false",
     "asyncLearner": "false",
+    "authConfigPath": "",
+    "authenticationMetadataProvider": f"{_AUTHENTICATION}.provider.LocalAuthenticationMetadataProvider|",
+    "authenticationProvider": f"{_AUTHENTICATION}.provider.DefaultAuthenticationProvider|",
+    "authenticationStrategy": f"{_AUTHENTICATION}.strategy.StatelessAuthenticationStrategy|",
+    "authorizationMetadataProvider": f"{_AUTHORIZATION}.provider.LocalAuthorizationMetadataProvider|",
+    "authorizationProvider": f"{_AUTHORIZATION}.provider.DefaultAuthorizationProvider|",
+    "authorizationStrategy": f"{_AUTHORIZATION}.strategy.StatelessAuthorizationStrategy|",
+    "autoMessageVersionOnTopicLen": "true",
+    "coldDataFlowControlEnable": "false",
+    "coldDataScanEnable": "false",
+    "combineCQUseRocksdbForLmq": "false",
     "configManagerVersion": "v1",
+    "defaultMessageRequestMode": "PULL",
+    "defaultPopShareQueueNum": "-1",
     "disableConsumeIfConsumerReadSlowly": "false",
+    "disappearTimeAfterStart": "-1",
     "duplicationEnable": "false",
     "enableAutoInSyncReplicas": "false",
+    "enableCleanExpiredOffset": "false",
     "enableControllerMode": "false",
     "enableDLegerCommitLog": "false",
+    "enableLmqQuota": "false",
+    "enableNetWorkFlowControl": "false",
+    "enablePopMessageThreshold": "false",
     "enableRemoteEscape": "false",
+    "enableRetryTopicV2": "false",
+    "enableSkipLongAwaitingAck": "false",
     "enableSlaveActingMaster": "false",
     "fetchControllerAddrByDnsLookup": "false",
     "fetchNamesrvAddrByAddressServer": "false",
     "fetchNameSrvAddrByDnsLookup": "false",
+    "forceVerifyPropCRC": "false",
     "haFlowControlEnable": "false",
     "indexFileReadEnable": "true",
     "indexFileWriteEnable": "true",
@@ -141,16 +163,35 @@ DONE_ANYWAY: Final = {
     "litePullMessageEnable": "true",
     "lockInStrictMode": "false",
     "messageStorePlugIn": "",
+    "metricsExporterType": "DISABLE|0",
     "migrateAuthFromV1Enabled": "false",
+    "popConsumerKVServiceEnable": "false",
+    "popResponseReturnActualRetryTopic": "false",
     "priorityOrderAsc": "true",
     "readOnlyCommitLogStorePaths": "",
+    "readUnCommitted": "false",
     "rejectPullConsumerEnable": "false",
+    "retrieveMessageFromPopRetryTopicV1": "true",
     "rocksdbCQDoubleWriteEnable": "false",
+    "rocksdbCQSelectiveDoubleWriteEnable": "false",
+    "skipWhenCKRePutReachMaxTimes": "false",
+    "socksProxyConfig": "{}|",
+    "startAcceptSendRequestTimeStamp": "0",
+    "storeReplyMessageEnable": "true",
     "storeType": "default",
+    "syncFromLastFile": "false",
+    "syncMasterFlushOffsetWhenStartup": "false",
+    "timerInterceptDelayLevel": "false",
     "timerRocksDBEnable": "false",
+    "timerSkipUnknownError": "false",
     "tlsEnable": "false",
+    "transientStorePoolEnable": "false",
     "transRocksDBEnable": "false",
     "transWriteOriginTransHalfEnable": "true",
-    "transientStorePoolEnable": "false",
+    "useSeparateRetryQueue": "false",
+    "useSingleRocksDBForAllConfigs": "false",
+    "useStaticSubscription": "false",
     "useTLS": "false",
+    "validateSystemTopicWhenUpdateTopic": "true",
 }
+"""Keys that promise what is not there; the values that describe what is done anyway, the first of which is told."""

@@ -23,7 +23,6 @@ IGNORED: Final = frozenset(
         "clientRequestThreadPoolQueueCapacity",
         "defaultThreadPoolQueueCapacity",
         "unRegisterBrokerQueueCapacity",
-        "configBlackList",
         "channelNotActiveInterval",
         "clientAsyncSemaphoreValue",
         "clientCallbackExecutorThreads",
@@ -53,7 +52,6 @@ IGNORED: Final = frozenset(
         "serverSocketSndBufSize",
         "serverWorkerThreads",
         "shutdownWaitTimeSeconds",
-        "socksProxyConfig",
         "useEpollNativeSelector",
         "writeBufferLowWaterMark",
     ]
@@ -63,6 +61,7 @@ IGNORED: Final = frozenset(
 DONE_ANYWAY: Final = {
     "clusterTest": "false",
     "enableControllerInNamesrv": "false",
+    "socksProxyConfig": "{}|",
     "tlsEnable": "false",
     "useTLS": "false",
 }

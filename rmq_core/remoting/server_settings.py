@@ -32,6 +32,7 @@ class ServerSettings:
         max_waiting_bytes: no more requests of a client are read while those whose answers are awaited take more.
         max_held_bytes: of unfinished frames, requests that wait, long polls and answers that are not yet sent, all
             connections together: above it, the connection that holds the most is closed.
+        config_black_list: settings that are not changed over the wire, separated by semicolons.
         remote_admin_enable: whether requests that change the server are taken from other machines, too, where nobody
             has to sign them. A setting of ours: the original takes them from everywhere.
         tls_server_mode: which connections are accepted: ``disabled``, plain ones; ``permissive``, both on one port;
@@ -52,6 +53,7 @@ class ServerSettings:
     max_held_bytes: int = setting(_DEFAULTS.max_held_bytes, low=1024)
 
     remote_admin_enable: bool = setting(False)
+    config_black_list: str = setting("")
 
     tls_server_mode: str = setting("disabled", java="tls.server.mode")
     tls_config_file: str = setting("", java="tls.config.file")

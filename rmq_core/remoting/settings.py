@@ -72,7 +72,8 @@ def load_settings(
         prefix: of the variables; others are not looked at.
         flags: by the field's name; None is as if it were not there.
         ignored: Java's keys that a file may have and that have no effect here.
-        done_anyway: Java's keys that promise what is not there, and for each the value that promises nothing.
+        done_anyway: Java's keys that promise what is not there, and for each the value that promises nothing; where
+            there are several, they are separated by ``|``.
 
     Returns:
         The settings, and those keys of the file that were ignored.
@@ -109,8 +110,9 @@ def check_promise(key: str, value: str, done_anyway: str, where: str = "") -> No
     Raises:
         OptionError: it is not the value that describes what is done anyway.
     """
-    if value.strip().lower() != done_anyway.lower():
-        only = f"the only value is {done_anyway}" if done_anyway else "it has to be empty"
+    allowed = done_anyway.split("|")
+    if value.strip().lower() not in (one.lower() for one in allowed):
+        only = f"the only value is {allowed[0]}" if allowed[0] else "it has to be empty"
         raise OptionError(f"{where}{key}={value.strip()} is not supported: {only}")
 
 
@@ -176,14 +178,18 @@ def _text(value: object) -> str:
 def changed_settings(settings: _T, changes: Mapping[str, str], done_anyway: Mapping[str, str]) -> dict[str, object]:
     """Return the new values by field of a change over the wire; only fields declared mutable may be changed.
 
-    A key of ``done_anyway`` (see ``load_settings``) may be set to the value that changes nothing.
+    Settings that ``config_black_list`` names may not be. A key of ``done_anyway`` (see ``load_settings``) may be set to
+    the value that changes nothing.
 
     Raises:
         OptionError: an unknown key, a bad value, or a setting that may not be changed: then none is.
     """
     by_name = _by_name(type(settings))
+    black_list = {name.strip() for name in getattr(settings, "config_black_list", "").split(";")}
     values: dict[str, object] = {}
     for key, text in changes.items():
+        if key in black_list or (key in by_name and java_name(by_name[key]) in black_list):
+            raise OptionError(f"{key} is in configBlackList")
         if key in done_anyway:
             check_promise(key, text, done_anyway[key])
             continue

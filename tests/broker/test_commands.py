@@ -168,16 +168,27 @@ def test_a_file_may_be_toml_and_use_either_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", sorted(DONE_ANYWAY))
 def test_what_is_promised_and_not_there_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
     """At the start and over the wire; the value that promises nothing is taken."""
-    nothing = DONE_ANYWAY[key]
+    nothing, *others = DONE_ANYWAY[key].split("|")
     something = {"false": "true", "true": "false"}.get(nothing, "other")
     config, _, passed_over = load_config("/store", Path(conf(tmp_path, f"{key}={nothing}\n")), {}, {})
     assert passed_over == []
+    for other in others:
+        load_config("/store", Path(conf(tmp_path, f"{key}={other}\n")), {}, {})
     with pytest.raises(OptionError, match=rf"broker.conf: {key}={something} is not supported"):
         load_config("/store", Path(conf(tmp_path, f"{key} = {something}\n")), {}, {})
     assert changed_settings(config, {key: nothing}, DONE_ANYWAY) == {}
     with pytest.raises(OptionError, match=f"^{key}={something} is not supported"):
         changed_settings(config, {key: something, "brokerPermission": "4"}, DONE_ANYWAY)
     assert key not in IGNORED
+
+
+def test_settings_of_the_black_list_are_not_changed_over_the_wire(tmp_path: Path) -> None:
+    text = "configBlackList=brokerPermission; autoCreateTopicEnable\n"
+    config, _, _ = load_config("/store", Path(conf(tmp_path, text)), {}, {})
+    for key in ("brokerPermission", "broker_permission", "autoCreateTopicEnable"):
+        with pytest.raises(OptionError, match=f"{key} is in configBlackList"):
+            changed_settings(config, {"longPollingEnable": "false", key: "4"}, DONE_ANYWAY)
+    assert changed_settings(config, {"longPollingEnable": "false"}, DONE_ANYWAY) == {"long_polling_enable": False}
 
 
 @pytest.mark.parametrize("command", ["broker", "standalone"])
