@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import tempfile
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -11,6 +12,7 @@ from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEV
 from rmq_formats.read.stores import find_stores
 from rmq_formats.rebuild.job import check_rebuild, rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
+from rmq_formats.rebuild.publication import Terms, terms_from_arguments
 from rmq_formats.rebuild.several import rebuild_stores
 from rmq_formats.spark.job import (
     EXIT_CLEAN,
@@ -52,6 +54,14 @@ def parser() -> JobParser:
     job.add_argument("--start-anew", action="store_true", help="set aside what an interrupted run has left")
     job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
     job.add_argument("--only-live-topics", action="store_true", help="leave out topics that topics.json lacks")
+    job.add_argument("--plan", action="store_true", help="report what consumers would get; write nothing")
+    job.add_argument(
+        "--accept",
+        metavar="NAME",
+        action="append",
+        help="a topic, TOPIC/QUEUE or all: its messages may leave their queues, and its ends may be lowered",
+    )
+    job.add_argument("--work", type=path_for_all, metavar="DIR", help="of --plan: directory or URI for its files")
     return job
 
 
@@ -70,9 +80,15 @@ def leftover(given: argparse.Namespace) -> Leftover:
     return leftover_word(resume=given.resume, start_anew=given.start_anew)
 
 
+def terms(given: argparse.Namespace) -> Terms:
+    """Build the terms of the publication from the arguments. Raises OptionError."""
+    return terms_from_arguments(plan=given.plan, accept=given.accept, work=given.work, out=given.out)
+
+
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
     leftover(given)
+    terms(given)
     if is_several(given.store):
         find_stores(given.store)
         return
@@ -87,17 +103,27 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         return main_several(given, runner)
     (store,) = given.store
     runner.check_seen("--store", store)
-    runner.check_shared("--out" if given.out else "--store", given.out or store)
-    report = rebuild_store(store, given.out, options(given, store), runner, leftover=leftover(given))
-    return report.to_dict(), EXIT_FINDINGS if report.finding_counts else EXIT_CLEAN
+    if given.plan:
+        runner.check_shared("--work", given.work or tempfile.gettempdir())
+    else:
+        runner.check_shared("--out" if given.out else "--store", given.out or store)
+    report = rebuild_store(
+        store, given.out, options(given, store), runner, leftover=leftover(given), terms=terms(given)
+    )
+    return report.to_dict(), EXIT_CLEAN if report.is_clean else EXIT_FINDINGS
 
 
 def main_several(given: argparse.Namespace, runner: SparkRunner) -> tuple[dict[str, Any], int]:
     """Run the rebuild of several stores."""
-    for place in [given.out] if given.out else [store.path for store in find_stores(given.store)]:
-        runner.check_shared("--out" if given.out else "--store", place)
-    report = rebuild_stores(given.store, given.out, functools.partial(options, given), runner, leftover(given))
-    is_clean = not report.failed and not any(own.finding_counts for _, own in report.reports)
+    if given.plan:
+        runner.check_shared("--work", given.work or tempfile.gettempdir())
+    else:
+        for place in [given.out] if given.out else [store.path for store in find_stores(given.store)]:
+            runner.check_shared("--out" if given.out else "--store", place)
+    report = rebuild_stores(
+        given.store, given.out, functools.partial(options, given), runner, leftover(given), terms(given)
+    )
+    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
     return report.to_dict(), EXIT_CLEAN if is_clean else EXIT_FINDINGS
 
 

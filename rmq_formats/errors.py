@@ -16,12 +16,14 @@
     │   ├── SpillError            an unreadable intermediate file of a job
     │   └── StoreSizeError        file sizes that do not fit the layout or each other
     ├── ClusterError              a running cluster that cannot be reached, or that refuses
+    ├── NotAcceptedError          a change that takes messages from consumers, and that nobody has accepted
     └── OptionError               an option or argument that is unknown or has a bad value
 """
 
 import re
+import shlex
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +156,29 @@ class ClusterError(RmqError):
 
 class OptionError(RmqError):
     """An option or argument that is unknown or has an unusable value."""
+
+
+class NotAcceptedError(RmqError):
+    """A change of queues that takes messages from consumers or lowers an end, and that nobody has accepted.
+
+    Attributes:
+        names: of the queues, as ``--accept`` takes them.
+    """
+
+    def __init__(self, harm: str, names: tuple[str, ...]) -> None:
+        super().__init__(harm)
+        self.names = names
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}. Nothing was changed. Look with --plan, and accept with {self._options()}"
+
+    def with_command(self, arguments: Sequence[str]) -> str:
+        """Return the error's line with the command that accepts the harm: the one that was run, and the names."""
+        command = f"{shlex.join(arguments)} {self._options()}"
+        return without_secrets(f"{super().__str__()}. Nothing was changed. Look with --plan; to accept, run: {command}")
+
+    def _options(self) -> str:
+        return " ".join(f"--accept {shlex.quote(name)}" for name in self.names)
 
 
 @contextmanager

@@ -12,8 +12,10 @@ from rmq_formats.codecs.hosts import Host
 from rmq_formats.codecs.paths import is_safe_topic, parse_segment_name
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record import MessageToStore, StoredMessage
+from rmq_formats.rebuild.changes import ALL
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.publication import Terms
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.tasks.runner import ProcessRunner, Runner
 from rmq_formats.tasks.store_sizes import StoreSizes
@@ -55,7 +57,9 @@ def golden_options(settings: GoldenSettings) -> RebuildOptions:
 def rebuild(
     store: Path, out: Path | None = None, options: RebuildOptions = SMALL, runner: Runner | None = None
 ) -> RebuildReport:
-    return rebuild_store(str(store), str(out) if out else None, options, runner or ProcessRunner(1))
+    """Rebuild, whatever that takes from consumers."""
+    terms = Terms(accept=frozenset({ALL}))
+    return rebuild_store(str(store), str(out) if out else None, options, runner or ProcessRunner(1), terms=terms)
 
 
 @dataclass(frozen=True)

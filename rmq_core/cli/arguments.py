@@ -63,6 +63,17 @@ Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON
 Work = Annotated[
     str | None, typer.Option(metavar="DIR", help="For intermediate files; default: the temporary directory.")
 ]
+PlanWork = Annotated[
+    str | None,
+    typer.Option("--work", metavar="DIR", help="Of --plan: for its files; default: a temporary one."),
+]
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A topic, or TOPIC/QUEUE, whose messages may leave or whose end may be lowered; all is any. Repeatable.",
+    ),
+]
 Workers = Annotated[int | None, typer.Option(min=1, metavar="N", help="Processes; default: one for each processor.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Complete what an interrupted run has left in the store, whoever left it.")

@@ -24,7 +24,7 @@ from rmq_core.cli.inspect import command as inspect
 from rmq_core.cli.jobs import JOBS, JobCommand, job_command
 from rmq_core.cli.notebooks import notebooks
 from rmq_core.cli.servers import broker, namesrv, proxy, standalone
-from rmq_formats.errors import RmqError
+from rmq_formats.errors import NotAcceptedError, RmqError
 
 COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "inspect": inspect.inspect,
@@ -97,6 +97,8 @@ class RmqGroup(TyperGroup):
             # The reader has what it wanted, as head does. Buffered output must not be written at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return output.EXIT_CLEAN
+        except NotAcceptedError as error:
+            output.warn(error.with_command(["rmq", *sys.argv[1:]]))
         except RmqError as error:
             output.warn(str(error))
         except OSError as error:

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq_core.cli.arguments import (
+    Accept,
     AsOneJson,
     BatchConsumeQueueFileBytes,
     ConsumeQueueExtFileBytes,
     IndexTags,
+    PlanWork,
     Report,
     Resume,
     StartAnew,
@@ -43,6 +45,11 @@ def rebuild(
     ] = False,
     resume: Resume = False,
     start_anew: StartAnew = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what consumers would get other than now; write nothing.")
+    ] = False,
+    accept: Accept = None,
+    work: PlanWork = None,
     report: Report = None,
     workers: Workers = None,
     as_json: AsOneJson = False,
@@ -50,11 +57,13 @@ def rebuild(
     """Rebuild ConsumeQueue and Index files from the CommitLog.
 
     The files are byte for byte those of a broker, and replace the old ones atomically: killed at any
-    instant, this leaves the old state or the new one. A store that a broker has open is refused.
+    instant, this leaves the old state or the new one. The old ones stay in STORE/quarantine. What takes a message
+    from a consumer, or lowers the end of a queue, needs --accept. A store that a broker has open is refused.
     """
     from rmq_core.cli import rebuild_run  # noqa: PLC0415 # takes a second to load
     from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
     from rmq_formats.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
+    from rmq_formats.rebuild.publication import terms_from_arguments  # noqa: PLC0415
     from rmq_formats.tasks.origin import leftover_word  # noqa: PLC0415
 
     leftover = leftover_word(resume=resume, start_anew=start_anew)
@@ -66,12 +75,13 @@ def rebuild(
             index_tags or "auto", batchconsumequeue_file_bytes,
         )  # fmt: skip
 
+    terms = terms_from_arguments(plan=plan, accept=accept, work=work, out=out)
     given = several(stores)
     if given is not None:
         return rebuild_run.run_several(
-            given, out, options_of, workers=workers, report_file=report, as_json=as_json, leftover=leftover
+            given, out, options_of, terms, workers=workers, report_file=report, as_json=as_json, leftover=leftover
         )
     (store,) = stores
     return rebuild_run.run(
-        store, out, options_of(store), workers=workers, report_file=report, as_json=as_json, leftover=leftover
+        store, out, options_of(store), terms, workers=workers, report_file=report, as_json=as_json, leftover=leftover
     )

@@ -9,13 +9,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from rich.console import Console
 from rich.text import Text
 
 from rmq_core.cli import output
 from rmq_core.cli.output import bytes_text, printable
 from rmq_formats.errors import OptionError
+from rmq_formats.rebuild.changes import MAX_NAMED, QueueChanges
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.publication import Outcome, Terms
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.several import OptionsOf, rebuild_stores
 from rmq_formats.tasks.origin import Leftover
@@ -26,34 +29,34 @@ _PHASES: Final = {"scan": "Reading the CommitLog", "write": "Writing queues and 
 
 
 def run(
-    store: str, out: str | None, options: RebuildOptions, *, workers: int | None, report_file: str | None,
-    as_json: bool, leftover: Leftover,
+    store: str, out: str | None, options: RebuildOptions, terms: Terms, *, workers: int | None,
+    report_file: str | None, as_json: bool, leftover: Leftover,
 ) -> int:  # fmt: skip
     """Rebuild, and print the report. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
     with interruptible_workers(), output.progress_by_phase(_PHASES) as on_progress:
-        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover)
+        report = rebuild_store(store, out, options, ProcessRunner(workers), on_progress, leftover, terms)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         show(report)
-    return output.EXIT_FINDINGS if report.finding_counts else output.EXIT_CLEAN
+    return output.EXIT_CLEAN if report.is_clean else output.EXIT_FINDINGS
 
 
 def run_several(
-    stores: list[str], out: str | None, options_of: OptionsOf, *, workers: int | None, report_file: str | None,
-    as_json: bool, leftover: Leftover,
+    stores: list[str], out: str | None, options_of: OptionsOf, terms: Terms, *, workers: int | None,
+    report_file: str | None, as_json: bool, leftover: Leftover,
 ) -> int:  # fmt: skip
     """Rebuild several stores, and print the reports. Returns the exit code. Raises RmqError."""
     _check_report(report_file)
     with interruptible_workers():
-        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover)
+        report = rebuild_stores(stores, out, options_of, ProcessRunner(workers), leftover, terms)
     _write_report(report.to_dict(), report_file, as_json)
     if not as_json:
         for store, own in report.reports:
             output.console().print(Text(printable(str(store.broker)), style="bold"))
             show(own)
         output.show_failed(report.failed)
-    is_clean = not report.failed and not any(own.finding_counts for _, own in report.reports)
+    is_clean = not report.failed and all(own.is_clean for _, own in report.reports)
     return output.EXIT_CLEAN if is_clean else output.EXIT_FINDINGS
 
 
@@ -94,6 +97,41 @@ def interruptible_workers() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _publication_facts(report: RebuildReport) -> list[tuple[str, str | Text]]:
+    outcome = report.outcome
+    if outcome.is_plan:
+        return [("plan", "nothing was written into the store")]
+    facts: list[tuple[str, str | Text]] = [("written to", printable(report.out))]
+    if outcome.former is not None:
+        facts.append(("former files", f"{printable(outcome.former)}, {bytes_text(outcome.former_bytes)} on disk"))
+    return facts
+
+
+def show_changes(outcome: Outcome, console: Console) -> None:
+    """Print what consumers get, or would get, other than before, and how the former files come back."""
+    changes = outcome.changes
+    if changes is not None:
+        console.print()
+        console.print(_changes_title(outcome, changes))
+        for line in [change.text() for change in changes.queues] + [change.text() for change in changes.groups]:
+            console.print(printable(line), soft_wrap=True, highlight=False, markup=False)
+    if outcome.bring_back is not None:
+        console.print("→ The former files stay until you delete them. With the broker stopped this brings them back:")
+        console.print(printable(outcome.bring_back), soft_wrap=True, highlight=False, markup=False)
+
+
+def _changes_title(outcome: Outcome, changes: QueueChanges) -> Text:
+    would = "would get" if outcome.is_plan else "get"
+    if outcome.taken:
+        accept = "--accept " + " --accept ".join(outcome.taken[:MAX_NAMED])
+        return Text(f"consumers {would} less of {output.counted(len(outcome.taken), 'queue')}: {accept}", style="red")
+    if not outcome.is_as_planned:
+        return Text("the second comparison differs from the plan: something else was changed", style="red")
+    if not changes.queues:
+        return Text(f"consumers {would} the same as before, from every queue", style="green")
+    return Text(f"consumers {would} other messages than before:", style="yellow")
+
+
 def show(report: RebuildReport) -> None:
     """Print the report for people."""
     console = output.console()
@@ -107,7 +145,7 @@ def show(report: RebuildReport) -> None:
     console.print(
         output.facts(
             ("store", printable(report.store)),
-            ("written to", printable(report.out)),
+            *_publication_facts(report),
             ("read", f"{output.counted(report.messages, 'message')} in {bytes_text(report.bytes)}"),
             ("ConsumeQueue", f"{report.units:,} units"),
             ("Index", f"{report.index_entries:,} entries; of TAGS: {printable(report.index_tags)}"),
@@ -116,6 +154,7 @@ def show(report: RebuildReport) -> None:
             ("findings", findings),
         )
     )
+    show_changes(report.outcome, console)
     if report.findings:
         table = output.table("severity", "code", ">offset", "what")
         for finding in report.findings[:LISTED]:

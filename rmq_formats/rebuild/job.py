@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import (
+    NotAcceptedError,
     StoreError,
     StoreLayoutError,
     told_as_store_errors,
@@ -22,6 +23,7 @@ from rmq_formats.read.broker_config import knows_all_topics, stored_batch_topics
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.rebuild import tasks
 from rmq_formats.rebuild.options import RebuildOptions, check_existing_sizes
+from rmq_formats.rebuild.publication import NO_TERMS, Outcome, Publication, Terms, lock_if_there, plan_area
 from rmq_formats.rebuild.queue_database import make_queue_database, refuse_open_database
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
@@ -68,6 +70,7 @@ def rebuild_store(
     runner: Runner,
     on_progress: OnProgress | None = None,
     leftover: Leftover = Leftover.REFUSE,
+    terms: Terms = NO_TERMS,
 ) -> RebuildReport:
     """Rebuild ConsumeQueue and Index of a store from its CommitLog, and publish them whole.
 
@@ -78,15 +81,17 @@ def rebuild_store(
         runner: where the tasks run.
         on_progress: told after each task.
         leftover: the operator's word on what an interrupted rebuild has left, if that is not known to be this user's.
+        terms: what may be taken from consumers, and where the former files go; or that this is a plan only.
 
     Raises:
+        NotAcceptedError: in place, messages would leave their queues, or an end be lowered, and nobody has accepted it.
         StoreNotFoundError: no such store, or no CommitLog in it.
         StoreLockedError: the store is written into and its broker runs.
         StoreSizeError: sizes that do not fit the layout, or the store's own files.
         StoreLayoutError: a layout that a rebuild would get wrong, or unknown files that it would delete.
         StoreError: the disk is full, or a file is in the way.
     """
-    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover), runner)
+    return run_alone(rebuild_steps(store, out, options, runner.parallelism, on_progress, leftover, terms), runner)
 
 
 def rebuild_steps(
@@ -96,6 +101,7 @@ def rebuild_steps(
     parallelism: int,
     on_progress: OnProgress | None = None,
     leftover: Leftover = Leftover.REFUSE,
+    terms: Terms = NO_TERMS,
 ) -> Steps[RebuildReport]:
     """Rebuild a store in steps that yield their tasks; see ``rebuild_store``.
 
@@ -106,6 +112,7 @@ def rebuild_steps(
         parallelism: tasks that the log is cut into at least, if it is large enough.
         on_progress: told after each task.
         leftover: see ``rebuild_store``.
+        terms: see ``rebuild_store``.
 
     Raises:
         RmqError: as ``rebuild_store`` does.
@@ -120,11 +127,17 @@ def rebuild_steps(
     if options.consumequeue:
         options = replace(options, batch_topics=stored_batch_topics(storage, root))
     foreign = [one for directory, _ in log_directories(storage, root) for one in foreign_findings(storage, directory)]
-    area = work_area(out if out is not None else store)
+    if terms.is_plan:
+        options = replace(options, index=False)  # no consumer reads it
+    area = plan_area(terms.work) if terms.is_plan else work_area(out if out is not None else store)
+    publication = Publication(storage, root, segments, area, terms, is_in_place=terms.is_plan or area.is_at(root))
     with ExitStack() as stack:
         stack.enter_context(told_as_store_errors(area.target))
-        still_alone = stack.enter_context(area.lock(root))
-        yield from _finish_publishing(area, leftover)
+        still_alone = stack.enter_context(lock_if_there(root) if terms.is_plan else area.lock(root))
+        if terms.is_plan:
+            stack.callback(area.remove)
+        else:
+            yield from publication.finish_interrupted(leftover)
         stack.enter_context(_removed_if_refused(area))
         ends = known_ends((yield from find_ends(storage, segments)))
         splits = plan_splits(storage, segments, min_splits=parallelism, ends=ends)
@@ -132,7 +145,8 @@ def rebuild_steps(
         clock.mark("plan")
         scans = yield from _scan(splits, options, area, on_progress)
         options = _with_batch_topics(scans, storage, root, options)
-        refuse_unknown(*open_storage(area.target), _directories(options))
+        directories = _directories(options)
+        refuse_unknown(*open_storage(root if terms.is_plan else area.target), directories)
         findings = segment_findings(_with_last_of_now(storage, segments)) + foreign
         clock.mark("scan")
         written = yield from _write(scans, splits, options, area, on_progress)
@@ -141,23 +155,9 @@ def rebuild_steps(
             make_queue_database(Path(area.path("")), segments, frozen_end(storage, segments))
         clock.mark("write")
         still_alone()
-        yield from _publish(area, _directories(options))
+        outcome = yield from publication.publish(directories, None if options.queue_database else options.queues)
         clock.mark("publish")
-    return _report(store, area.target, findings, scans, written, options, clock)
-
-
-def _publish(area: WorkArea, directories: Sequence[str]) -> Steps[None]:
-    if isinstance(area, LocalArea):
-        area.publish(directories)
-    else:
-        yield from area.publish(directories)
-
-
-def _finish_publishing(area: WorkArea, leftover: Leftover) -> Steps[None]:
-    if isinstance(area, LocalArea):
-        area.finish_publishing(leftover)
-    else:
-        yield from area.finish_publishing(leftover)
+    return _report(store, root if terms.is_plan else area.target, findings, scans, written, options, clock, outcome)
 
 
 def _with_last_of_now(storage: Storage, segments: Sequence[Segment]) -> list[Segment]:
@@ -171,7 +171,7 @@ def _removed_if_refused(area: WorkArea) -> Iterator[None]:
     """Leave nothing of a rebuild that is refused; of one that fails, what the next one goes on from."""
     try:
         yield
-    except StoreLayoutError:
+    except (StoreLayoutError, NotAcceptedError):
         area.remove()
         raise
 
@@ -232,6 +232,7 @@ def _prepare(
     given = asdict(options)
     given["live_topics"] = sorted(options.live_topics) if options.live_topics is not None else None
     given["batch_topics"] = sorted(options.batch_topics)
+    given["queues"] = sorted(options.queues) if options.queues is not None else None
     log = hashlib.sha256()
     for segment in segments:
         log.update(f"{segment.path} {segment.size_bytes} {segment.version}\n".encode())
@@ -360,6 +361,7 @@ def _report(
     written: Sequence[WriteResult],
     options: RebuildOptions,
     clock: _Clock,
+    outcome: Outcome,
 ) -> RebuildReport:
     counts = Counter(finding.kind.code for finding in found)
     for scan in scans:
@@ -382,4 +384,5 @@ def _report(
         phases=clock.phases,
         findings=tuple(finding.without_secrets() for finding in found),
         finding_counts={code: count for code, count in sorted(counts.items()) if count},
+        outcome=outcome,
     )

@@ -29,6 +29,7 @@ class RebuildOptions:
         index_tags: in words, whether TAGS are indexed and why.
         batch_topics: whose queues are BatchConsumeQueues.
         queue_database: make the ConsumeQueue as a RocksDB; so it is made, too, where the store has it in one.
+        queues: topics and queue ids of the queue files that are rebuilt; the others stay as they are. None is all.
     """
 
     consumequeue: bool
@@ -38,6 +39,11 @@ class RebuildOptions:
     index_tags: str = ""
     batch_topics: frozenset[str] = frozenset()
     queue_database: bool = False
+    queues: frozenset[tuple[str, int]] | None = None
+
+    def rebuilds(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue is rebuilt. A RocksDB is made anew whole."""
+        return self.queues is None or self.queue_database or (topic, queue_id) in self.queues
 
 
 def options_from_arguments(

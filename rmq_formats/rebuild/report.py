@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rmq_formats.rebuild.publication import Outcome
 from rmq_formats.tasks.html_text import bytes_text, card, card_findings, counted, tone
 from rmq_formats.verify.findings import Finding
 
@@ -25,6 +26,7 @@ class RebuildReport:
         phases: seconds of each phase.
         findings: faults, the first ``MAX_REPORTED`` of each task.
         finding_counts: all of them, by code.
+        outcome: what consumers get, before and after, and where the former files are.
     """
 
     store: str
@@ -40,6 +42,12 @@ class RebuildReport:
     phases: dict[str, float]
     findings: tuple[Finding, ...]
     finding_counts: dict[str, int]
+    outcome: Outcome
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there are no findings, and nothing is or would be taken from consumers without their consent."""
+        return not self.finding_counts and self.outcome.is_clean
 
     def _repr_html_(self) -> str:
         """Render a card for notebooks."""
@@ -62,7 +70,7 @@ class RebuildReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to the job's JSON report."""
-        fields = asdict(self)
+        fields = {name: value for name, value in asdict(self).items() if name != "outcome"} | self.outcome.to_dict()
         fields["findings"] = [finding.to_dict() for finding in self.findings]
         rate = self.bytes / self.seconds if self.seconds else 0.0
         return {"job": "rebuild", **fields, "bytes_per_second": round(rate)}

@@ -6,6 +6,7 @@ from rmq_formats.errors import OptionError
 from rmq_formats.read.stores import BrokerStore, find_stores
 from rmq_formats.rebuild.job import rebuild_steps
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.publication import NO_TERMS, Terms
 from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.storage.segments import split_query
 from rmq_formats.tasks.origin import Leftover
@@ -22,6 +23,7 @@ def rebuild_stores(
     options_of: OptionsOf,
     runner: Runner,
     leftover: Leftover = Leftover.REFUSE,
+    terms: Terms = NO_TERMS,
 ) -> BrokersReport[RebuildReport]:
     """Rebuild several stores, whose tasks run mixed, and publish each one whole.
 
@@ -31,21 +33,23 @@ def rebuild_stores(
         options_of: what to rebuild, for the store at a path.
         runner: where the tasks run.
         leftover: see ``rebuild_store``.
+        terms: see ``rebuild_store``.
 
     Raises:
         RmqError: the stores cannot be told, or none of them can be rebuilt.
     """
     stores = find_stores(given)
     parallelism = -(-runner.parallelism // len(stores))
-    steps = [_steps(store, out, options_of, parallelism, leftover) for store in stores]
+    steps = [_steps(store, out, options_of, parallelism, leftover, terms) for store in stores]
     return run_on_stores("rebuild", given, stores, steps, runner)
 
 
 def _steps(
-    store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int, leftover: Leftover
+    store: BrokerStore, out: str | None, options_of: OptionsOf, parallelism: int, leftover: Leftover, terms: Terms
 ) -> Steps[RebuildReport]:
     target = None if out is None else _below(out, store)
-    return (yield from rebuild_steps(store.path, target, options_of(store.path), parallelism, leftover=leftover))
+    options = options_of(store.path)
+    return (yield from rebuild_steps(store.path, target, options, parallelism, leftover=leftover, terms=terms))
 
 
 def _below(out: str, store: BrokerStore) -> str:

@@ -212,7 +212,7 @@ def write_queues(partition: int, split_count: int, options: RebuildOptions, area
     queues: dict[tuple[str, int], list[NDArray[np.int64]]] = {}
     for number in range(split_count):
         for topic, queue_id, rows in spill.read_partition(area.path(f"spill/units-{number:06d}.arrow"), partition):
-            if len(rows):
+            if len(rows) and options.rebuilds(topic, queue_id):
                 queues.setdefault((topic, queue_id), []).append(rows)
     inner_batches = functools.cache(lambda: batch_queues.read_batches(area, split_count))
     found: list[Finding] = []

@@ -5,11 +5,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.errors import OptionError, StoreNotFoundError, told_as_store_errors
+from rmq_formats.rebuild.changes import ALL
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
+from rmq_formats.rebuild.publication import Terms
 from rmq_formats.repair import journal
 from rmq_formats.repair.checkpoint import write_checkpoint
 from rmq_formats.repair.entry_index import make_state
@@ -27,6 +30,8 @@ from rmq_formats.verify.findings import Finding, Severity
 from rmq_formats.verify.job import verify_store
 from rmq_formats.verify.phases.plan import VerifyOptions
 from rmq_formats.verify.report import VerifyReport
+
+REPLACED: Final = "replaced"  # in a repair's directory of the quarantine: the queues and IndexFiles that it replaced
 
 
 def repair_store(
@@ -123,8 +128,9 @@ class _Repair:
             journal.change(root, directory, plan)
             if plan.entries is not None:
                 make_state(root, directory, plan.entries)
+        terms = Terms(accept=frozenset({ALL}), former=directory / REPLACED)
         for rebuild in _rebuilds(plan):
-            rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover)
+            rebuild_store(self.root, None, rebuild, self.runner, self.on_progress, self.leftover, terms)
         with store_lock(self.root):
             if plan.checkpoint:
                 write_checkpoint(root)

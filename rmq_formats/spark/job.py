@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from rmq_formats.errors import OptionError, RmqError, one_line
+from rmq_formats.errors import NotAcceptedError, OptionError, RmqError, one_line
 from rmq_formats.read.stores import names_several
 from rmq_formats.spark.session import session
 from rmq_formats.spark.versions import unfit_library
@@ -154,6 +154,8 @@ def run_job(
         if given.report:
             Path(given.report).write_text(line + "\n", encoding="utf-8")
         print(line, flush=True)  # noqa: T201 # the report is the job's output
+    except NotAcceptedError as error:
+        _fail(parser, error.with_command(["spark-submit", *sys.argv]))
     except RmqError as error:
         _fail(parser, str(error))
     except (PySparkException, Py4JError) as error:  # errors of queries, and of tasks outside of queries

@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +131,12 @@ def _remove(name: str, directory: int) -> None:
 
 
 def publish(
-    work: Path, target: Path, names: Sequence[str], retired: Sequence[str] = (), kind: PublishedNames = WRITTEN
+    work: Path,
+    target: Path,
+    names: Sequence[str],
+    retired: Sequence[str] = (),
+    kind: PublishedNames = WRITTEN,
+    retain: Callable[[Path], None] | None = None,
 ) -> None:
     """Replace the directories ``target/NAME`` by ``work/new/NAME``, and remove ``work``.
 
@@ -146,6 +151,7 @@ def publish(
         names: of the directories, the one that the others refer to first.
         retired: names below ``target`` that are moved away before, as they refer to what is replaced.
         kind: all names that this kind of job may publish.
+        retain: takes the directory of those that were replaced; None deletes them.
     """
     sync_file_system(work)
     with root_directory(target) as root, real_directory(work.name, root, work) as area:
@@ -159,6 +165,8 @@ def publish(
         except (OSError, StoreError):
             _take_back(_Publication(work, target, root, area, inodes, retired, kind))
             raise
+    if retain is not None:
+        retain(work / "new")
     _remove_work(work, target)
 
 
@@ -236,7 +244,11 @@ def _parse_note(note: Any, kind: PublishedNames) -> tuple[dict[str, int], list[s
 
 
 def finish_publishing(
-    work: Path, target: Path, kind: PublishedNames = WRITTEN, leftover: Leftover = Leftover.REFUSE
+    work: Path,
+    target: Path,
+    kind: PublishedNames = WRITTEN,
+    leftover: Leftover = Leftover.REFUSE,
+    retain: Callable[[Path], None] | None = None,
 ) -> bool:
     """Complete a ``publish`` that was interrupted; False if none was under way, or it was set aside.
 
@@ -247,6 +259,7 @@ def finish_publishing(
         target: the root that is published under.
         kind: the names that may be published.
         leftover: the operator's word on a note that is not known to be this user's own.
+        retain: see ``publish``.
 
     Raises:
         StoreError: its note cannot be read or is foreign, or a directory cannot be replaced.
@@ -268,6 +281,8 @@ def finish_publishing(
         if not target.exists():
             return False
         raise
+    if retain is not None:
+        retain(work / "new")
     _remove_work(work, target)
     return True
 

@@ -93,18 +93,24 @@ class LocalArea:
         with store_lock(self.target) if is_store else directory_lock(self.target):
             yield lambda: None
 
-    def publish(self, directories: Sequence[str]) -> None:
+    def publish(self, directories: Sequence[str], retain: Callable[[Path], None] | None = None) -> None:
         """Replace the target's directories by the new ones.
+
+        Args:
+            directories: names below the target.
+            retain: takes the directory of what was replaced; None deletes it.
 
         Raises:
             StoreLayoutError: the target holds files that rmq does not know.
         """
         refuse_unknown(LocalStorage(), self.target, directories)
-        publish(self._work, Path(self.target), directories, kind=REBUILT)
+        publish(self._work, Path(self.target), directories, kind=REBUILT, retain=retain)
 
-    def finish_publishing(self, leftover: Leftover = Leftover.REFUSE) -> None:
+    def finish_publishing(
+        self, leftover: Leftover = Leftover.REFUSE, retain: Callable[[Path], None] | None = None
+    ) -> None:
         """Complete a publication that was interrupted. Raises StoreError for a foreign one."""
-        finish_publishing(self._work, Path(self.target), REBUILT, leftover)
+        finish_publishing(self._work, Path(self.target), REBUILT, leftover, retain)
 
     def has_links(self) -> bool:
         """Return whether the work directory, which may be somebody else's, has symbolic links."""

@@ -55,10 +55,16 @@ def check_old_or_new(store: Path, new: dict[str, dict[str, bytes]]) -> None:
         assert tree(store / name) in (old, new[name]), f"{name} is half one thing and half another"
 
 
-def check_finished(store: Path, new: dict[str, dict[str, bytes]]) -> None:
+def check_finished(store: Path, new: dict[str, dict[str, bytes]], *, is_old_known: bool = True) -> None:
     for name, expected in new.items():
         assert tree(store / name) == expected
-    assert {path.name for path in store.iterdir()} == {"commitlog", "consumequeue", "index", "lock"}
+    assert {path.name for path in store.iterdir()} == {"commitlog", "consumequeue", "index", "lock", "quarantine"}
+    if not is_old_known:
+        return
+    kept = sorted((store / "quarantine").iterdir())
+    assert [path.name for path in kept] == [f"{number:04d}" for number in range(1, len(kept) + 1)]
+    assert {name: tree(kept[0] / name) for name in new} == old_trees(), "the first one has what was there before"
+    assert all(tree(path / name) == new[name] for path in kept[1:] for name in new), "the others what a killed run made"
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ def test_killed_before_any_change_it_leaves_old_or_new_and_the_next_run_ends_it(
 
 def restore_old(store: Path) -> None:
     remove_both(store)
+    shutil.rmtree(store / "quarantine", ignore_errors=True)
     put_old(store)
 
 
@@ -151,7 +158,7 @@ def test_an_operator_may_delete_the_directories_after_a_kill(store: Path, tmp_pa
         run_and_die(lambda: rebuild(store, None, SMALL, RUNNER), 3)
         check_old_or_new(store, new)
         rebuild(store, None, SMALL, RUNNER)
-        check_finished(store, new)
+        check_finished(store, new, is_old_known=False)
         restore_old(store)
 
 
@@ -221,7 +228,7 @@ def test_a_run_that_was_killed_while_it_cleared_another_s_work_leaves_none_of_it
         remove_both(store)  # they are of the first run's sizes, and would be refused
         run_and_die(lambda: rebuild(store, None, other, RUNNER), at)
         rebuild(store, None, SMALL, RUNNER)
-        check_finished(store, new)
+        check_finished(store, new, is_old_known=False)
 
 
 def test_after_a_reboot_nothing_unflushed_is_trusted(
@@ -233,4 +240,4 @@ def test_after_a_reboot_nothing_unflushed_is_trusted(
         path.write_bytes(b"")
     monkeypatch.setattr(job, "boot_id", lambda: "another")
     rebuild(store, None, SMALL, RUNNER)
-    check_finished(store, new)
+    check_finished(store, new, is_old_known=False)

@@ -92,6 +92,16 @@ def bound_key(topic: str, queue_id: int, which: bytes = MAX) -> bytes:
     return _topic_bytes(topic) + which + _SEPARATOR + _INT.pack(queue_id)
 
 
+def split_bound_key(key: bytes) -> tuple[str, int, bytes] | None:
+    """Split a key of family ``offset``: topic, queue id, and ``MAX`` or ``MIN``; None for a key of another form."""
+    topic_end = _INT.size + 1 + int.from_bytes(key[: _INT.size], "big")
+    topic, which, queue_id = key[_INT.size + 1 : topic_end], key[topic_end + 1 : -_INT.size - 1], key[-_INT.size :]
+    name = topic.decode("utf-8", "replace")
+    if which not in {MAX, MIN} or key != bound_key(name, int(_INT.unpack(queue_id)[0]), which):
+        return None
+    return name, int(_INT.unpack(queue_id)[0]), which
+
+
 CHECKPOINT_KEY: Final = bound_key("CHECKPOINT_TOPIC", 0)
 
 

@@ -45,6 +45,14 @@ class QueueDatabase:
             yield topic, queue_id
             found = self._database.first_from(codec.UNITS_FAMILY, codec.behind_queue(prefix))
 
+    def all_queues(self) -> set[tuple[str, int]]:
+        """List the queues that have units or an end: those whose messages have all expired, too. Raises FormatError."""
+        found = set(self.queues())
+        for keys, _ in self._database.chunks(codec.OFFSETS_FAMILY):
+            bounds = (codec.split_bound_key(key) for key in keys if key != codec.CHECKPOINT_KEY)
+            found |= {(topic, queue_id) for topic, queue_id, _ in filter(None, bounds)}
+        return found
+
     def units(
         self, topic: str, queue_id: int, first_offset: int = 0, end_offset: int | None = None
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.void]]]:

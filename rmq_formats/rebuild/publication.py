@@ -1,0 +1,200 @@
+"""Publication of rebuilt queues and Index: what it would take from consumers is said, and refused, before it is done.
+
+In place it goes so: the new queues are compared with the standing ones; what nobody has accepted is refused; the
+directories are exchanged, and the former ones go to the quarantine; then these are compared with what stands in the
+store now.
+"""
+
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.errors import OptionError
+from rmq_formats.rebuild.changes import Compared, QueueChanges, find_changes
+from rmq_formats.rebuild.queue_links import link_other_queues
+from rmq_formats.storage.segments import Segment, Storage
+from rmq_formats.tasks.former_files import FormerFiles, allocated_bytes, bring_back_command
+from rmq_formats.tasks.origin import Leftover
+from rmq_formats.tasks.store_lock import store_lock
+from rmq_formats.tasks.together import Steps
+from rmq_formats.tasks.workspace import LocalArea, WorkArea, work_area
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of a publication in place.
+
+    Attributes:
+        accept: queues (``TOPIC`` or ``TOPIC/ID``, or ``all``) whose messages or ends may be lost.
+        former: directory of the quarantine for the former files; None is the next number.
+        is_plan: compare only; nothing is written into the store.
+        work: directory of a plan's files; None is the temporary directory.
+    """
+
+    accept: frozenset[str] = frozenset()
+    former: Path | None = None
+    is_plan: bool = False
+    work: str | None = None
+
+
+NO_TERMS: Final = Terms()
+
+
+def terms_from_arguments(*, plan: bool, accept: Collection[str] | None, work: str | None, out: str | None) -> Terms:
+    """Make the terms of ``rmq rebuild`` and ``jobs/rebuild.py``. Raises OptionError for options that exclude others."""
+    if plan and out is not None:
+        raise OptionError("--plan and --out: give one of them, since --out changes nothing in the store")
+    if work is not None and not plan:
+        raise OptionError("--work: only with --plan; the files of a rebuild are made where they are published")
+    return Terms(frozenset(accept or ()), is_plan=plan, work=work)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of a publication, or of the plan of one.
+
+    Attributes:
+        is_plan: whether nothing was published.
+        planned: changes of what consumers get, compared before; None where nothing is replaced in place.
+        verified: changes as compared afterwards, of quarantine and store; None where nothing was replaced.
+        accept: what the operator has accepted.
+        former: directory of the quarantine that has the former files; None without any.
+        former_bytes: bytes on disk of these files.
+        bring_back: shell command that exchanges the files for the former ones.
+    """
+
+    is_plan: bool = False
+    planned: QueueChanges | None = None
+    verified: QueueChanges | None = None
+    accept: frozenset[str] = frozenset()
+    former: str | None = None
+    former_bytes: int = 0
+    bring_back: str | None = None
+
+    @property
+    def changes(self) -> QueueChanges | None:
+        """The changes as they were verified, else as they are planned."""
+        return self.planned if self.verified is None else self.verified
+
+    @property
+    def taken(self) -> list[str]:
+        """The queues from which consumers were taken something, or would be, that nobody has accepted."""
+        return [] if self.changes is None else [change.name for change in self.changes.needing_accept(self.accept)]
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether the second comparison found the changes of the first one."""
+        return self.verified is None or self.planned is None or self.verified.queues == self.planned.queues
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is taken from consumers that nobody has accepted, and all is as planned."""
+        return not self.taken and self.is_as_planned
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to the members of a JSON report."""
+        return {
+            "plan": self.is_plan,
+            "changes": None if self.changes is None else self.changes.to_dict(),
+            "verified": None if self.verified is None else self.is_as_planned,
+            "taken_unaccepted": self.taken,
+            "quarantine": self.former,
+            "quarantine_bytes": self.former_bytes,
+            "bring_back": self.bring_back,
+        }
+
+
+class Publication:
+    """Publication of what a rebuild has made in its work area."""
+
+    def __init__(
+        self, storage: Storage, root: str, segments: list[Segment], area: WorkArea, terms: Terms, *, is_in_place: bool
+    ) -> None:
+        """Take the store that was read, and where its rebuild goes."""
+        self._storage = storage
+        self._root = root
+        self._segments = segments
+        self._area = area
+        self._terms = terms
+        self._is_in_place = is_in_place
+        self._former: FormerFiles | None = None
+        if is_in_place and not terms.is_plan and isinstance(area, LocalArea):
+            self._former = FormerFiles(Path(root), terms.former)
+
+    @property
+    def _retain(self) -> Callable[[Path], None] | None:
+        return None if self._former is None else self._former.retain
+
+    def finish_interrupted(self, leftover: Leftover) -> Steps[None]:
+        """Complete a publication that was interrupted; see ``rebuild_store``."""
+        if isinstance(self._area, LocalArea):
+            self._area.finish_publishing(leftover, self._retain)
+        else:
+            yield from self._area.finish_publishing(leftover)
+
+    def publish(self, directories: Sequence[str], queues: Collection[tuple[str, int]] | None) -> Steps[Outcome]:
+        """Compare, publish, and compare again; or only compare, for a plan.
+
+        Args:
+            directories: that are replaced.
+            queues: topics and queue ids that were rebuilt; None is all.
+
+        Raises:
+            NotAcceptedError: something would be taken from consumers that nobody has accepted.
+        """
+        compared = Compared(directories, queues)
+        planned = self._compare(self._root, self._area.path("new"), compared) if self._is_in_place else None
+        if self._terms.is_plan:
+            return Outcome(is_plan=True, planned=planned, accept=self._terms.accept)
+        if planned is not None:
+            planned.refuse(self._root, self._terms.accept)
+        if isinstance(self._area, LocalArea):
+            if queues is not None:
+                link_other_queues(Path(self._root), Path(self._area.path("new")), directories, queues)
+            self._area.publish(directories, self._retain)
+        else:
+            yield from self._area.publish(directories)
+        return self._outcome(planned, compared)
+
+    def _outcome(self, planned: QueueChanges | None, compared: Compared) -> Outcome:
+        former = None if self._former is None else self._former.directory
+        if former is None:
+            return Outcome(planned=planned, accept=self._terms.accept)
+        return Outcome(
+            planned=planned, verified=self._compare(str(former), self._root, compared), accept=self._terms.accept,
+            former=str(former), former_bytes=allocated_bytes(former),
+            bring_back=bring_back_command(Path(self._root), former),
+        )  # fmt: skip
+
+    def _compare(self, before: str, after: str, compared: Compared) -> QueueChanges:
+        return find_changes(self._storage, self._root, self._segments, before, after, compared)
+
+
+def plan_area(work: str | None) -> WorkArea:
+    """Create the work area of a plan: an empty directory outside of the store. Raises OptionError."""
+    parent = work or tempfile.gettempdir()
+    area = work_area(parent, f"rmq-rebuild-{uuid.uuid4().hex}")
+    try:
+        if isinstance(area, LocalArea) and not Path(area.target).is_dir():
+            raise OptionError(f"--work {parent}: no such directory")
+        area.clear(())
+        if work is None:  # the temporary directory is everybody's, and the files there tell topics and keys
+            Path(area.path(".")).chmod(0o700)
+    except OSError as error:
+        raise OptionError(f"--work {parent}: {error.strerror or error}") from error
+    return area
+
+
+@contextmanager
+def lock_if_there(root: str) -> Iterator[Callable[[], None]]:
+    """Hold a store's lock if its file exists: a plan writes nothing, not even that file. Raises StoreLockedError."""
+    if "://" not in root and Path(paths.lock_file(root)).exists():
+        with store_lock(root):
+            yield lambda: None
+    else:
+        yield lambda: None

@@ -1,0 +1,52 @@
+"""Completes the new directories of a rebuild of some queues: the other queues' files are linked into them.
+
+So whole directories can be exchanged at one instant, and the bytes of queues that are not rebuilt are never touched.
+Links and former files are told apart afterwards, see ``tasks.former_files``.
+"""
+
+import os
+import shutil
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from rmq_formats.codecs.paths import parse_queue_id
+
+_OF_QUEUES: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue")
+
+
+def link_other_queues(root: Path, new: Path, directories: Sequence[str], rebuilt: Collection[tuple[str, int]]) -> None:
+    """Link the files of all queues that were not rebuilt into the new directories.
+
+    Args:
+        root: of the store.
+        new: directory of the new ``consumequeue`` and so on.
+        directories: that will be exchanged.
+        rebuilt: topics and queue ids.
+
+    Raises:
+        OSError: a file cannot be linked or copied.
+    """
+    for name in directories:
+        if name in _OF_QUEUES and (root / name).is_dir() and not (root / name / "CURRENT").is_file():
+            for topic, queue in _queue_directories(root / name):
+                queue_id = parse_queue_id(queue)
+                if queue_id is None or (topic, queue_id) not in rebuilt:
+                    _link_files(root / name / topic / queue, new / name / topic / queue)
+
+
+def _queue_directories(tree: Path) -> Iterator[tuple[str, str]]:
+    for topic in tree.iterdir():
+        if topic.is_dir():
+            yield from ((topic.name, queue.name) for queue in topic.iterdir() if queue.is_dir())
+
+
+def _link_files(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        try:
+            os.link(file, target / file.name, follow_symlinks=False)
+        except FileExistsError:  # an earlier run, which was killed
+            pass
+        except OSError:  # a file system without hard links
+            shutil.copy2(file, target / file.name, follow_symlinks=False)
