@@ -50,6 +50,7 @@ from rmq_formats.lakehouse.table_name import in_catalog
 from rmq_formats.lakehouse.tier.queues import TierQueues
 from rmq_formats.lakehouse.tier.source import TierSource
 from rmq_formats.lakehouse.typed import TypedExport
+from rmq_formats.read.query import Include
 from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.job import (
     JobParser,
@@ -106,6 +107,8 @@ def check(given: argparse.Namespace) -> None:
         names_of(given, name)
     if given.partition_by and given.cluster_by:
         raise OptionError("--partition-by and --cluster-by exclude each other")
+    if given.mode != "batch" and given.include == Include.UNQUEUED:
+        raise OptionError("--include unqueued needs --mode batch: new records wait for their queues")
     ends = ("ending_physical_offset", "ending_timestamp", *QUEUE_ENDS)
     if given.mode != "batch" and any(getattr(given, name) is not None for name in ends):
         raise OptionError(f"--mode {given.mode} has no end: leave out --ending-…, or use --mode batch")
@@ -129,6 +132,8 @@ def _check_source(given: argparse.Namespace) -> None:
         raise OptionError("--cluster is for several stores that do not tell theirs")
     if given.tier is not None and given.store is None:
         raise OptionError("--tier needs --store: the store of the broker whose tier it is")
+    if given.include is not None and (given.namesrv is not None or given.tier is not None):
+        raise OptionError("--include chooses among the records of a CommitLog: it needs --store without --tier")
     if given.namesrv is None:
         given_settings = [name for name, value in take_settings(dict(vars(given))).items() if value is not None]
         if given_settings:
@@ -231,6 +236,7 @@ def selection(given: argparse.Namespace, broker: Broker | None = None, path: str
         broker=broker,
         topics=None if topics is None else tuple(sorted(set(topics))),
         left_out=None if everything else LeftOut(tuple(sorted(SYSTEM_TOPICS)), SYSTEM_TOPIC_PREFIX),
+        include=given.include,
         starting_timestamp=given.starting_timestamp,
         ending_timestamp=given.ending_timestamp,
         starting_physical_offset=given.starting_physical_offset,

@@ -29,7 +29,7 @@ from rmq_formats.errors import ClusterError, OptionError, StoreLayoutError
 from rmq_formats.lakehouse.log import check_topics, look
 from rmq_formats.lakehouse.selection import identify
 from rmq_formats.read.plan import Task
-from rmq_formats.read.query import ReadOptions
+from rmq_formats.read.query import Include, ReadOptions
 from rmq_formats.read.stores import told_names
 from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, option_name, run_job
 from rmq_formats.spark.options.read import batch_only, commitlog_options
@@ -51,6 +51,7 @@ _OPTIONS = {
     "starting_physical_offset": "startingPhysicalOffset",
     "ending_physical_offset": "endingPhysicalOffset",
     "tags": "tags",
+    "include": "include",
     "tier": "tier",
 }
 _MAX_RATE = 1 << 31
@@ -75,6 +76,11 @@ def parser() -> JobParser:
     job.add_argument("--starting-physical-offset", help="bytes, inclusive")
     job.add_argument("--ending-physical-offset", help="bytes, exclusive")
     job.add_argument("--tags", help="tag expression, as TagA || TagB")
+    job.add_argument(
+        "--include",
+        choices=list(Include),
+        help="live: what consumers get (default); log: former messages, too; unqueued: these alone",
+    )
     job.add_argument("--sql", help="SQL92 expression over message properties")
     job.add_argument("--msg-ids", help="comma list of offset message ids or unique keys; @FILE has one a line")
     job.add_argument("--rate", type=int, metavar="N", help="messages a second; default: no limit")

@@ -14,29 +14,40 @@ from rmq_formats.codecs.message_id import decode_message_id
 from rmq_formats.codecs.record import StoredMessage, decode_record
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, OptionError
-from rmq_formats.kernels.scan import CODE, POSITION, SOUND
+from rmq_formats.kernels.scan import POSITION
 from rmq_formats.read.dirty import dirty_queues_reason
+from rmq_formats.read.edge_messages import edge_message
 from rmq_formats.read.index_lookup import QueueSearch
 from rmq_formats.read.log_end import readable_segments
 from rmq_formats.read.plan import ReadPlan, plan_read
 from rmq_formats.read.point_reads import Points, read_points
-from rmq_formats.read.query import COMMITLOG_ONLY, MAX_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
+from rmq_formats.read.query import (
+    ANY_QUEUE,
+    COMMITLOG_ONLY,
+    MAX_LONG,
+    Include,
+    LogKind,
+    Logs,
+    Query,
+    QueueBounds,
+    ReadOptions,
+    parse_include,
+)
 from rmq_formats.read.queues import last_unit
+from rmq_formats.read.store_times import ascends
 from rmq_formats.read.task import read_task
 from rmq_formats.read.variants.queue_choice import queue_file_topics
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_messages, queue_log_query
 from rmq_formats.records import Records
-from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import named_topics, topic_queues
-from rmq_formats.storage.segments import Segment, opened
+from rmq_formats.storage.segments import Segment
 from rmq_formats.tasks.html_text import bytes_text, card, counted
 
 Time = int | datetime
 OnPlan = Callable[[ReadPlan], None]
 
 _PLACE: Final = ("physical_offset", "size")
-_EDGE_BYTES: Final = 16 << 20  # searched for the first or last record, which has little over 4 MiB at most by default
 _SHOWN_TOPICS: Final = 8
 
 
@@ -114,11 +125,14 @@ class Store(Records):
         to_time: Time | None = None,
         from_physical_offset: int = 0,
         to_physical_offset: int | None = None,
+        include: Include | str | None = None,
         strict: bool = False,
     ) -> Iterator[StoredMessage]:
         """Iterate over messages in log order. All conditions have to hold; ends are exclusive.
 
-        With a topic it yields the messages that its consumers receive; without one, all records. The name of a light
+        With a topic it yields the messages that its consumers receive; without one, all records; ``include`` chooses
+        otherwise. Queue offsets are those that consumers count: places in the ConsumeQueue, which differ from a
+        message's ``queue_offset`` where the broker has closed a gap. The name of a light
         queue (LMQ) is a topic with one queue, 0: it yields the messages that stand there, as they were stored, with the
         topic that they were sent to and their place in its queue; queue offsets that are given are those of the light
         queue. An inner batch is one record: with a queue id it is chosen if one of its messages is;
@@ -134,25 +148,23 @@ class Store(Records):
             to_time: end of the store times.
             from_physical_offset: records that begin there or later.
             to_physical_offset: records that begin before here.
+            include: ``live``, what consumers get; ``log``, all; ``unqueued``, what no queue has.
             strict: raise at the first damaged stretch instead of leaving it out.
 
         Raises:
             FormatError: damage, if strict.
-            OptionError: a queue or a queue offset without what it belongs to.
+            OptionError: a queue or a queue offset without what it belongs to, or an ``include`` that is none.
             StoreNotFoundError: there is no store, or no CommitLog in it.
         """
         if topic is None and not (queue_id is None and from_offset is None and to_offset is None):
             raise OptionError("queue_id, from_offset and to_offset need a topic")
         queues, bounds = None, {}
-        is_light = topic is not None and topic.startswith(LIGHT_QUEUE_PREFIX)
         if topic is not None and queue_id is not None:
             queues = {topic: frozenset([queue_id])}
-        if topic is not None and (
-            queue_id is not None or is_light
-        ):  # queue offsets are of one queue: a light one's is 0
+        if topic is not None and not (from_offset is None and to_offset is None):
             narrowed = {"first_offset": from_offset, "end_offset": to_offset}
             given = {name: value for name, value in narrowed.items() if value is not None}
-            bounds[topic, queue_id or 0] = QueueBounds(**given)
+            bounds[topic, ANY_QUEUE if queue_id is None else queue_id] = QueueBounds(**given)
         query = Query(
             topics=None if topic is None else frozenset([topic]),
             queues=queues,
@@ -162,15 +174,9 @@ class Store(Records):
             first_physical_offset=from_physical_offset,
             end_physical_offset=MAX_LONG if to_physical_offset is None else to_physical_offset,
             tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
+            include=parse_include(include),
         )
-        for message in self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED):
-            # A queue's bounds have chosen: of an inner batch by any of its places, in a light queue by that there.
-            is_chosen = queue_id is not None or (is_light and message.topic != topic)
-            if is_chosen or (
-                (from_offset is None or message.queue_offset >= from_offset)
-                and (to_offset is None or message.queue_offset < to_offset)
-            ):
-                yield message
+        return self._read(query, Mode.FAILFAST if strict else Mode.DROPMALFORMED)
 
     def arrow(
         self,
@@ -178,25 +184,26 @@ class Store(Records):
         *,
         topic: str | None = None,
         query: Query | None = None,
+        include: Include | str | None = None,
         mode: Mode | str = Mode.PERMISSIVE,
         decompress: bool = False,
         verify_crc: bool = True,
     ) -> Records:
         """Describe records as Arrow, with the columns of the Spark source ``rmq_commitlog``; nothing is read yet.
 
-        ``for batch in store.arrow():`` reads record batches; engines take it as a table.
-
         Args:
             columns: names; None is all of ``rmq_formats.arrow.schema.COMMITLOG``.
             topic: only that one's messages.
             query: all other conditions; None is all records.
+            include: ``live``, what consumers get, which is the default with a topic; ``log``, all; ``unqueued``, what
+                no queue has.
             mode: PERMISSIVE gives damage as rows with a record_error, DROPMALFORMED leaves it out,
                 FAILFAST raises.
             decompress: inflate bodies that the producer compressed.
             verify_crc: check the sums of bodies and records.
 
         Raises:
-            OptionError: an unknown column or mode, or both a topic and a query.
+            OptionError: an unknown column, mode or ``include``, or a topic or an ``include`` beside a query.
 
             When it is read:
             FormatError: damage, in FAILFAST.
@@ -206,10 +213,10 @@ class Store(Records):
             wanted_mode = Mode(mode)
         except ValueError:
             raise OptionError(f"mode {mode!r}: give {', '.join(Mode)}") from None
-        if topic is not None and query is not None:
-            raise OptionError("give the topic in the query")
+        if not (topic is None and include is None) and query is not None:
+            raise OptionError("give topic and include in the query")
         if query is None:
-            query = Query(topics=None if topic is None else frozenset([topic]))
+            query = Query(topics=None if topic is None else frozenset([topic]), include=parse_include(include))
         names = tuple(COMMITLOG.names if columns is None else columns)
         logs = self._options.logs
         return Records(self.path, ReadOptions(names, query, wanted_mode, verify_crc, decompress, logs))
@@ -224,6 +231,7 @@ class Store(Records):
         queue_id: int | None = None,
         offset: int | None = None,
         time: Time | None = None,
+        include: Include | str | None = None,
         on_plan: OnPlan | None = None,
     ) -> list[StoredMessage]:
         """Find messages by ConsumeQueue or Index, or by a scan of the log where these lack something.
@@ -240,6 +248,8 @@ class Store(Records):
             queue_id: the queue.
             offset: the queue offset.
             time: store time, in ms or as a datetime.
+            include: ``live``, what consumers get, the default for offset and time; ``log``, all, the default for keys,
+                as a broker answers them; ``unqueued``, what no queue has.
             on_plan: called with the plan of the look-up.
 
         Raises:
@@ -254,6 +264,9 @@ class Store(Records):
             return list(self._read(Query(msg_id=decode_message_id(msg_id)), on_plan=on_plan))
         if topic is None:
             raise OptionError("a look-up by key, offset or time needs a topic")
+        wanted = parse_include(include)
+        if time is not None and wanted not in {None, Include.LIVE}:
+            raise OptionError(f"include {wanted} does not go with time, which is looked up in the queues")
         if time is not None:
             return self._first_since(topic, queue_id, _milliseconds(time), on_plan)
         if offset is not None and queue_id is None:
@@ -262,7 +275,11 @@ class Store(Records):
         bounds = {}
         if offset is not None and queue_id is not None:
             bounds[topic, queue_id] = QueueBounds(first_offset=offset, end_offset=offset + 1)
-        query = Query(topics=frozenset([topic]), queues=queues, bounds=bounds, key=key, uniq_key=uniq_key)
+        if wanted is None and offset is None:
+            wanted = Include.LOG
+        query = Query(
+            topics=frozenset([topic]), queues=queues, bounds=bounds, key=key, uniq_key=uniq_key, include=wanted
+        )
         return list(self._read(query, on_plan=on_plan))
 
     def _read(
@@ -301,6 +318,8 @@ class Store(Records):
         segments = self.segments()
         queues = list(topic_queues(self._storage, paths.consumequeue_dir(self.path), topic))
         if not queues or dirty_queues_reason(self._storage, self.path, frozenset([topic])) is not None:
+            return self._scan_since(topic, queue_id, time_ms, on_plan)
+        if not ascends(self._storage, readable_segments(self._storage, self.path)):  # nothing may bisect by time
             return self._scan_since(topic, queue_id, time_ms, on_plan)
         units = []
         for queue in queues:
@@ -351,7 +370,7 @@ class Store(Records):
     def _repr_html_(self) -> str:
         """Render a card for notebooks. It costs a few reads, whatever the size of the store."""
         segments = readable_segments(self._storage, self.path)
-        first, last = self._edge_message(segments, last=False), self._edge_message(segments, last=True)
+        first, last = (edge_message(self._storage, segments, last=last) for last in (False, True))
         topics = named_topics(self._storage, self.path)
         shown = ", ".join(topics[:_SHOWN_TOPICS]) + (" …" if len(topics) > _SHOWN_TOPICS else "")
         log_bytes = sum(segment.size_bytes for segment in segments)
@@ -362,26 +381,6 @@ class Store(Records):
             ("topics", f"{len(topics):,}: {shown}" if topics else "no ConsumeQueue"),
         ]
         return card(f"Store {self.path}", rows)
-
-    def _edge_message(self, segments: Sequence[Segment], *, last: bool) -> StoredMessage | None:
-        """Decode the first or the last sound record, if it stands near that end of a file."""
-        for segment in reversed(segments) if last else segments:
-            with opened(self._storage, segment.path) as file:
-                data_end = segment.data_end(file)
-                start, limit = (max(0, data_end - _EDGE_BYTES), data_end) if last else (0, _EDGE_BYTES)
-                found = None
-                for batch in scan_segment(
-                    file, segment.start_offset, segment.size_bytes, start=start, limit=limit, data_end=data_end,
-                    head_bytes=segment.head_bytes,
-                ):  # fmt: skip
-                    sound = batch.frames[batch.frames[:, CODE] == SOUND, POSITION]
-                    if len(sound):
-                        found = decode_record(batch.data.data, int(sound[-1 if last else 0]), verify_crc=False)
-                        if not last:
-                            return found
-                if found is not None:
-                    return found
-        return None
 
 
 def _milliseconds(time: Time) -> int:

@@ -30,6 +30,14 @@ def query(
             help="With --topic: of each queue the first message stored then or later. UTC if without a zone; or ms.",
         ),
     ] = None,
+    include: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="live: what consumers get, the default with --offset and --time; log: former messages too, the "
+            "default for keys; unqueued: these alone.",
+        ),
+    ] = None,
     tier: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="The broker's tieredStoreFilePath: look there, too, for what has expired."),
@@ -60,7 +68,14 @@ def query(
     return query_run.run(
         store,
         query_run.QueryOptions(
-            key=key, uniq_key=uniq_key, msg_id=msg_id, topic=topic, queue_id=queue, offset=offset, time=time_ms
+            key=key,
+            uniq_key=uniq_key,
+            msg_id=msg_id,
+            topic=topic,
+            queue_id=queue,
+            offset=offset,
+            time=time_ms,
+            include=include,
         ),
         as_json=as_json,
         tier=tier,

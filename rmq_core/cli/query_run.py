@@ -44,13 +44,15 @@ class QueryOptions:
     queue_id: int | None
     offset: int | None
     time: int | datetime | None
+    include: str | None = None
 
 
 def run(store: str, wanted: QueryOptions, *, as_json: bool, tier: str | None = None) -> int:
     """Print what is found, in a tiered storage too if one is given. Returns the exit code. Raises RmqError."""
     found = Store(store, tier=tier).query(
         key=wanted.key, uniq_key=wanted.uniq_key, msg_id=wanted.msg_id, topic=wanted.topic,
-        queue_id=wanted.queue_id, offset=wanted.offset, time=wanted.time, on_plan=_tell_scan,
+        queue_id=wanted.queue_id, offset=wanted.offset, time=wanted.time, include=wanted.include,
+        on_plan=_tell_scan,
     )  # fmt: skip
     if not found:
         output.warn(f"{store}: no such message")

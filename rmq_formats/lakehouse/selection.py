@@ -74,6 +74,7 @@ class ExportSelection:
         store_id: identifier of the store: offsets of two stores must not be confused.
         topics: their names; None is all but those that are left out.
         left_out: RocketMQ's own topics; None if they are asked for.
+        include: which records of the log, as the source's option; None is its default.
         starting_timestamp: smallest store time, as the source's option; None is any.
         ending_timestamp: one past the largest; None is any.
         starting_physical_offset: of the first record.
@@ -88,6 +89,7 @@ class ExportSelection:
     store_id: str
     topics: tuple[str, ...] | None = None
     left_out: LeftOut | None = None
+    include: str | None = None
     starting_timestamp: str | None = None
     ending_timestamp: str | None = None
     starting_physical_offset: int = 0
@@ -113,12 +115,14 @@ class ExportSelection:
         chosen = _joined(self.topics) if self.topics is not None else "*" if self.left_out else "**"
         chosen += f"|{self.starting_timestamp}|{self.ending_timestamp}|{self.starting_physical_offset}"
         chosen += "".join(f"|{name}={text}" for name, text in self.queue_bounds)
+        chosen += f"|include={self.include}" if self.include is not None else ""
         return f"{self.lock_id}:{hashlib.sha256(chosen.encode()).hexdigest()[:16]}"
 
     def options(self) -> dict[str, str]:
         """Return the options of ``rmq_commitlog``, without physical offsets."""
         given = {
             "subscribe": None if self.topics is None else ",".join(self.topics),
+            "include": self.include,
             "startingTimestamp": self.starting_timestamp,
             "endingTimestamp": self.ending_timestamp,
         }

@@ -93,7 +93,7 @@ def find_leftovers(storage: Storage, root: str, segments: Sequence[Segment]) -> 
         StoreError: a segment that cannot be read.
     """
     data_end = _data_end(storage, segments)
-    if data_end is None or _is_tail_dispatched(storage, root, segments):
+    if data_end is None or _tail_dispatched_end(storage, root, segments) is not None:
         return None
     last = _last_dispatched(storage, root, data_end)
     if last is None:
@@ -173,8 +173,23 @@ def _data_end(storage: Storage, segments: Sequence[Segment]) -> int | None:
 # --- the common case: the log's last records are in their queues ------------------------------------
 
 
-def _is_tail_dispatched(storage: Storage, root: str, segments: Sequence[Segment]) -> bool:
-    """Return whether a record near the log's end is in its queue, and the log goes on without a break behind it."""
+def dispatched_end(storage: Storage, root: str, segments: Sequence[Segment]) -> int:
+    """Find how far the log is dispatched, at least: the end of a record that a queue names; 0 where none does.
+
+    Args:
+        storage: where the store is.
+        root: its root.
+        segments: of its log, by offset.
+    """
+    end = _tail_dispatched_end(storage, root, segments)
+    if end is None:
+        last = _last_dispatched(storage, root, _data_end(storage, segments) or 0)
+        end = 0 if last is None else last[1]
+    return end
+
+
+def _tail_dispatched_end(storage: Storage, root: str, segments: Sequence[Segment]) -> int | None:
+    """Find the end of a record near the log's end that is in its queue, if no break follows."""
     for segment in reversed(segments):
         with opened(storage, segment.path) as file:
             end = segment.data_end(file)
@@ -193,9 +208,10 @@ def _is_tail_dispatched(storage: Storage, root: str, segments: Sequence[Segment]
                 if batch.blank_at is not None and walked + BLANK_BYTES >= segment.start_offset + end:
                     walked = segment.start_offset + end
             if walked < segment.start_offset + end:
-                return False
-            return any(_names(storage, root, message) for message in reversed(tail[-_WITNESSES:]))
-    return False
+                return None
+            named = (message for message in reversed(tail[-_WITNESSES:]) if _names(storage, root, message))
+            return next((message.physical_offset + message.size for message in named), None)
+    return None
 
 
 def _decoded(batch: FrameBatch, rows: Sequence[int]) -> Iterator[StoredMessage]:

@@ -15,15 +15,16 @@ from rmq_formats.errors import FormatError, OptionError, StoreNotFoundError
 from rmq_formats.read.dirty import dirty_queues_reason, dirty_reason
 from rmq_formats.read.index_keys import index_paths, key_places, unknown_ranges
 from rmq_formats.read.log_end import readable_segments
-from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, LogKind, Logs, Query
+from rmq_formats.read.query import COMMITLOG_ONLY, AccessPath, Include, LogKind, Logs, Query
 from rmq_formats.read.queues import average_record_bytes, last_unit
-from rmq_formats.read.ranges import Range, log_bounds, range_splits, time_range, walk_start
+from rmq_formats.read.ranges import Range, log_bounds, range_splits, walk_start
+from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.variants.queue_choice import choose_queues, dispatched_end
 from rmq_formats.read.variants.queue_logs import QueueLogsTask, queue_log_tasks
 from rmq_formats.read.variants.rocksdb_places import stored_places
 from rmq_formats.scan.splits import DEFAULT_SPLIT_BYTES, Split
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import check_store
+from rmq_formats.storage.commitlog import check_store, commitlog_segments
 from rmq_formats.storage.queue_files import QueueFiles, queue_topics, topic_queues
 from rmq_formats.storage.segments import Segment, Storage, opened, read_range
 
@@ -143,7 +144,8 @@ def plan_read(
     """
     if logs.kind is not LogKind.COMMITLOG:
         return _with_queue_logs(storage, root, query, access_path, split_bytes, min_tasks, logs)
-    segments = readable_segments(storage, root)
+    list_log = commitlog_segments if query.included is Include.UNQUEUED else readable_segments
+    segments = list_log(storage, root)
     begin, end = log_bounds(storage, segments)
     planner = _Planner(storage, root, query, segments, begin, end, split_bytes, min_tasks)
     return planner.plan(access_path)
@@ -192,13 +194,12 @@ class _Planner:
             if isinstance(found, ReadPlan):
                 return found
             why_not.append(f"no index: {found}")
-        if self.query.reads_queues:
+        if self.query.reads_queues and self.query.included is Include.LIVE:
             found = self._queues_if_fit()
             if isinstance(found, ReadPlan):
                 return found
             why_not.append(f"no consumequeue: {found}")
-        reason = "; ".join(why_not) or "no condition that an index or a queue answers"
-        return self._scan(reason, by_time=True)
+        return self._scan("; ".join(why_not) or "no condition that an index or a queue answers", by_time=True)
 
     def _result(self, access_path: AccessPath, reason: str, tasks: Sequence[Task]) -> ReadPlan:
         return ReadPlan(access_path, reason, tuple(tasks))
@@ -207,10 +208,12 @@ class _Planner:
 
     def _scan(self, reason: str, *, by_time: bool = False) -> ReadPlan:
         begin, end = self._wanted_range()
+        ranges = [(begin, end)]
         if by_time and self.query.has_time:
-            first, last = time_range(self.storage, self.segments, *self.query.time_bounds)
-            begin, end = max(begin, first), min(end, last)
-        return self._result(AccessPath.SCAN, reason, self._scan_tasks([(begin, end)]))
+            segments = self._segments_of(begin, end)
+            timed = time_ranges(self.storage, segments, *self.query.time_bounds)
+            ranges = [(max(begin, first), min(end, last)) for first, last in timed]
+        return self._result(AccessPath.SCAN, reason, self._scan_tasks(ranges))
 
     def _wanted_range(self) -> Range:
         query = self.query
@@ -225,9 +228,8 @@ class _Planner:
     def _places(self, places: Sequence[int]) -> list[Task]:
         begin, end = self._wanted_range()
         wanted = [place for place in places if begin <= place < end]
-        cuts = range(0, len(wanted), PLACES_PER_TASK)
         tasks: list[Task] = []
-        for cut in cuts:
+        for cut in range(0, len(wanted), PLACES_PER_TASK):
             own = tuple(wanted[cut : cut + PLACES_PER_TASK])
             tasks.append(PlacesTask(self._segments_of(own[0], own[-1] + 1), own))
         return tasks
@@ -384,6 +386,8 @@ class _Planner:
     def _asked_for_queues(self) -> ReadPlan:
         if not self.query.reads_queues:
             raise OptionError("accessPath consumequeue needs subscribe, subscribePattern or assign")
+        if self.query.included is not Include.LIVE:
+            raise OptionError(f"accessPath consumequeue: include {self.query.included} needs a scan of the log")
         found = self._variants()
         wanted = frozenset(filter(self.query.wants_topic, found.batch_topics))
         self._refuse_database(found)

@@ -34,6 +34,15 @@ class QueueBounds:
     end_ms: int = MAX_LONG
 
 
+class Include(StrEnum):
+    """Which records of the log are read."""
+
+    LIVE = "live"  # those that consumers get: their queues name them, or will
+    LOG = "log"  # all
+    UNQUEUED = "unqueued"  # those that no queue names: of a topic's former life, repeats, leftovers
+
+
+ANY_QUEUE: Final = -1  # in ``Query.bounds``: each queue of the topic that has no bounds of its own
 EVERYTHING: Final = QueueBounds()
 NOTHING: Final = QueueBounds(first_offset=0, end_offset=0, first_ms=0, end_ms=0)
 
@@ -42,9 +51,10 @@ NOTHING: Final = QueueBounds(first_offset=0, end_offset=0, first_ms=0, end_ms=0)
 class Query:
     """Conditions that select records.
 
-    A query by topics selects what RocketMQ dispatches to ConsumeQueues, which leaves out half messages
-    and rollbacks of transactions (sys_flag); no consumer gets these. A query by key selects what
-    RocketMQ's Index holds: all records but rollbacks. A query without either reads the log itself.
+    A query by topics selects what consumers get: what a ConsumeQueue names, or will name once it is dispatched.
+    That leaves out half messages and rollbacks of transactions (sys_flag), and what ``Include.LIVE`` leaves out.
+    A query by key selects what RocketMQ's Index holds: all records but rollbacks. A query without either reads the log
+    itself.
 
     Names of light queues (LMQ) count as topics: records that stand in one are selected by their place there.
 
@@ -52,7 +62,7 @@ class Query:
         topics: the topics; None is any.
         topic_pattern: a regular expression that the whole topic matches; None is any.
         queues: the queues of each topic; None is all of them.
-        bounds: ranges of queues; a queue without one is selected whole.
+        bounds: ranges of queues, in queue offsets as consumers count them; a queue without one is selected whole.
         first_ms: smallest store timestamp; None is any.
         end_ms: one past the largest.
         first_physical_offset: records that begin here or later.
@@ -61,6 +71,7 @@ class Query:
         key: one of the parts of KEYS.
         uniq_key: the UNIQ_KEY.
         msg_id: store host and physical offset of an offset message id.
+        include: which records; None is LIVE in a query by topics, else LOG.
         topic_values: topics that Spark's filters ask for; unlike ``topics`` they do not make it a query by topics.
     """
 
@@ -77,11 +88,17 @@ class Query:
     uniq_key: str | None = None
     msg_id: tuple[Host, int] | None = None
     topic_values: frozenset[str] | None = None
+    include: Include | None = None
 
     @property
     def reads_queues(self) -> bool:
         """Whether only records that are dispatched to ConsumeQueues are selected."""
         return self.topics is not None or self.topic_pattern is not None or self.queues is not None
+
+    @property
+    def included(self) -> Include:
+        """Which records of the log are read."""
+        return self.include or (Include.LIVE if self.reads_queues else Include.LOG)
 
     @property
     def reads_index(self) -> bool:
@@ -113,6 +130,7 @@ class Query:
         """Whether damaged stretches become rows: these have no field that a condition could look at."""
         return (
             not (self.reads_queues or self.reads_index or self.has_time or self.bounds)
+            and self.included is Include.LOG
             and self.tags is None
             and self.msg_id is None
             and self.topic_values is None
@@ -139,7 +157,15 @@ class Query:
         """Return the selected queue offsets of a queue."""
         if not self.wants_topic(topic) or (self.queues is not None and queue_id not in self.queues[topic]):
             return NOTHING
-        return self.bounds.get((topic, queue_id), EVERYTHING)
+        return self.bounds.get((topic, queue_id), self.bounds.get((topic, ANY_QUEUE), EVERYTHING))
+
+
+def parse_include(value: Include | str | None) -> Include | None:
+    """Parse the name of an ``Include``; None stays None. Raises OptionError."""
+    try:
+        return None if value is None else Include(value)
+    except ValueError:
+        raise OptionError(f"include {value!r}: give {', '.join(Include)}") from None
 
 
 class AccessPath(StrEnum):

@@ -28,6 +28,16 @@ def last_unit(storage: Storage, queue: QueueFiles) -> tuple[int, Unit] | None:
     return None
 
 
+def first_unit(storage: Storage, queue: QueueFiles) -> Unit | None:
+    """Read the first unit of a queue that stands for a message; None without one."""
+    offset = first_offset_since(storage, queue, 0)
+    if offset is None:
+        return None
+    segment = queue.segments[bisect.bisect_right(queue.segments, offset * UNIT_BYTES, key=lambda s: s.start_offset) - 1]
+    with opened(storage, segment.path) as file:
+        return _unit(file, offset - segment.start_offset // UNIT_BYTES)
+
+
 def first_offset_since(storage: Storage, queue: QueueFiles, physical_offset: int) -> int | None:
     """Find the queue offset of the first unit whose record begins at a physical offset or later; None without one.
 

@@ -1,6 +1,5 @@
-"""Cuts stretches of a CommitLog into scan splits, and finds record boundaries and time bounds in it."""
+"""Cuts stretches of a CommitLog into scan splits, and finds record boundaries in it."""
 
-import bisect
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -14,9 +13,6 @@ from rmq_formats.kernels.scan import POSITION, SIZE
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.scan.splits import Split, split_of, usual_split_bytes
 from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened, read_range
-
-# How far a broker's clock may have gone back between two records, for store times to bound the scan.
-CLOCK_SLACK_MS: Final = 3_600_000
 
 # Bytes before an offset that are searched for the record that ends there: most are small, some huge.
 _LOOKED_AT: Final = (1 << 16, 1 << 23, MAX_FRAME_BYTES + (1 << 16))
@@ -111,34 +107,6 @@ def _frame_end(file: OpenRange, segment: Segment, position: int) -> int:
         if end or not begin:
             return end
     return 0
-
-
-def time_range(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> Range:
-    """Find the stretch of the log that can hold records of a time range, by the segments' first store timestamps.
-
-    Store timestamps go up along the log, but for a clock that was set back: CLOCK_SLACK_MS is allowed for.
-    A segment whose first record cannot be read bounds nothing.
-    """
-    begins: dict[int, int | None] = {}
-
-    def first_timestamp_ms(number: int) -> int | None:
-        if number not in begins:
-            with opened(storage, segments[number].path) as file:
-                begins[number] = segment_timestamp_ms(file, segments[number])
-        return begins[number]
-
-    def first_from(bound_ms: int, unknown: bool) -> int:
-        def is_from(number: int) -> bool:
-            timestamp_ms = first_timestamp_ms(number)
-            return unknown if timestamp_ms is None else timestamp_ms >= bound_ms
-
-        return bisect.bisect_left(range(len(segments)), True, key=is_from)
-
-    later = first_from(end_ms + CLOCK_SLACK_MS, unknown=False)
-    sooner = first_from(first_ms - CLOCK_SLACK_MS, unknown=True)
-    begin = segments[max(sooner - 1, 0)].start_offset
-    end = segments[later].start_offset if later < len(segments) else segments[-1].end_offset
-    return begin, max(begin, end)
 
 
 def record_size(file: OpenRange, position: int) -> int | None:

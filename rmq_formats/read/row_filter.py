@@ -25,7 +25,8 @@ from rmq_formats.kernels.inner_batches import (
     find_inner_batches,
 )
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
-from rmq_formats.read.query import MAX_LONG, Query, QueueBounds
+from rmq_formats.read.query import MAX_LONG, Include, Query, QueueBounds
+from rmq_formats.read.queue_places import UNQUEUED, QueuePlaces
 from rmq_formats.scan.dispatch import Dispatcher, QueueTable
 from rmq_formats.scan.segment import FrameBatch
 
@@ -33,12 +34,18 @@ from rmq_formats.scan.segment import FrameBatch
 class RowFilter:
     """Filter of rows: evaluates a query on one window after the other, and remembers the queues that it met."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, places: QueuePlaces | None = None) -> None:
+        """Create a filter.
+
+        Args:
+            query: the conditions.
+            places: of records in their queues; None where no store tells them.
+        """
         self._query = query
-        self._queues = _WantedQueues(query)
+        self._queues = _WantedQueues(query, places)
         names_queues = query.reads_queues or query.topic_values is not None or bool(query.bounds)
-        self._checks_queues = names_queues
-        self._light_queues = _WantedLightQueues(query) if query.reads_light_queues else None
+        self._checks_queues = names_queues or (places is not None and query.included is not Include.LOG)
+        self._light_queues = _WantedLightQueues(query, places) if query.reads_light_queues else None
         self._bounds_places = query.first_physical_offset > 0 or query.end_physical_offset < MAX_LONG
         self._tags = None if query.tags is None else _Texts(sorted(query.tags))
         self._uniq_key = None if query.uniq_key is None else _Texts([query.uniq_key])
@@ -55,7 +62,7 @@ class RowFilter:
             first_ms, end_ms = query.time_bounds
             keep &= rows.store_timestamps_ms >= first_ms
             keep &= rows.store_timestamps_ms < end_ms
-        if query.reads_queues:
+        if query.reads_queues or query.included is not Include.LOG:
             transaction = rows.sys_flags & FLAG_TRANSACTION_MASK
             keep &= (transaction == 0) | (transaction == FLAG_TRANSACTION_COMMIT)
         elif query.reads_index:
@@ -181,10 +188,13 @@ class _BoundsTable:
 class _WantedLightQueues:
     """The light queues (LMQ) that rows stand in, by the places that dispatch gives them."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, places: QueuePlaces | None) -> None:
+        self._places = _IncludedPlaces(query.included, places)
         self._dispatcher = Dispatcher((), to_light_queues=True)
         self._bounds = _BoundsTable(query)
-        self._own_topics = None if query.topic_values is None else _WantedQueues(Query(topic_values=query.topic_values))
+        self._own_topics = None
+        if query.topic_values is not None:
+            self._own_topics = _WantedQueues(Query(topic_values=query.topic_values), None)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
         """Whether a place of a row in a light queue is wanted, bool[rows]."""
@@ -195,34 +205,63 @@ class _WantedLightQueues:
         has_unit = np.isin(rows.frames[:, scan.POSITION], units[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET])
         light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
         places, own = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
-        within = self._bounds.within(
-            self._dispatcher, np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE]),
-            np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]), rows.store_timestamps_ms[own],
+        queues = np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE])
+        offsets, included = self._places.look_up(
+            self._dispatcher, queues, places[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET],
+            np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]),
         )  # fmt: skip
+        within = self._bounds.within(self._dispatcher, queues, offsets, rows.store_timestamps_ms[own]) & included
         keep = np.zeros(len(rows), dtype=np.bool_)
         keep[own[within]] = True
         return keep if self._own_topics is None else keep & self._own_topics.wanted(rows)
 
 
+class _IncludedPlaces:
+    """Places of records in their queues, and whether the records are among those that a query includes."""
+
+    def __init__(self, include: Include, places: QueuePlaces | None) -> None:
+        self._wants_queued = include is Include.LIVE
+        self._places = None if include is Include.LOG else places
+
+    def look_up(
+        self, queues: QueueTable, numbers: NDArray[np.int64], physical_offsets: NDArray[np.int64],
+        queue_offsets: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
+        """Find the queue offsets that consumers count, and the included records.
+
+        Args:
+            queues: the table that numbers queues.
+            numbers: int64[n], row of each record's queue.
+            physical_offsets: int64[n], of the records.
+            queue_offsets: int64[n], those that the records state.
+        """
+        if self._places is None or not len(numbers):
+            return queue_offsets, np.ones(len(numbers), dtype=np.bool_)
+        found = self._places.look_up(queues.queue_names(0), numbers, physical_offsets)
+        return np.where(found < 0, queue_offsets, found), (found != UNQUEUED) == self._wants_queued
+
+
 class _WantedQueues(QueueTable):
     """The queues that come along."""
 
-    def __init__(self, query: Query) -> None:
+    def __init__(self, query: Query, places: QueuePlaces | None) -> None:
         super().__init__()
+        self._places = _IncludedPlaces(query.included, places)
         self._bounds = _BoundsTable(query)
         self._has_bounds = bool(query.bounds)
 
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
         """Whether a row's place in its own queue is wanted, bool[rows]; of an inner batch, one of its places."""
         numbers = self._number(rows)
-        keep = self._bounds.within(self, numbers, rows.queue_offsets, rows.store_timestamps_ms)
+        offsets, included = self._places.look_up(self, numbers, rows.physical_offsets, rows.queue_offsets)
+        keep = self._bounds.within(self, numbers, offsets, rows.store_timestamps_ms)
         if self._has_bounds and (rows.sys_flags & FLAG_INNER_BATCH).any():
             batches = np.empty((len(rows), BATCH_COLUMNS), dtype=np.int64)
             batches = batches[: find_inner_batches(rows.data, 0, rows.frames, batches)]
             at = np.flatnonzero(np.isin(rows.frames[:, scan.POSITION], batches[:, BATCH_PHYSICAL_OFFSET]))
             own = numbers[at]
             keep[at] = self._bounds.overlap(own, batches, rows.store_timestamps_ms[at])
-        return keep
+        return keep & included
 
     def _number(self, rows: FrameRows) -> NDArray[np.int64]:
         rows.repair(scan.TOPIC_AT)

@@ -14,7 +14,8 @@ from rmq_formats.codecs.hashing import tags_code
 from rmq_formats.codecs.layout import EXT_MAX_ADDRESS, SCHEDULE_TOPIC
 from rmq_formats.read.plan import PlacesTask, QueuesTask, ScanTask, Task
 from rmq_formats.read.point_reads import Points, read_points
-from rmq_formats.read.query import Query, ReadOptions
+from rmq_formats.read.query import Include, Query, ReadOptions
+from rmq_formats.read.queue_places import QueuePlaces
 from rmq_formats.read.queues import message_units, units_in_log_range
 from rmq_formats.read.ranges import record_size
 from rmq_formats.read.row_filter import RowFilter
@@ -44,8 +45,9 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
         yield from _read_queue_logs(task, schema, options)
         return
     storage, path = open_storage(root)
+    places = _queue_places(storage, path, task, options.query)
     if isinstance(task, ScanTask):
-        yield from _batches(_scan(storage, task, options), schema, options, task.split.path)
+        yield from _batches(_scan(storage, task, options), schema, options, task.split.path, places)
         return
     if isinstance(task, PlacesTask):
         points = _places(storage, task)
@@ -53,7 +55,7 @@ def read_task(root: str, task: Task, options: ReadOptions) -> Iterator[pa.Record
         points = _unit_points(storage, path, task, options.query)
     for segment in task.segments:
         frames = read_points(storage, [segment], points, verify_crc=options.checks_crc)
-        yield from _batches((batch for _, batch in frames), schema, options, segment.path)
+        yield from _batches((batch for _, batch in frames), schema, options, segment.path, places)
 
 
 def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -68,10 +70,28 @@ def gap_batch(start: int, end: int, options: ReadOptions) -> Iterator[pa.RecordB
         yield error_batch([(start, end - start, "gone: its segment was deleted")], schema_of(options.columns))
 
 
+def _queue_places(
+    storage: Storage, root: str, task: ScanTask | PlacesTask | QueuesTask, query: Query
+) -> QueuePlaces | None:
+    """Create the look-up of a task's records in their queues; None where the query includes all of the log."""
+    if query.included is Include.LOG:
+        return None
+    if isinstance(task, ScanTask):
+        split = task.split
+        # A split owns the records whose headers begin in it.
+        begin, end = split.start if task.begin is None else task.begin, split.limit + split.head_bytes
+        begin, end = split.file_offset + begin, split.file_offset + end
+    elif isinstance(task, QueuesTask):
+        begin, end = task.begin, task.end
+    else:
+        begin, end = min(task.places), max(task.places) + 1
+    return QueuePlaces(storage, root, begin, end, finds_unqueued=query.included is Include.UNQUEUED)
+
+
 def _batches(
-    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str
+    frames: Iterable[FrameBatch], schema: pa.Schema, options: ReadOptions, path: str, places: QueuePlaces | None
 ) -> Iterator[pa.RecordBatch]:
-    selector = None if options.query == Query() else RowFilter(options.query)
+    selector = None if options.query == Query() else RowFilter(options.query, places)
     return record_batches(
         frames, schema, mode=options.mode, decompress=options.decompress, selector=selector, path=path
     )

@@ -22,7 +22,6 @@ from rmq_formats.read import plan as planning
 from rmq_formats.read import task as reading
 from rmq_formats.read.plan import PlacesTask, QueuesTask, ReadPlan, ScanTask, Task, plan_read
 from rmq_formats.read.query import AccessPath, Query, QueueBounds, ReadOptions, parse_tags
-from rmq_formats.read.ranges import CLOCK_SLACK_MS
 from rmq_formats.read.task import read_task
 from rmq_formats.rebuild.job import rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions
@@ -398,7 +397,7 @@ def test_damage_is_told_once_wherever_a_read_ends_and_the_next_begins(tmp_path: 
 
 
 def test_segments_of_other_times_are_passed_over(tmp_path: Path) -> None:
-    hour = CLOCK_SLACK_MS
+    hour = 3_600_000
     placed = []
     for number in range(6):  # six segments, two hours apart
         directory = tmp_path / str(number)

@@ -6,6 +6,7 @@ from typing import Final
 from rmq_formats.lakehouse.formats import FORMATS
 from rmq_formats.lakehouse.maintenance import Maintenance
 from rmq_formats.lakehouse.table_name import placed
+from rmq_formats.read.query import Include
 from rmq_formats.spark.job import JobParser, add_stores, job_parser, option_name
 
 DEFAULT_PARTITIONS: Final = "topic,date"
@@ -45,6 +46,11 @@ def export_parser() -> JobParser:
     what.add_argument("--ending-timestamp", help="store time, ms or ISO-8601, exclusive")
     for name in QUEUE_BOUNDS:
         what.add_argument(option_name(name), metavar="JSON", help='by topic and queue, as {"Orders":{"0":100}}')
+    what.add_argument(
+        "--include",
+        choices=list(Include),
+        help="live: what consumers get, the default with --topics; log: all; unqueued: what no queue has",
+    )
     what.add_argument("--columns", help="comma list of rmq_commitlog's columns; default: all")
     what.add_argument("--fail-on-data-loss", choices=["true", "false"], default="true",
                       help="false: skip segments that were deleted before they were exported")  # fmt: skip

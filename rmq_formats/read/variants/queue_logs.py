@@ -24,8 +24,8 @@ from rmq_formats.errors import OptionError, StoreNotFoundError
 from rmq_formats.kernels import scan
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, LogKind, Logs, Query, QueueBounds, ReadOptions
 from rmq_formats.read.queues import first_offset_since
-from rmq_formats.read.ranges import time_range
 from rmq_formats.read.row_filter import RowFilter
+from rmq_formats.read.store_times import time_ranges
 from rmq_formats.read.stores import told_names
 from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.scan.segment import FrameBatch, without_record_sums
@@ -188,7 +188,9 @@ def _wanted_range(storage: Storage, log: QueueLog, query: Query, bounds: QueueBo
     first_ms, end_ms = query.time_bounds
     first_ms, end_ms = max(first_ms, bounds.first_ms), min(end_ms, bounds.end_ms)
     if first_ms > MIN_LONG or end_ms < MAX_LONG:
-        begin, end = time_range(storage, log.segments, max(first_ms, 0), min(end_ms, 1 << 62))
+        bounded = [item if log.is_padded else replace(item, log_bytes=item.size_bytes) for item in log.segments]
+        ranges = time_ranges(storage, bounded, first_ms, end_ms)
+        begin, end = (ranges[0][0], ranges[-1][1]) if ranges else (begin, begin)
     is_known = False
     if not log.is_padded:
         first = _place_of(storage, log, bounds.first_offset)

@@ -126,9 +126,10 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return log.offset(log.end)
         begin = log.begin
         if query.has_time:
-            from rmq_formats.read.ranges import time_range  # noqa: PLC0415
+            from rmq_formats.read.store_times import time_ranges  # noqa: PLC0415
 
-            begin = max(begin, time_range(log.storage, log.segments, *query.time_bounds)[0])
+            ranges = time_ranges(log.storage, log.segments, *query.time_bounds)
+            begin = max(begin, ranges[0][0] if ranges else log.end)
         return log.offset(max(begin, query.first_physical_offset))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -19,9 +19,11 @@ source lets one take precedence over another).
 - ``missingStores`` ``row`` makes a row of a store that is not there, with ``record_error``.
 - ``tier`` is the broker's ``tieredStoreFilePath``: what the CommitLog has no more comes from there. ``log`` says which
   logs are read: ``commitlog``, ``joined`` (the default with a tier), ``tiered`` (the tier alone), ``compacted``.
+- ``include`` ``live`` gives what consumers get, the default with topics; ``log`` all records, the default without;
+  ``unqueued`` those that no queue has: of a topic's former life, repeats, leftovers behind the log's end.
 - ``accessPath`` ``auto`` gives the rows of a scan. Another one is used as asked: ``consumequeue`` and
   ``index`` give the records that these files name. ``scan`` reads the whole log, ``auto`` skips segments
-  that are an hour or more off the wanted times.
+  that are known to have no record of the wanted times.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,12 +37,14 @@ from rmq_formats.read.query import (
     MAX_LONG,
     MIN_LONG,
     AccessPath,
+    Include,
     LogKind,
     Logs,
     Query,
     Queue,
     QueueBounds,
     ReadOptions,
+    parse_include,
     parse_tags,
 )
 from rmq_formats.spark.options import values
@@ -123,6 +127,7 @@ COMMITLOG_OPTIONS: Final = (
     "uniqKey",
     "msgId",
     "tags",
+    "include",
     "accessPath",
     "verifyCrc",
     "decompress",
@@ -187,6 +192,7 @@ def commitlog_options(options: Mapping[str, str]) -> SourceOptions:
         "key": given.get("key", values.text),
         "uniq_key": given.get("uniqKey", values.text),
         "msg_id": given.get("msgId", decode_message_id),
+        "include": given.get("include", parse_include),
     }
     common = _with_queues(common, given).narrowed(lambda query: replace(query, **conditions))
     missing_are_rows = given.get_or("missingStores", values.missing_stores, False)
@@ -249,6 +255,8 @@ def stream_only(options: SourceOptions) -> SourceOptions:
         raise OptionError("a stream has no end: leave out the ending… options, or read a batch")
     if options.read.logs.kind is not LogKind.COMMITLOG:
         raise OptionError("a stream follows the CommitLog: leave out log and tier, or read a batch")
+    if query.included is Include.UNQUEUED:
+        raise OptionError("option include cannot be unqueued for a stream: new records wait for their queues")
     if options.access_path not in (AccessPath.AUTO, AccessPath.SCAN):
         raise OptionError(f"option accessPath cannot be {options.access_path} for a stream: it scans what is new")
     return options

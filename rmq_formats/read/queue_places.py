@@ -1,0 +1,231 @@
+"""Looks up records in the queues of a store: whether a ConsumeQueue names a record, and at which place.
+
+A log keeps what consumers no longer get: messages of a topic that was deleted and made again, records whose queue
+offset was given out twice. The queue decides. Only queues that occur in the rows are read, and of them only the units
+of the range of the log that a task reads; units ascend by physical offset, so a look-up is a binary search.
+
+Example: topic Orders was deleted after 40 messages and made again. Its queue has 25 units, which name the records of
+the second life. The 40 records of the first are in the log before the first of them, and no unit names one.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.errors import FormatError, StoreError
+from rmq_formats.read.dirty import dirty_reason
+from rmq_formats.read.log_end import dispatched_end, find_leftovers
+from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
+from rmq_formats.read.queues import first_unit, last_unit, message_units, units_in_log_range
+from rmq_formats.read.variants.batch_queues import read_batch_units
+from rmq_formats.read.variants.queue_choice import choose_queues
+from rmq_formats.read.variants.rocksdb_queues import opened_queues
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.queue_files import QueueFiles, topic_queues, walk_queues
+from rmq_formats.storage.segments import Storage, list_segments, opened
+
+UNQUEUED: Final = -1  # no queue has the record, and none will
+UNDISPATCHED: Final = -2  # no queue has it yet, or nothing tells: it stands at its own queue offset
+_EVERYTHING: Final = -1  # a bound before each record
+
+Longs = NDArray[np.int64]
+
+
+class QueuePlaces:
+    """Places of records in their queues, for records that begin in a range of the log."""
+
+    def __init__(self, storage: Storage, root: str, begin: int, end: int, *, finds_unqueued: bool = False) -> None:
+        """Create a look-up.
+
+        Args:
+            storage: where the store is.
+            root: its root.
+            begin: physical offset of the range.
+            end: physical offset, exclusive.
+            finds_unqueued: whether records are wanted that no queue has. Those behind the log's end, and those of a
+                topic without queues, are among them; else the log alone tells of such a topic.
+        """
+        self._storage = storage
+        self._root = root
+        self._begin = begin
+        self._end = end
+        self._finds_unqueued = finds_unqueued
+        self._numbers: dict[Queue, int] = {}
+        self._settled = np.zeros(0, dtype=np.int64)
+        self._records = np.zeros(0, dtype=np.int64)
+        self._owners = np.zeros(0, dtype=np.int64)
+        self._places = np.zeros(0, dtype=np.int64)
+
+    def look_up(self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs) -> Longs:
+        """Find the places of records in their queues, int64[n]: as consumers count, or UNQUEUED or UNDISPATCHED.
+
+        Args:
+            queues: names by number.
+            rows: int64[n], number of each record's queue.
+            physical_offsets: int64[n], of the records.
+        """
+        own = self._number(queues, np.unique(rows))[rows]
+        found = np.full(len(rows), UNQUEUED, dtype=np.int64)
+        found[physical_offsets > self._settled[own]] = UNDISPATCHED
+        at = np.minimum(np.searchsorted(self._records, physical_offsets), max(len(self._records) - 1, 0))
+        if len(self._records):
+            named = (self._records[at] == physical_offsets) & (self._owners[at] == own)
+            found[named] = self._places[at[named]]
+        if self._finds_unqueued:
+            found[physical_offsets >= self._log_end] = UNQUEUED
+        return found
+
+    def _number(self, queues: Sequence[Queue], wanted: Longs) -> Longs:
+        """Return this look-up's number of each wanted queue, and read the units of those that are new."""
+        numbers = np.zeros(len(queues), dtype=np.int64)
+        parts: list[tuple[int, Longs, Longs]] = []
+        for number in wanted.tolist():
+            queue = queues[number]
+            if queue not in self._numbers:
+                own = self._numbers[queue] = len(self._numbers)
+                settled, records, places = self._read(*queue)
+                self._settled = np.append(self._settled, settled)
+                parts.append((own, records, places))
+            numbers[number] = self._numbers[queue]
+        if parts:
+            records = np.concatenate([self._records, *(part[1] for part in parts)])
+            owners = np.concatenate([self._owners, *(np.full(len(part[1]), part[0]) for part in parts)])
+            places = np.concatenate([self._places, *(part[2] for part in parts)])
+            order = np.argsort(records, kind="stable")
+            self._records, self._owners, self._places = records[order], owners[order], places[order]
+        return numbers
+
+    def _read(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
+        """Read a queue.
+
+        Returns:
+            The last physical offset up to which a record that no unit names is in no queue; the records that units
+            name within the range, and their places.
+        """
+        if self._has_no_queues or (topic.startswith(LIGHT_QUEUE_PREFIX) and self._may_have_database):
+            return _EVERYTHING, _NO_LONGS, _NO_LONGS
+        if self._database is not None:
+            return self._read_database(self._database, topic, queue_id)
+        queue = self._files(topic, queue_id)
+        if queue is None:
+            return self._read_batch_queue(topic, queue_id)
+        # The queue's end comes before its units: what a running broker dispatches in between is named, or behind it.
+        settled = self._settled_of(queue)
+        records, places = [_NO_LONGS], [_NO_LONGS]
+        for first, units in units_in_log_range(self._storage, queue, self._begin, self._end, MIN_LONG, MAX_LONG):
+            named = message_units(units)
+            records.append(units["physical_offset"][named].astype(np.int64))
+            places.append(first + np.flatnonzero(named))
+        return settled, np.concatenate(records), np.concatenate(places)
+
+    def _settled_of(self, queue: QueueFiles) -> int:
+        if self._is_dirty:  # units at its end may be lost, and a broker that starts makes them again
+            first = first_unit(self._storage, queue)
+            return _EVERYTHING if first is None else first.physical_offset
+        last = last_unit(self._storage, queue)
+        return self._dispatched_end - 1 if last is None else last[1].physical_offset
+
+    def _files(self, topic: str, queue_id: int) -> QueueFiles | None:
+        if not paths.is_safe_topic(topic):
+            return None
+        segments = list_segments(self._storage, f"{paths.consumequeue_dir(self._root)}/{topic}/{queue_id}")
+        return QueueFiles(topic, queue_id, tuple(segments)) if segments else None
+
+    def _read_batch_queue(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
+        """Read a BatchConsumeQueue, whose units have the places of their records' own first messages."""
+        directory = f"{paths.batch_consumequeue_dir(self._root)}/{topic}/{queue_id}"
+        segments = list_segments(self._storage, directory) if paths.is_safe_topic(topic) else []
+        if not segments:
+            return self._settled_without_files(topic, queue_id), _NO_LONGS, _NO_LONGS
+        records = [_NO_LONGS]
+        for segment in segments:
+            with opened(self._storage, segment.path) as file:
+                for _, units in read_batch_units(file, 0, segment.size_bytes):
+                    records.append(units["physical_offset"].astype(np.int64))
+        named = np.concatenate(records)
+        return self._settled_at(named), *self._within(named, np.full(len(named), UNDISPATCHED))
+
+    def _settled_without_files(self, topic: str, queue_id: int) -> int:
+        if self._is_dirty or not (self._finds_unqueued or self._has_queues(topic)):
+            return _EVERYTHING
+        settled = self._dispatched_end - 1
+        is_new = self._files(topic, queue_id) is not None  # a running broker has made it meanwhile
+        return _EVERYTHING if is_new else settled
+
+    def _has_queues(self, topic: str) -> bool:
+        trees = (paths.consumequeue_dir(self._root), paths.batch_consumequeue_dir(self._root))
+        return any(next(topic_queues(self._storage, tree, topic), None) is not None for tree in trees)
+
+    def _read_database(self, path: str, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
+        """Read a queue in RocksDB; one that a running broker has open tells nothing."""
+        records, places = [_NO_LONGS], [_NO_LONGS]
+        try:
+            with opened_queues(self._storage, path) as database:
+                settled = database.checkpoint() - 1
+                if not self._finds_unqueued and next(database.queues(topic), None) is None:
+                    return _EVERYTHING, _NO_LONGS, _NO_LONGS
+                for offsets, units in database.units(topic, queue_id):
+                    records.append(units["physical_offset"].astype(np.int64))
+                    places.append(offsets)
+        except (StoreError, FormatError):
+            return _EVERYTHING, _NO_LONGS, _NO_LONGS
+        return settled, *self._within(np.concatenate(records), np.concatenate(places))
+
+    def _settled_at(self, records: Longs) -> int:
+        if not len(records):
+            return _EVERYTHING
+        return int(records.min() if self._is_dirty else records.max())
+
+    def _within(self, records: Longs, places: Longs) -> tuple[Longs, Longs]:
+        inside = (records >= self._begin) & (records < self._end)
+        return records[inside], places[inside]
+
+    # --- the store -------------------------------------------------------------------------------------
+
+    @cached_property
+    def _is_dirty(self) -> bool:
+        return dirty_reason(self._storage, self._root) is not None
+
+    @cached_property
+    def _may_have_database(self) -> bool:
+        directory = paths.consumequeue_dir(self._root)
+        return store_variants.holds_rocksdb(self._storage, directory) or self._storage.exists(f"{directory}_rocksdb")
+
+    @cached_property
+    def _database(self) -> str | None:
+        """The RocksDB that has the queues; None where files have them."""
+        if not self._may_have_database:
+            return None
+        found = store_variants.recognise(self._storage, self._root)
+        try:
+            return choose_queues(self._storage, self._root, found).database
+        except (StoreError, FormatError):  # its broker runs, and files are behind it
+            return store_variants.queue_database(self._root, found)
+
+    @cached_property
+    def _has_no_queues(self) -> bool:
+        """Whether the store has a log alone."""
+        return not self._may_have_database and next(self._every_queue(), None) is None
+
+    def _every_queue(self) -> Iterator[QueueFiles]:
+        yield from walk_queues(self._storage, paths.consumequeue_dir(self._root))
+        yield from walk_queues(self._storage, paths.batch_consumequeue_dir(self._root))
+
+    @cached_property
+    def _dispatched_end(self) -> int:
+        segments = commitlog_segments(self._storage, self._root)
+        return dispatched_end(self._storage, self._root, segments)
+
+    @cached_property
+    def _log_end(self) -> int:
+        leftovers = find_leftovers(self._storage, self._root, commitlog_segments(self._storage, self._root))
+        return MAX_LONG if leftovers is None else leftovers.log_end
+
+
+_NO_LONGS: Final = np.zeros(0, dtype=np.int64)

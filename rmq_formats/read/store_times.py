@@ -1,0 +1,128 @@
+"""Least and largest store time of the segments of a log: by these alone a reader may skip segments.
+
+Store times do not ascend along a log. A broker's clock is set back, a machine comes up in 2010, a clock runs 40 years
+ahead for an hour. The time of a segment's first record bounds nothing. So each segment is walked once, its records'
+heads only, and the result is kept in the process for as long as the file is the same.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_formats.arrow.rows import FrameRows
+from rmq_formats.errors import RmqError
+from rmq_formats.read.query import MAX_LONG, MIN_LONG
+from rmq_formats.scan.segment import scan_segment
+from rmq_formats.storage.segments import OpenRange, Segment, Storage, opened
+
+_MAX_KEPT: Final = 1 << 16  # segments whose times a process keeps
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTimes:
+    """Store times of a segment's records.
+
+    Attributes:
+        least_ms: the least one; MAX_LONG in a segment without records.
+        largest_ms: the largest one; MIN_LONG in a segment without records.
+        ascends: whether no record is older than the one before it.
+    """
+
+    least_ms: int = MAX_LONG
+    largest_ms: int = MIN_LONG
+    ascends: bool = True
+
+    def overlaps(self, first_ms: int, end_ms: int) -> bool:
+        """Return whether records of a time range may be in the segment; the range's end is exclusive."""
+        return self.least_ms < end_ms and self.largest_ms >= first_ms
+
+
+_kept: dict[tuple[str, int, int, int], SegmentTimes] = {}
+
+
+def times_of(storage: Storage, segments: Sequence[Segment]) -> list[SegmentTimes | None]:
+    """Find the store times of segments; None where they are not known: the file is an object, or cannot be read.
+
+    An object would have to be fetched whole, which is what skipping it is to spare.
+
+    Args:
+        storage: where the segments are.
+        segments: of a log, by offset.
+    """
+    if not storage.is_local:
+        return [None] * len(segments)
+    with ThreadPoolExecutor(min(len(segments), len(os.sched_getaffinity(0))) or 1) as pool:
+        return list(pool.map(lambda segment: _times(storage, segment), segments))
+
+
+def time_ranges(storage: Storage, segments: Sequence[Segment], first_ms: int, end_ms: int) -> list[Range]:
+    """Find the ranges of a log that may have records of a time range: all but segments that are known to have none.
+
+    Args:
+        storage: where the segments are.
+        segments: of the log, by offset.
+        first_ms: smallest store time.
+        end_ms: one past the largest.
+
+    Returns:
+        Physical offsets, ascending and disjoint, each end exclusive.
+    """
+    ranges: list[Range] = []
+    for segment, times in zip(segments, times_of(storage, segments), strict=True):
+        if times is not None and not times.overlaps(first_ms, end_ms):
+            continue
+        if ranges and ranges[-1][1] == segment.start_offset:
+            ranges[-1] = ranges[-1][0], segment.end_offset
+        else:
+            ranges.append((segment.start_offset, segment.end_offset))
+    return ranges
+
+
+def ascends(storage: Storage, segments: Sequence[Segment]) -> bool:
+    """Return whether store times are known to ascend along a log, so that a search may bisect by time."""
+    latest_ms = MIN_LONG
+    for times in times_of(storage, segments):
+        if times is None or not times.ascends or times.least_ms < latest_ms:
+            return False
+        latest_ms = max(latest_ms, times.largest_ms)
+    return True
+
+
+def _times(storage: Storage, segment: Segment) -> SegmentTimes | None:
+    try:
+        with opened(storage, segment.path) as file:
+            data_end = segment.data_end(file)
+            key = segment.path, segment.version, segment.size_bytes, data_end
+            times = _kept.get(key)
+            if times is None:
+                times = _walk(_record_times(file, segment, data_end))
+                if len(_kept) < _MAX_KEPT:
+                    _kept[key] = times
+            return times
+    except (RmqError, OSError):
+        return None
+
+
+def _record_times(file: OpenRange, segment: Segment, data_end: int) -> Iterator[NDArray[np.int64]]:
+    for batch in scan_segment(
+        file, segment.start_offset, segment.size_bytes, data_end=data_end, verify_crc=False,
+        head_bytes=segment.head_bytes,
+    ):  # fmt: skip
+        if len(batch.frames):
+            yield FrameRows(batch.data, batch.frames).store_timestamps_ms
+
+
+def _walk(parts: Iterator[NDArray[np.int64]]) -> SegmentTimes:
+    least_ms, largest_ms, before_ms, is_ascending = MAX_LONG, MIN_LONG, MIN_LONG, True
+    for times_ms in parts:
+        least_ms, largest_ms = min(least_ms, int(times_ms.min())), max(largest_ms, int(times_ms.max()))
+        is_ascending = is_ascending and before_ms <= times_ms[0] and not (times_ms[1:] < times_ms[:-1]).any()
+        before_ms = int(times_ms[-1])
+    return SegmentTimes(least_ms, largest_ms, bool(is_ascending))
