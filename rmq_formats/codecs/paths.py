@@ -7,6 +7,7 @@ from rmq_formats.errors import FormatError, LengthError
 SEGMENT_NAME_DIGITS: Final = 20
 INDEX_NAME_DIGITS: Final = 17  # yyyyMMddHHmmssSSS
 MAX_TOPIC_BYTES: Final = 255  # topics are directory names; file systems allow no more
+COMPRESSED_ENDINGS: Final = frozenset({"gz", "bz2", "xz", "zst", "lz4", "zip", "Z", "lzo", "sz"})
 _MAX_OFFSET: Final = (1 << 63) - 1
 _MAX_QUEUE_ID_DIGITS: Final = 10  # of a Java int
 
@@ -29,6 +30,12 @@ def segment_name(start_offset: int) -> str:
     if not 0 <= start_offset <= _MAX_OFFSET:
         raise LengthError("an offset that no segment can have", expected=f"0..{_MAX_OFFSET}", actual=start_offset)
     return f"{start_offset:0{SEGMENT_NAME_DIGITS}d}"
+
+
+def parse_compressed_segment_name(name: str) -> int | None:
+    """Return the offset that a segment's name with the ending of a compressed file states; None for other names."""
+    stem, _, ending = name.partition(".")
+    return parse_segment_name(stem) if ending in COMPRESSED_ENDINGS else None
 
 
 def parse_segment_name(name: str, size_bytes: int = 0) -> int | None:

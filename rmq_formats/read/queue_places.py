@@ -22,7 +22,7 @@ from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.log_end import dispatched_end, find_leftovers
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
 from rmq_formats.read.queues import first_unit, last_unit, message_units, units_in_log_range
-from rmq_formats.read.variants.batch_queues import read_batch_units
+from rmq_formats.read.variants.batch_queues import BatchQueue, read_batch_units
 from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
 from rmq_formats.storage import store_variants
@@ -108,7 +108,7 @@ class QueuePlaces:
             The last physical offset up to which a record that no unit names is in no queue; the records that units
             name within the range, and their places.
         """
-        if self._has_no_queues or (topic.startswith(LIGHT_QUEUE_PREFIX) and self._may_have_database):
+        if self.has_no_queues or (topic.startswith(LIGHT_QUEUE_PREFIX) and self._may_have_database):
             return _EVERYTHING, _NO_LONGS, _NO_LONGS
         if self._database is not None:
             return self._read_database(self._database, topic, queue_id)
@@ -152,13 +152,17 @@ class QueuePlaces:
         return self._settled_at(named), *self._within(named, np.full(len(named), UNDISPATCHED))
 
     def _settled_without_files(self, topic: str, queue_id: int) -> int:
-        if self._is_dirty or not (self._finds_unqueued or self._has_queues(topic)):
+        if self._is_dirty or not (self._finds_unqueued or self.has_queues(topic)):
             return _EVERYTHING
         settled = self._dispatched_end - 1
         is_new = self._files(topic, queue_id) is not None  # a running broker has made it meanwhile
         return _EVERYTHING if is_new else settled
 
-    def _has_queues(self, topic: str) -> bool:
+    def has_queues(self, topic: str) -> bool:
+        """Return whether a topic has a queue."""
+        if self._database is not None:
+            with opened_queues(self._storage, self._database) as database:
+                return next(database.queues(topic), None) is not None
         trees = (paths.consumequeue_dir(self._root), paths.batch_consumequeue_dir(self._root))
         return any(next(topic_queues(self._storage, tree, topic), None) is not None for tree in trees)
 
@@ -186,6 +190,21 @@ class QueuePlaces:
         inside = (records >= self._begin) & (records < self._end)
         return records[inside], places[inside]
 
+    def first_record(self, topic: str, queue_id: int) -> int | None:
+        """Find the physical offset of the first record that a queue names; None where it names none."""
+        if self._database is not None:
+            with opened_queues(self._storage, self._database) as database:
+                _, units = next(database.units(topic, queue_id), (None, None))
+                return None if units is None else int(units["physical_offset"][0])
+        queue = self._files(topic, queue_id)
+        if queue is not None:
+            first = first_unit(self._storage, queue)
+            return None if first is None else first.physical_offset
+        directory = f"{paths.batch_consumequeue_dir(self._root)}/{topic}/{queue_id}"
+        segments = list_segments(self._storage, directory) if paths.is_safe_topic(topic) else []
+        unit = BatchQueue(self._storage, QueueFiles(topic, queue_id, tuple(segments))).first_since(0)
+        return None if unit is None else int(unit["physical_offset"])
+
     # --- the store -------------------------------------------------------------------------------------
 
     @cached_property
@@ -209,7 +228,7 @@ class QueuePlaces:
             return store_variants.queue_database(self._root, found)
 
     @cached_property
-    def _has_no_queues(self) -> bool:
+    def has_no_queues(self) -> bool:
         """Whether the store has a log alone."""
         return not self._may_have_database and next(self._every_queue(), None) is None
 

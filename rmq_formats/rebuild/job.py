@@ -29,7 +29,7 @@ from rmq_formats.rebuild.report import RebuildReport
 from rmq_formats.rebuild.tasks import IndexTask, ScanResult, WriteResult
 from rmq_formats.scan.splits import Split, frozen_end, plan_splits
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import log_directories
+from rmq_formats.storage.commitlog import log_directories, refuse_compressed_segments
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
 from rmq_formats.tasks import waves
@@ -206,6 +206,7 @@ def check_rebuild(store: str, out: str | None, options: RebuildOptions) -> list[
         _refuse_variants(target_storage, target, options)
     refuse_unknown(target_storage, target, _directories(options))
     if area.is_at(root):
+        refuse_compressed_segments(storage, root)
         check_existing_sizes(storage, root, options)
     if isinstance(area, LocalArea) and Path(paths.lock_file(area.target)).exists():
         with store_lock(area.target):

@@ -161,7 +161,8 @@ class _Repair:
         refuse_layouts(self.root, plan)
         directory, storage = paths.commitlog_dir(self.root), open_storage(self.root)[0]
         places = log_directories(storage, self.root)
-        if plan.rebuild and not any(list_segments(storage, place) for place, _ in places):
+        needs_log = plan.rebuild or finding_kinds.LOG_MISSING in found.counts
+        if needs_log and not any(list_segments(storage, place) for place, _ in places):
             raise StoreNotFoundError(f"{directory}: no CommitLog files, and nothing else to repair the store from")
         return plan
 

@@ -52,6 +52,8 @@ _NOT_REPAIRED: Final = frozenset(
         finding_kinds.QUEUE_OFFSET_DISPLACED,
         finding_kinds.QUEUE_OFFSET_GAP,
         finding_kinds.SEGMENT_UNREADABLE,
+        finding_kinds.SEGMENT_COMPRESSED,
+        finding_kinds.LOG_MISSING,
         finding_kinds.TOPIC_UNKNOWN,
         finding_kinds.CONFIG_LOST,
         finding_kinds.CONFIG_TOPICS,

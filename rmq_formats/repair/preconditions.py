@@ -17,6 +17,7 @@ from rmq_formats.repair.plan import RepairPlan
 from rmq_formats.scan.dispatch import Dispatcher
 from rmq_formats.scan.segment import scan_segment
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import refuse_compressed_segments
 from rmq_formats.storage.rocksdb import library
 from rmq_formats.storage.segments import LocalStorage, list_segments, opened
 from rmq_formats.storage.store_variants import Variant
@@ -37,6 +38,7 @@ def refuse_store(root: str) -> None:
     storage = LocalStorage()
     found = store_variants.recognise(storage, root)
     store_variants.refuse(store_variants.no_repair(root, found))
+    refuse_compressed_segments(storage, root)
     if store_variants.rebuilt_as_database(root, found):
         library(root)
         refuse_open_database(paths.consumequeue_dir(root))

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
-from rmq_formats.errors import StoreError, StoreNotFoundError, StoreSizeError
+from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments
 
@@ -18,6 +18,24 @@ def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
     found = store_variants.dledger_directories(storage, root)
     store_variants.refuse(store_variants.no_log_read(found))
     return [(paths.commitlog_dir(root), 0), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
+
+
+def refuse_compressed_segments(storage: Storage, root: str) -> None:
+    """Refuse to write into a store with a segment that was compressed in place: its messages may be in that file.
+
+    Raises:
+        StoreLayoutError: a compressed file stands where a segment with its name is missing.
+    """
+    for directory, _ in log_directories(storage, root):
+        entries = storage.entries(directory)
+        there = {entry.name for entry in entries if entry.size_bytes}
+        for entry in entries:
+            start_offset = paths.parse_compressed_segment_name(entry.name)
+            if start_offset is not None and paths.segment_name(start_offset) not in there:
+                raise StoreLayoutError(
+                    f"{directory}/{entry.name}: a segment that was compressed in place, which may hold the log from "
+                    f"{start_offset} on; decompress it (gunzip), or move it out of the store to do without it"
+                )
 
 
 def check_store(storage: Storage, root: str) -> None:

@@ -118,6 +118,16 @@ SEGMENT_HOLE: Final = Kind(
 SEGMENT_UNREADABLE: Final = Kind(
     "commitlog.segment.unreadable", _ERROR, "the file cannot be read; check the disk and the permissions"
 )
+SEGMENT_COMPRESSED: Final = Kind(
+    "commitlog.segment.compressed", _ERROR,
+    "a segment that was compressed in place, with which a broker does not start: its bytes may be the log's; "
+    "decompress it (gunzip FILE) before anything else, or move it out of the store to do without it",
+)  # fmt: skip
+LOG_MISSING: Final = Kind(
+    "commitlog.missing", _ERROR,
+    "there is no CommitLog here, with which queues and Index could be compared: storePathCommitLog may be elsewhere; "
+    "link or copy that directory to STORE/commitlog",
+)  # fmt: skip
 SEGMENT_FOREIGN: Final = Kind(
     "commitlog.foreign",
     _ERROR,

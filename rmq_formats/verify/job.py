@@ -35,7 +35,7 @@ from rmq_formats.verify.phases import index as job_index
 from rmq_formats.verify.phases import queues as job_queues
 from rmq_formats.verify.phases import scan as job_scan
 from rmq_formats.verify.phases.index import IndexFileTask, IndexResult, SpilledKeys, check_index
-from rmq_formats.verify.phases.log_end import bound_by_log_end
+from rmq_formats.verify.phases.log_end import bound_by_log_end, is_log_missing
 from rmq_formats.verify.phases.own_logs import list_own_logs
 from rmq_formats.verify.phases.plan import (
     LINK_TO_NOWHERE,
@@ -192,11 +192,10 @@ class _Verification:
         checks = yield from self._scan(plan)
         self._tell_not_checked(checks)
         self._mark("scan")
-        parts, indexes = yield from self._compare(plan, checks)
+        parts, indexes = ([], []) if self._is_log_missing(plan) else (yield from self._compare(plan, checks))
         self._mark("compare")
         if not self._has_grown(plan):
             self.findings.merge(self.excused)
-        keys = sum(check.key_count for check in checks)
         return VerifyReport(
             store=self.root,
             messages=sum(check.message_count for check in checks),
@@ -204,7 +203,7 @@ class _Verification:
             queues=sum(part.queue_count for part in parts),
             units=sum(part.unit_count for part in parts),
             index_paths=tuple(result.task.path for result in indexes),
-            index_entries=keys,
+            index_entries=sum(check.key_count for check in checks),
             seconds=round(time.perf_counter() - self._begin, 3),
             phases=self.phases,
             segments=tuple(job_scan.segment_states(checks)),
@@ -278,6 +277,10 @@ class _Verification:
                 Finding(finding_kinds.NOT_CHECKED, detail, paths.consumequeue_dir(self.root), count=len(light))
             )
 
+    def _is_log_missing(self, plan: _Plan) -> bool:
+        has_derived = bool(plan.queues.topics) or plan.database is not None or bool(self._index_tasks())
+        return is_log_missing(self.root, [*plan.segments, *plan.unreadable], has_derived, self.findings)
+
     # --- scan -----------------------------------------------------------------------------
 
     def _scan(self, plan: _Plan) -> Steps[list[SplitCheck]]:
@@ -312,7 +315,8 @@ class _Verification:
         lost += [np.array([[item.start_offset, item.end_offset]], dtype=np.int64) for item in plan.unreadable]
         end = job_scan.log_end(checks)
         gaps = [(before.end_offset, after.start_offset) for before, after in pairwise(every)]
-        gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in self._holes(checks)]
+        holes = (state for state in job_scan.segment_states(checks) if not state.data_bytes)
+        gaps += [(state.start_offset, state.start_offset + state.size_bytes) for state in holes]
         gaps += job_scan.unended(checks)
         lost += [np.array([[begin, gap_end]], dtype=np.int64) for begin, gap_end in gaps if begin < gap_end <= end]
         rows = np.concatenate(lost) if lost else np.empty((0, 2), dtype=np.int64)
@@ -324,9 +328,6 @@ class _Verification:
             lost_ends=np.ascontiguousarray(rows[:, 1]),
             largest_record_bytes=max((check.largest_record_bytes for check in checks), default=0),
         )
-
-    def _holes(self, checks: Sequence[SplitCheck]) -> list[job_scan.SegmentState]:
-        return [state for state in job_scan.segment_states(checks) if not state.data_bytes]
 
     # --- compare --------------------------------------------------------------------------
 

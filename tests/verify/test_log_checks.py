@@ -1,5 +1,6 @@
 """What a verification says of a damaged CommitLog: code, place, and whose message it was."""
 
+import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,11 @@ import pytest
 from rmq_formats.codecs.layout import MAGIC_BLANK
 from rmq_formats.codecs.properties import encode_properties
 from rmq_formats.codecs.record_frame import FrameShape, frame_shape
+from rmq_formats.errors import StoreLayoutError, StoreNotFoundError
+from rmq_formats.repair.job import repair_store
+from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.verify.phases.plan import VerifyOptions
-from tests.rebuilt_stores import Splits
+from tests.rebuilt_stores import Splits, snapshot
 from tests.store_files import write_commitlog
 from tests.verified_stores import (
     FILE_BYTES,
@@ -225,12 +229,12 @@ def test_zeros_up_to_a_files_end_are_lost_messages_though_nothing_is_there_to_be
     assert not {"consumequeue.unit.dangling", "commitlog.queue_offset.gap"} & set(found)
 
 
-def test_an_empty_directory_where_the_log_was_is_told_by_the_queues(store: Path) -> None:
+def test_an_empty_directory_where_the_log_was_is_one_finding(store: Path) -> None:
     for path in (store / "commitlog").iterdir():
         path.unlink()
     report = verify(store)
     assert report.messages == 0
-    assert codes(report)["consumequeue.unit.beyond"] == COUNT
+    assert codes(report) == {"commitlog.missing": 1}
 
 
 def test_bytes_behind_an_end_mark_are_found(store: Path) -> None:
@@ -319,3 +323,28 @@ def test_queue_offsets_that_repeat_skip_or_stray_are_found(tmp_path: Path) -> No
     }  # fmt: skip
     assert only(report, "commitlog.queue_offset.repeated").physical_offset == placed[10]
     assert only(report, "commitlog.queue_offset.displaced").physical_offset == placed[15]
+
+
+def test_a_segment_that_was_compressed_in_place_is_named_and_no_repair_fills_its_place(store: Path) -> None:
+    files = sorted((store / "commitlog").iterdir())
+    compressed = files[1].with_name(f"{files[1].name}.gz")
+    compressed.write_bytes(gzip.compress(files[1].read_bytes()))
+    report = verify(store)
+    found = only(report, "commitlog.segment.compressed")
+    assert (found.path, found.physical_offset) == (str(compressed), FILE_BYTES)
+    assert codes(report) == {"commitlog.segment.compressed": 1}
+    files[1].unlink()
+    before = snapshot(store)
+    for apply in (False, True):
+        with pytest.raises(StoreLayoutError, match=r"\.gz: a segment that was compressed in place"):
+            repair_store(str(store), SIZES, ProcessRunner(1), apply=apply)
+    with pytest.raises(StoreLayoutError, match="compressed in place"):
+        rebuild(store)
+    assert snapshot(store) == before
+
+
+def test_a_store_without_a_log_cannot_be_repaired(store: Path) -> None:
+    for path in (store / "commitlog").iterdir():
+        path.unlink()
+    with pytest.raises(StoreNotFoundError, match="nothing else to repair the store from"):
+        repair_store(str(store), SIZES, ProcessRunner(1), apply=True)

@@ -23,6 +23,9 @@ def dump(
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N rows.")] = None,
     topic: Annotated[str | None, typer.Option(metavar="T", help="Only rows of this topic.")] = None,
     no_body: Annotated[bool, typer.Option("--no-body", help="Leave the bodies out.")] = False,
+    unqueued: Annotated[
+        bool, typer.Option("--unqueued", help="Of a store: only messages that no queue has, each with the reason.")
+    ] = False,
 ) -> int:
     """Print records, ConsumeQueue units or Index entries one by one.
 
@@ -34,4 +37,4 @@ def dump(
     """
     from rmq_core.cli.dump import run  # noqa: PLC0415 # takes a second to load
 
-    return run.run(path, run.DumpOptions(as_json, from_offset, limit, topic, not no_body))
+    return run.run(path, run.DumpOptions(as_json, from_offset, limit, topic, not no_body, unqueued))

@@ -10,6 +10,7 @@ import msgspec
 from rmq_core.cli import output
 from rmq_core.cli.dump import json_lines, text_lines, variant_rows
 from rmq_core.cli.dump import rows as file_rows
+from rmq_core.cli.dump.unqueued import unqueued_lines
 from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, may_have_gaps, recognise
 from rmq_formats.codecs import config_json
 from rmq_formats.codecs.checkpoint import Checkpoint
@@ -31,6 +32,7 @@ class DumpOptions:
     limit: int | None
     topic: str | None
     with_body: bool
+    unqueued: bool = False
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ def run(path: str, wanted: DumpOptions) -> int:
         raise OptionError(f"--topic: {path} is of the kind {place.kind}, which has no topics to choose from")
     if place.kind is PathKind.TIER:
         raise OptionError(f"{path}: tiered storage; give a queue's COMMIT_LOG or CONSUME_QUEUE directory, or a file")
+    if wanted.unqueued and place.kind is not PathKind.STORE:
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
     with output.Lines() as lines:
         faults = Faults(lines)
         heading, pieces = _pieces(place, wanted, faults)
@@ -66,6 +70,11 @@ def run(path: str, wanted: DumpOptions) -> int:
 
 def _pieces(place: KnownPath, wanted: DumpOptions, faults: Faults) -> tuple[str, Iterator[bytes | memoryview]]:
     """The heading, for people, and the lines of what is at a place, one or many in a piece."""
+    if wanted.unqueued:
+        return text_lines.RECORD_HEADING, unqueued_lines(
+            place, as_json=wanted.as_json, topic=wanted.topic, begin=wanted.from_offset, limit=wanted.limit,
+            with_body=wanted.with_body,
+        )  # fmt: skip
     if place.kind in {PathKind.STORE, PathKind.COMMITLOG}:
         segments = log_segments(place)
         _note_leftovers(segments)

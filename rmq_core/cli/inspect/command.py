@@ -10,6 +10,9 @@ from rmq_core.cli.arguments import AnyPath
 def inspect(
     path: AnyPath,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    unqueued: Annotated[
+        bool, typer.Option("--unqueued", help="Only the messages of a store that no queue has, by topic and reason.")
+    ] = False,
 ) -> int:
     """Summarize a store or one of its files.
 
@@ -19,4 +22,4 @@ def inspect(
     """
     from rmq_core.cli.inspect import run  # noqa: PLC0415 # takes a second to load
 
-    return run.run(path, as_json)
+    return run.run_unqueued(path, as_json) if unqueued else run.run(path, as_json)

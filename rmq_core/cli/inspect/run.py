@@ -24,7 +24,8 @@ from rmq_core.cli.output import bytes_text, counted, printable, time_text
 from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, recognise
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
-from rmq_formats.errors import FormatError, StoreError, without_secrets
+from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
+from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
@@ -96,6 +97,24 @@ def run(path: str, as_json: bool) -> int:
     else:
         show(facts, output.console())
     return output.EXIT_CLEAN if facts.is_clean else output.EXIT_FINDINGS
+
+
+def run_unqueued(path: str, as_json: bool) -> int:
+    """Sum up the messages of a store that no queue has. Returns the exit code. Raises RmqError."""
+    place = recognise(path)
+    if place.kind is not PathKind.STORE:
+        raise OptionError(f"--unqueued: {path} is of the kind {place.kind}; give a store, whose queues tell")
+    sums = unqueued_sums(place.storage, place.path)
+    if as_json:
+        output.print_json({"path": without_secrets(place.path), "unqueued": msgspec.to_builtins(sums)})
+        return output.EXIT_CLEAN
+    table = output.table("topic", ">messages", ">size", "stored from", "to", "reason")
+    for item in sums:
+        times = time_text(item.first_store_timestamp), time_text(item.last_store_timestamp)
+        reason = f"{item.reason}: {UNQUEUED_TEXTS[item.reason]}"
+        table.add_row(printable(item.topic), f"{item.messages:,}", bytes_text(item.bytes), *times, reason)
+    output.console().print(table if sums else Text("each message of the log is in its queue"))
+    return output.EXIT_CLEAN
 
 
 def gather(place: KnownPath) -> Facts:

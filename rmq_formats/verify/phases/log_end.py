@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rmq_formats.codecs import paths
 from rmq_formats.read.log_end import Leftovers, count_leftovers, cut_segments, find_leftovers
 from rmq_formats.storage.segments import Segment, Storage
 from rmq_formats.verify import finding_kinds
@@ -27,6 +28,22 @@ def bound_by_log_end(
     cut = cut_segments(segments, leftovers)
     bounds = [end if item.log_bytes is None else min(end, item.log_bytes) for item, end in zip(cut, ends, strict=True)]
     return cut, bounds
+
+
+def is_log_missing(root: str, segments: Sequence[Segment], has_derived: bool, findings: FindingList) -> bool:
+    """Return whether queues or an Index are there, and no log with which to compare them; add the finding of it.
+
+    Args:
+        root: of the store.
+        segments: the log's files, readable or not.
+        has_derived: whether the store has queues or IndexFiles.
+        findings: added to.
+    """
+    if segments or not has_derived:
+        return False
+    detail = "no CommitLog file, and queues or an Index, which are not compared with anything"
+    findings.add(Finding(finding_kinds.LOG_MISSING, detail, paths.commitlog_dir(root)))
+    return True
 
 
 def _finding(storage: Storage, segments: Sequence[Segment], leftovers: Leftovers) -> Finding:

@@ -93,6 +93,9 @@ def _find_segments(storage: Storage, directory: str, head_bytes: int, findings: 
             continue
         if entry.is_directory:
             findings.add(Finding(finding_kinds.STRAY, "a directory among the CommitLog's files", path))
+        elif (compressed_offset := paths.parse_compressed_segment_name(entry.name)) is not None:
+            detail = f"a compressed file, which may hold the log from {compressed_offset} on"
+            findings.add(Finding(finding_kinds.SEGMENT_COMPRESSED, detail, path, compressed_offset, entry.size_bytes))
         elif start_offset is None:
             findings.add(
                 Finding(finding_kinds.SEGMENT_FOREIGN, "no name of a CommitLog file", path, size=entry.size_bytes)
