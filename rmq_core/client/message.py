@@ -68,6 +68,35 @@ class Message(msgspec.Struct, frozen=True):
     deliver_at_ms: int | None = None
     light_queues: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        """Check the fields' types.
+
+        Raises:
+            TypeError: a field of another type, such as a body of text.
+            MessageError: a number that brokers cannot take.
+        """
+        if type(self.body) is not bytes and not isinstance(self.body, bytearray | memoryview):
+            what = "encode it, as by .encode()" if isinstance(self.body, str) else "give bytes"
+            raise TypeError(f"Message.body: is {type(self.body).__name__}, not bytes; {what}")
+        if not isinstance(self.topic, str) or not isinstance(self.tags, str | None):
+            name, value = ("tags", self.tags) if isinstance(self.topic, str) else ("topic", self.topic)
+            raise TypeError(f"Message.{name}: is {type(value).__name__}, not text; give a str")
+        if self.keys != ():
+            _check_texts("keys", self.keys, may_be_one=True)
+        if self.light_queues != ():
+            _check_texts("light_queues", self.light_queues, may_be_one=False)
+        if self.properties is not _NO_PROPERTIES:
+            _check_property_types(self.properties)
+        if type(self.flag) is not int or type(self.delay_level) is not int or self.deliver_at_ms is not None:
+            for name in ("flag", "delay_level", "deliver_at_ms"):
+                _check_number(name, getattr(self, name), may_be_none=name == "deliver_at_ms")
+        if type(self.wait_store) is not bool:
+            raise TypeError(f"Message.wait_store: is {type(self.wait_store).__name__}; give True or False")
+        if not -(1 << 31) <= self.flag < 1 << 31:
+            raise MessageError(f"flag {self.flag}: is no number of 32 bits; give one")
+        if self.delay_level < 0:
+            raise MessageError(f"delay_level {self.delay_level}: is below 0; give 0, or a level from 1 on")
+
     def all_properties(self) -> dict[str, str]:
         """Return the properties to send; the producer adds the unique key.
 
@@ -91,6 +120,34 @@ class Message(msgspec.Struct, frozen=True):
             made[PROPERTY_LIGHT_NAMES] = ",".join(self.light_queues)
         made[PROPERTY_WAIT] = "true" if self.wait_store else "false"
         return made
+
+
+def _check_number(field: str, value: object, *, may_be_none: bool) -> None:
+    """Refuse what is no integer. Raises TypeError."""
+    if (not isinstance(value, int) or isinstance(value, bool)) and not (value is None and may_be_none):
+        raise TypeError(f"Message.{field}: is {type(value).__name__}, not a number; give an int")
+
+
+def _check_texts(field: str, values: object, *, may_be_one: bool) -> None:
+    """Refuse what is no sequence of texts. Raises TypeError."""
+    if isinstance(values, str):
+        if may_be_one:
+            return
+        raise TypeError(f"Message.{field}: is one text, not several; give a list of str")
+    if not isinstance(values, Sequence) or isinstance(values, bytes | bytearray | memoryview):
+        raise TypeError(f"Message.{field}: is {type(values).__name__}, not text; give a str, or a list of str")
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"Message.{field}: has {type(value).__name__} {value!r:.40}, not text; give str")
+
+
+def _check_property_types(properties: object) -> None:
+    """Refuse properties that are no texts by name. Raises TypeError."""
+    if not isinstance(properties, Mapping):
+        raise TypeError(f"Message.properties: is {type(properties).__name__}, not a mapping; give a dict of str")
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"Message.properties: {name!r:.40} is {type(value).__name__}, not text; give a str")
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:

@@ -162,13 +162,14 @@ class Connection(asyncio.Protocol):
         Raises:
             ConnectionLostError: the connection has ended.
             FormatError: the request cannot be encoded.
+            TypeError: its body is no bytes.
         """
         if self.is_closing:
             raise ConnectionLostError(self.remote_address, "the connection is closed")
         future = self._pending.add(request, timeout_s)
         try:
             self.send(request)
-        except FormatError:
+        except Exception:
             future.cancel()
             raise
         return future
@@ -379,10 +380,15 @@ class Connection(asyncio.Protocol):
         self._put(answer)
 
     def _put(self, command: RemotingCommand) -> None:
+        body = command.body
+        if type(body) is not bytes and not isinstance(
+            body, bytearray | memoryview
+        ):  # it would take its neighbours down
+            raise TypeError(f"the body of {command!r:.200} is {type(body).__name__}, not bytes")
         head = frame_head(command)
         self._out.append(head)
         self._out_bytes += len(head)
-        if body := command.body:
+        if body:
             self._out.append(body)
             self._out_bytes += len(body)
             if len(body) > LARGE_BODY_BYTES:

@@ -81,10 +81,10 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         found[f"{pool}ThreadPoolQueueSize"] = "0"
         found[f"{pool}ThreadPoolQueueCapacity"] = _POOL_CAPACITY
         found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
-    waiting = {queue_id + 1 for queue_id in store.topics().get(SCHEDULE_TOPIC, [])}
-    for level in sorted(waiting | schedule.offsets.keys()):
-        end = store.max_offset(SCHEDULE_TOPIC, level - 1)
-        found[f"scheduleMessageOffset_{level}"] = f"{schedule.offsets.get(level, 0)},{end}"
+    for level in range(1, schedule.level_count + 1):
+        offset, end = schedule.offsets.get(level, 0), store.max_offset(SCHEDULE_TOPIC, level - 1)
+        if offset or end:
+            found[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return found | _disk(store.config.root, store.config.commitlog_path)
 
 

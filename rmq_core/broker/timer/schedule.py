@@ -64,6 +64,11 @@ class Schedule:
                     {"level": level, "offset": offset, "end": end},
                 )
 
+    @property
+    def level_count(self) -> int:
+        """Number of the delay levels."""
+        return len(self._delays_ms)
+
     def deliver(self) -> None:
         """Deliver the messages that are due; call it every ``INTERVAL_S``."""
         now_ms = self._state.clock_ms()
