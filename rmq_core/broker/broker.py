@@ -67,6 +67,7 @@ from rmq_core.remoting.errors import ListenError
 from rmq_core.remoting.loop import work_clock
 from rmq_core.remoting.server import RemotingServer
 from rmq_core.remoting.service import Service
+from rmq_core.remoting.socket_address import address_text
 from rmq_core.store.config import StoreConfig
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
@@ -100,6 +101,7 @@ class Broker(Service):
 
     Attributes:
         address: ``host:port`` that clients are told; empty before it listens.
+        bound_address: ``host:port`` that it listens on, likewise.
         checks: the checks of half messages; set once the broker has started, as is ``notes``.
         notes: the op messages of transactions that are ended.
     """
@@ -121,7 +123,7 @@ class Broker(Service):
             disk: the file system that all of its files are on; this machine's by default.
             threads: for what waits for that; this process's by default.
         """
-        self.address = ""
+        self.address = self.bound_address = ""
         self._config = config
         self._store_config = store_config
         self._clock_ms = clock_ms
@@ -172,7 +174,19 @@ class Broker(Service):
             self._start_clocks()
             self._ending = ending.pop_all()
         self.address = self.state.address
-        log.info("broker %(broker)s listens on %(address)s", {"broker": config.broker_name, "address": self.address})
+        log.info(
+            "broker %(broker)s listens on %(address)s%(told)s",
+            {"broker": config.broker_name, "address": self.bound_address, "told": self._told_address()},
+        )
+
+    def _told_address(self) -> str:
+        """Format the address that clients are told, where that is another."""
+        return "" if self.address == self.bound_address else f", and tells clients {self.address}"
+
+    @property
+    def shown_address(self) -> str:
+        """The address that it listens on and, where that is another, the one that clients are told."""
+        return f"{self.bound_address}{self._told_address()}"
 
     async def close(self) -> None:
         """Answer the requests that are under way, then close the store."""
@@ -294,11 +308,11 @@ class Broker(Service):
     async def _listen(self, port: int, sockets: tuple[socket.socket, socket.socket] | None) -> None:
         """Listen at a port and its fast port; ``sockets`` has both where they are bound already."""
         if sockets is not None:
-            await self._server.listen_on(sockets[0])
+            self.bound_address = address_text(await self._server.listen_on(sockets[0]))
             await self._server.listen_on(sockets[1], self._fast_handlers)
             return
         address, fast_port = self._config.bind_address, port - FAST_PORT_DISTANCE
-        await self._server.listen(address, port)
+        self.bound_address = address_text(await self._server.listen(address, port))
         if fast_port > 0:
             await self._server.listen(address, fast_port, self._fast_handlers)
 

@@ -230,6 +230,9 @@ def load_config(
         properties["storePathRootDir"] = store
     elif "storePathRootDir" not in properties:
         raise OptionError("no store: give --store, or storePathRootDir in the file")
+    for key in ("storePathRootDir", "storePathCommitLog"):
+        if key in properties:
+            properties[key] = os.path.expanduser(properties[key])  # noqa: PTH111 # as a shell does
     if Path(properties["storePathRootDir"]).is_file():
         raise OptionError(f"{properties['storePathRootDir']}: is a file, not the directory of a store")
     store_config = replace(StoreConfig.from_properties(properties), slave=config.is_slave)

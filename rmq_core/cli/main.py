@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from rmq_core.cli import consume, generate, message_id, output, produce, query, rebuild, repair, verify
 from rmq_core.cli.admin import app as admin
+from rmq_core.cli.commands import CommandGroup, RmqCommand
 from rmq_core.cli.convert import command as convert
 from rmq_core.cli.doctor import command as doctor
 from rmq_core.cli.dump import command as dump
@@ -53,21 +53,7 @@ _CLICK_ERROR: type[Exception]
 _USAGE_ERROR, _CLICK_ERROR = typer.BadParameter.__mro__[1:3]
 
 
-class RmqCommand(TyperCommand):
-    """A command that names its path where an OSError has none, as EIO from a bad disk."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except OSError as error:
-            if error.filename is None:
-                error.strerror = error.strerror or str(error)  # pyarrow's errors of an object store have a text only
-                error.filename = ctx.params.get("path") or ctx.params.get("store")
-            raise
-
-
-class RmqGroup(TyperGroup):
+class RmqGroup(CommandGroup):
     """The command ``rmq`` itself: runs a subcommand, and turns its errors into one line and an exit code."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -79,6 +65,10 @@ class RmqGroup(TyperGroup):
         except _CLICK_ERROR as error:
             output.warn(_usage_text(error))
             code = output.EXIT_FAILED
+        try:
+            sys.stdout.flush()
+        except OSError:  # which was told already; Python would try again, and exit with 120
+            _discard_stdout()
         sys.exit(code or output.EXIT_CLEAN)
 
     def invoke(self, ctx: Any) -> int | None:
@@ -95,19 +85,24 @@ class RmqGroup(TyperGroup):
             return output.EXIT_INTERRUPTED
         except BrokenPipeError:
             # The reader has what it wanted, as head does. Buffered output must not be written at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_stdout()
             return output.EXIT_CLEAN
         except NotAcceptedError as error:
             output.warn(error.with_command(["rmq", *sys.argv[1:]]))
         except RmqError as error:
             output.warn(str(error))
         except OSError as error:
-            output.warn(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            output.warn(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
         except Exception as error:
             if os.environ.get("RMQ_TRACEBACK"):
                 raise
             output.warn(f"unexpected {type(error).__name__}: {error} (RMQ_TRACEBACK=1 shows where)")
         return output.EXIT_FAILED
+
+
+def _discard_stdout() -> None:
+    """Lead stdout nowhere, with what is buffered."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _prepare_streams() -> None:
@@ -132,7 +127,7 @@ def _usage_text(error: Any) -> str:
 app = typer.Typer(
     name="rmq",
     cls=RmqGroup,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # boxes would cut long options at 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},

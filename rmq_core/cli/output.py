@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import msgspec
 
@@ -37,11 +37,33 @@ _PIPE_WIDTH: Final = 10_000  # in a pipe no line is wrapped or cut
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class _NamedStdout:
+    """Stdout whose errors of writing name it."""
+
+    def __init__(self, stream: "TextIO") -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text. Raises StoreError."""
+        with naming_stdout():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is buffered. Raises StoreError."""
+        with naming_stdout():
+            self._stream.flush()
+
+
 def console() -> "Console":
     """Return the console of stdout: colour only on a terminal, lines of any length in a pipe, no control characters."""
     stream = sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return _console_class()(file=stream, width=width, highlight=False, emoji=False, markup=False)
+    return _console_class()(
+        file=cast("TextIO", _NamedStdout(stream)), width=width, highlight=False, emoji=False, markup=False
+    )
 
 
 @functools.cache

@@ -49,13 +49,15 @@ class QueryOptions:
 
 def run(store: str, wanted: QueryOptions, *, as_json: bool, tier: str | None = None) -> int:
     """Print what is found, in a tiered storage too if one is given. Returns the exit code. Raises RmqError."""
-    found = Store(store, tier=tier).query(
+    opened = Store(store, tier=tier)
+    found = opened.query(
         key=wanted.key, uniq_key=wanted.uniq_key, msg_id=wanted.msg_id, topic=wanted.topic,
         queue_id=wanted.queue_id, offset=wanted.offset, time=wanted.time, include=wanted.include,
         on_plan=_tell_scan,
     )  # fmt: skip
     if not found:
-        output.warn(f"{store}: no such message")
+        is_topic = wanted.topic is None or wanted.topic in opened.topics()
+        output.warn(f"{store}: no such message" if is_topic else f"{store}: no such topic: {wanted.topic}")
         return output.EXIT_FINDINGS
     if as_json:
         with output.Lines() as lines:

@@ -34,6 +34,7 @@ from rmq_formats.read.log_end import readable_segments
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
+from rmq_formats.storage.store_location import nearby_store_hint
 from rmq_formats.storage.store_variants import holds_rocksdb, holds_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
@@ -186,7 +187,7 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     for name in names:
         if paths.parse_segment_name(name) is not None or paths.is_index_file_name(name):
             return _file_kind(storage, f"{path}/{name}")
-    raise StoreError(f"{path}: holds no store and no files of one")
+    raise StoreError(f"{path}: holds no store and no files of one{nearby_store_hint(storage, path)}")
 
 
 def _tree_of(parts: list[str]) -> int | None:

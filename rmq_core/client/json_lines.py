@@ -1,4 +1,7 @@
-"""Messages as lines of JSON: the output of ``rmq consume --json`` and the input of ``rmq produce --json``."""
+"""Messages as lines of JSON: the output of ``rmq consume --json`` and the input of ``rmq produce --json``.
+
+Lines of ``rmq dump --json`` and ``rmq query --json`` are input, too.
+"""
 
 # an empty dictionary as a default is made anew for each struct
 
@@ -10,7 +13,9 @@ import msgspec
 
 from rmq_core.client.errors import MessageError
 from rmq_core.client.message import PROPERTY_WAIT, Message, ReceivedMessage
+from rmq_formats.codecs.compression import decompress
 from rmq_formats.codecs.layout import PROPERTY_DELAY, PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmq_formats.errors import FormatError
 
 # Properties that fields of the line hold, or that producers and brokers set.
 _NOT_TAKEN_OVER: Final = frozenset(
@@ -42,6 +47,14 @@ class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
         born_host: the producer's address.
         store_timestamp: when it was stored, ms.
         reconsume_times: how often consuming it has failed.
+        sys_flag: of a record of a store: whether its body is compressed.
+        physical_offset: likewise, as are the next ones; ignored when it is sent.
+        recorded_physical_offset: as it stands in the record.
+        prepared_transaction_offset: of its half message.
+        size: of the record.
+        magic: of the record.
+        body_crc: of the body.
+        store_host: the broker's address.
     """
 
     topic: str = ""
@@ -61,6 +74,14 @@ class MessageLine(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unkno
     born_host: str = ""
     store_timestamp: int = 0
     reconsume_times: int = 0
+    sys_flag: int = 0
+    physical_offset: int | None = None
+    recorded_physical_offset: int | None = None
+    prepared_transaction_offset: int | None = None
+    size: int | None = None
+    magic: int | None = None
+    body_crc: int | None = None
+    store_host: str = ""
 
 
 _decode = msgspec.json.Decoder(MessageLine).decode
@@ -80,9 +101,11 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
     try:
         read = _decode(line)
         body = b64decode(read.body_base64, validate=True) if read.body_base64 is not None else read.body
+        if isinstance(body, bytes):
+            body = decompress(body, read.sys_flag)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"not a message: {error}") from error
-    except Base64Error as error:
+    except (Base64Error, FormatError) as error:
         raise MessageError(f"not a message: body_base64: {error}") from error
     if body is None:
         raise MessageError("not a message: neither body nor body_base64")
@@ -92,8 +115,8 @@ def message_of_line(line: bytes, topic: str | None) -> Message:
     return Message(
         to,
         body.encode() if isinstance(body, str) else body,
-        tags=read.tags,
-        keys=read.keys,
+        tags=read.tags or read.properties.get(PROPERTY_TAGS),
+        keys=read.keys or read.properties.get(PROPERTY_KEYS, ""),
         properties={name: value for name, value in read.properties.items() if name not in _NOT_TAKEN_OVER},
         flag=read.flag,
         delay_level=read.delay_level,

@@ -4,6 +4,7 @@ A field is known by its own name and by the one that it has in Java: ``listen_po
 are Java's properties, or TOML if their name ends so; both may use either name.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Container, Iterator, Mapping
@@ -21,6 +22,7 @@ class _Dataclass(Protocol):
 
 _T = TypeVar("_T", bound=_Dataclass)
 _BOOLEANS: Final = {"true": True, "false": False}
+_OF_PATHS: Final = ("_path", "_file")  # how the names of fields end that are paths, which may begin with ~
 _MAX_INT: Final = (1 << 63) - 1
 
 
@@ -152,7 +154,8 @@ def _convert(one: Field[Any], value: object, where: str) -> object:
         except (ValueError, KeyError):
             raise OptionError(f"{where}: {text!r} is not of type {wanted.__name__}") from None
     if wanted is str and isinstance(value, str):
-        return value.strip()
+        text = value.strip()
+        return os.path.expanduser(text) if one.name.endswith(_OF_PATHS) else text  # noqa: PTH111 # "" stays
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:

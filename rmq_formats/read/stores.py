@@ -14,6 +14,7 @@ A broker's name is the TOML file's, else what the store tells (the broker's own 
 from the others.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Sequence
@@ -206,7 +207,7 @@ def _beside(file: str, root: str) -> str:
     if "://" in root:
         return root.rstrip("/")
     if "://" not in file:
-        return str((Path(file).parent / root).absolute())
+        return str((Path(file).parent / os.path.expanduser(root)).absolute())  # noqa: PTH111 # as a shell does
     location, query = split_query(file)
     return f"{location.rpartition('/')[0]}/{root.strip('/')}{query}"
 

@@ -48,12 +48,23 @@ class JobParser(argparse.ArgumentParser):
         if unknown:
             names = [one.partition("=")[0] for one in unknown if one.startswith("-")]
             self.error(f"unknown arguments: {' '.join(names or unknown)}")
+        for name, value in vars(given).items():
+            setattr(given, name, expand_home(value))
         return given
 
     def error(self, message: str) -> NoReturn:
         """Print one line on stderr and exit with 2."""
         sys.stderr.write(f"{self.prog}: {one_line(message)} (see --help)\n")
         sys.exit(EXIT_FAILED)
+
+
+def expand_home(value: Any) -> Any:
+    """Replace a leading ``~`` of a path by the user's home; a shell does not within ``--out=~/x``."""
+    if isinstance(value, list):
+        return [expand_home(one) for one in value]
+    if isinstance(value, str) and (value == "~" or value.startswith("~/")):
+        return os.path.expanduser(value)  # noqa: PTH111 # of URIs, too
+    return value
 
 
 def job_parser(name: str, description: str) -> JobParser:
@@ -101,7 +112,7 @@ def parsed(given: argparse.Namespace, argument: str, parse: Callable[[str], Valu
 
 def path_for_all(path: str) -> str:
     """Make a path absolute or keep a URI: executors do not run in the driver's working directory."""
-    return path if not path or "://" in path else str(Path(path).absolute())
+    return path if not path or "://" in path else str(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111
 
 
 def run_job(

@@ -7,6 +7,7 @@ from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments
+from rmq_formats.storage.store_location import nearby_store_hint
 
 
 def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
@@ -67,7 +68,7 @@ def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
         for segment in list_segments(storage, directory, head)
     ]
     if not segments:
-        raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files")
+        raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files{nearby_store_hint(storage, root)}")
     segments.sort(key=lambda segment: segment.start_offset)
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:

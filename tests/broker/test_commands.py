@@ -39,7 +39,7 @@ def send(address: str, body: bytes) -> RemotingCommand:
     return ask(address, 310, fields, body)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_serves_until_it_is_told_to_stop(tmp_path: Path, number: signal.Signals) -> None:
     store = tmp_path / "store"
     with standalone(store, "-c", conf(tmp_path), log=tmp_path / "log") as running:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from rmq_core.broker.broker import Broker
-from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
+from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig, load_config
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.header import request
@@ -94,3 +95,31 @@ def test_a_broker_without_kernels_is_one_line_and_exit_2(tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False, env=environment)
     assert (done.returncode, done.stderr) == (2, "rmq: the kernels of dispatch cannot be loaded: no numba\n")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "pattern"),
+    [
+        ({}, r"127\.0\.0\.1:(\d+)"),
+        ({"broker_ip1": "10.1.2.3"}, r"127\.0\.0\.1:(\d+), and tells clients 10\.1\.2\.3:\1"),
+        ({"bind_address": "0.0.0.0", "broker_ip1": "10.1.2.3"}, r"0\.0\.0\.0:(\d+), and tells clients 10\.1\.2\.3:\1"),
+        ({"bind_address": "::1"}, r"\[::1\]:(\d+)"),
+    ],
+    ids=["loopback", "another", "all", "ipv6"],
+)
+async def test_the_address_that_is_bound_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], pattern: str
+) -> None:
+    caplog.set_level("INFO")
+    async with Broker(replace(CONFIG, **settings), small_store(tmp_path)) as broker:
+        assert re.fullmatch(pattern, broker.shown_address)
+        assert f"listens on {broker.shown_address}" in caplog.text
+
+
+def test_settings_of_paths_may_begin_with_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "broker.conf"
+    file.write_text("storePathRootDir=~/store\nstorePathCommitLog=~/log\ntls.config.file=~/tls.properties\n")
+    config, store_config, _ = load_config(None, file, environ={})
+    assert (store_config.root, store_config.commitlog_path) == (f"{tmp_path}/store", f"{tmp_path}/log")
+    assert config.tls_config_file == f"{tmp_path}/tls.properties"

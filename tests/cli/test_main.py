@@ -140,7 +140,6 @@ def test_all_of_a_broker_but_its_kernels_can_be_loaded_without_numba() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Missing command (see rmq --help)"),
         (["nosuch"], "No such command 'nosuch' (see rmq --help)"),
         (["dunp"], "No such command 'dunp'. Did you mean 'dump'? (see rmq --help)"),
         (["inspect"], "Missing argument 'PATH' (see rmq inspect --help)"),
@@ -228,6 +227,69 @@ def test_a_full_disk_behind_stdout_is_one_line(golden: Callable[[str], Path]) ->
             stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
     assert (done.returncode, one_line(done.stderr)) == (2, "standard output: No space left on device")
+
+
+def test_a_full_disk_behind_a_table_is_one_line(golden: Callable[[str], Path]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = warm_processes.run(
+            [*PROGRAM, "inspect", str(golden("exotic") / "store")],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert (done.returncode, one_line(done.stderr)) == (2, "standard output: No space left on device")
+
+
+@pytest.mark.parametrize("arguments", [[], ["admin"]], ids=["rmq", "admin"])
+def test_no_word_at_all_is_the_help(rmq: Rmq, arguments: list[str]) -> None:
+    done = rmq(*arguments)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ")
+    assert done.stdout.strip() == rmq(*arguments, "--help").stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("rmq ver", "verify"), ("rmq verify --rep", "--report"), ("rmq admin topicL", "topicList")],
+)
+def test_a_shell_completes_commands_and_options(words: str, completed: str) -> None:
+    variables = {"_RMQ_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = run(env=os.environ | variables)
+    assert (done.returncode, done.stdout.split()) == (0, [completed])
+
+
+def test_a_tilde_is_the_user_s_home_in_every_path(
+    rmq: Rmq, copy_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = copy_of("exotic")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert rmq("inspect", f"~/{store.name}").exit_code == 0
+    assert rmq("rebuild", f"~/{store.name}", "--out=~/made", "--report=~/report.json").exit_code == 0
+    assert (tmp_path / "made" / "consumequeue").is_dir()
+    assert (tmp_path / "report.json").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "above"), [("verify", False), ("verify", True), ("query", False), ("query", True), ("dump", True)]
+)
+def test_a_directory_too_high_or_too_low_names_the_store(
+    rmq: Rmq, copy_of: Callable[[str], Path], command: str, above: bool
+) -> None:
+    store = copy_of("exotic")
+    options = ["--topic", "T", "--key", "k"] if command == "query" else []
+    done = rmq(command, store.parent if above else store / "commitlog", *options)
+    assert done.exit_code == 2
+    assert one_line(done.stderr).endswith(f"; {store} is one")
+
+
+def test_a_topic_that_is_not_there_is_named(rmq: Rmq, golden: Callable[[str], Path]) -> None:
+    store = golden("exotic") / "store"
+    done = rmq("dump", store, "--topic", "NoSuchTopic", "--limit", "1")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert one_line(done.stderr) == f"{store}: has nothing of a topic NoSuchTopic"
+    done = rmq("query", store, "--topic", "NoSuchTopic", "--key", "k")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert one_line(done.stderr).endswith(f"{store}: no such topic: NoSuchTopic")
 
 
 @pytest.mark.parametrize("arguments", [["inspect"], ["dump"], ["rebuild"], ["query", "--msg-id", "0" * 32]])

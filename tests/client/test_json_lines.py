@@ -1,11 +1,16 @@
 """Messages as lines of JSON."""
 
 import json
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from rmq_core.client import Message, MessageError
 from rmq_core.client.json_lines import line_of_message, message_of_line
+from rmq_formats.codecs.compression import decompress
+from rmq_formats.codecs.layout import FLAG_COMPRESSED
 from tests.client.conftest import received
 
 
@@ -47,3 +52,18 @@ def test_what_is_printed_can_be_sent_again() -> None:
 def test_a_line_that_is_no_message_is_refused(line: bytes, reason: str) -> None:
     with pytest.raises(MessageError, match=reason):
         message_of_line(line, None)
+
+
+def test_lines_of_a_store_s_records_can_be_sent(golden: Callable[[str], Path]) -> None:
+    lines = (golden("mixed") / "expected" / "messages.jsonl").read_bytes().splitlines()
+    records = [json.loads(line) for line in lines]
+    for record, line in zip(records, lines, strict=True):
+        message = message_of_line(line, None)
+        assert message.topic == record["topic"]
+        assert message.tags == record["properties"].get("TAGS")
+        assert message.keys == record["properties"].get("KEYS", "")
+        is_compressed = record["sys_flag"] & FLAG_COMPRESSED
+        assert is_compressed or message.body == b64decode(record["body_base64"])
+    packed = next(record for record in records if record["sys_flag"] & FLAG_COMPRESSED)
+    message = message_of_line(json.dumps(packed).encode(), None)
+    assert message.body == decompress(b64decode(packed["body_base64"]), packed["sys_flag"])

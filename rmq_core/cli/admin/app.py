@@ -15,6 +15,7 @@ from rmq_core.cli.access import access_parameters, take_access
 from rmq_core.cli.admin import cluster, consumer_progress, groups, lite, messages, stats, topics, users
 from rmq_core.cli.admin.answer import Answer, show, show_all
 from rmq_core.cli.admin.options import Json, Namesrv
+from rmq_core.cli.commands import CommandGroup, RmqCommand
 from rmq_core.cli.produce import DEFAULT_NAMESRV
 
 Command = Callable[..., Awaitable[Answer] | AsyncIterable[Answer]]
@@ -99,6 +100,6 @@ def _runner(command: Command) -> Callable[..., int]:
     return run_command
 
 
-app = typer.Typer(help="Administer a running cluster, by mqadmin's commands.", no_args_is_help=False)
+app = typer.Typer(help="Administer a running cluster, by mqadmin's commands.", cls=CommandGroup)
 for _name, _command in COMMANDS.items():
-    app.command(_name)(_runner(_command))
+    app.command(_name, cls=RmqCommand)(_runner(_command))

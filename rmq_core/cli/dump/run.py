@@ -61,10 +61,17 @@ def run(path: str, wanted: DumpOptions) -> int:
     with output.Lines() as lines:
         faults = Faults(lines)
         heading, pieces = _pieces(place, wanted, faults)
-        if not wanted.as_json:
-            lines.write(heading.encode())
+        is_empty = True
         for piece in pieces:
+            if is_empty and not wanted.as_json:
+                lines.write(heading.encode())
+            is_empty = False
             lines.write(piece)
+        if is_empty and wanted.topic is not None and wanted.limit != 0:
+            behind = f" from {wanted.from_offset} on" if wanted.from_offset else ""
+            faults.tell(f"{path}: has nothing of a topic {wanted.topic}{behind}")
+        elif is_empty and not wanted.as_json:
+            lines.write(heading.encode())
     return output.EXIT_FINDINGS if faults.count else output.EXIT_CLEAN
 
 

@@ -5,6 +5,7 @@ than there, no certificate is made up where none is given, and a client's certif
 """
 
 import logging
+import os
 import ssl
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,7 +66,8 @@ def read_tls_file(path: str) -> TlsFile:
         OptionError: it cannot be read, has an unknown key, or asks for what is not there.
     """
     try:
-        values = dict(parse_properties(Path(path).read_bytes().decode()))
+        read = parse_properties(Path(path).read_bytes().decode())
+        values = {key: os.path.expanduser(text) if key.endswith("Path") else text for key, text in read.items()}  # noqa: PTH111
     except OSError as error:
         raise OptionError(f"tls.config.file {path}: {error.strerror}") from error
     except (UnicodeDecodeError, FormatError) as error:
