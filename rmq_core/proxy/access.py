@@ -26,6 +26,7 @@ from rmq_core.broker.tables.logins import Login
 from rmq_core.client.admin.users import UserRequests
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.errors import StatusError
+from rmq_core.proxy.front import CALLERS
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies.access import AclInfo
 from rmq_core.remoting.clock import now_ms
@@ -242,7 +243,7 @@ def host_of(context: Any) -> str:
 
 def address_of(context: Any) -> str:
     """The client's address, ``host:port``."""
-    return unquote(str(context.peer()).partition(":")[2])
+    return CALLERS.address(unquote(str(context.peer()).partition(":")[2]))
 
 
 def metadata_of(context: Any) -> dict[str, str]:

@@ -1,7 +1,10 @@
 """What the proxy speaks TLS with: gRPC's credentials of the files that a TLS file names, loaded anew as they change."""
 
 import logging
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import grpc
 
@@ -9,6 +12,7 @@ from rmq_core.remoting.access.server_tls import ClientAuth, ServerTls, TlsFile, 
 from rmq_formats.errors import OptionError
 
 log = logging.getLogger("rmq.proxy")
+_VALID_DAYS: Final = 3650
 
 
 def certificates(file: TlsFile) -> grpc.ServerCredentials:
@@ -33,6 +37,34 @@ def certificates(file: TlsFile) -> grpc.ServerCredentials:
 
     required = file.client_auth is ClientAuth.REQUIRE
     return grpc.dynamic_ssl_server_credentials(_read(file), changed, require_client_authentication=required)
+
+
+def self_signed() -> grpc.ServerCredentials | None:
+    """Make a certificate for this run, in memory, as the original does; None where ``cryptography`` is not installed.
+
+    The official clients of RocketMQ 5 in Java and Go speak TLS unless told otherwise, and trust any certificate.
+    """
+    return None if find_spec("cryptography") is None else grpc.ssl_server_credentials([make_self_signed()])
+
+
+def make_self_signed() -> tuple[bytes, bytes]:
+    """Make a private key and a certificate of it, as PEM."""
+    from cryptography import x509  # noqa: PLC0415 # it may not be there
+    from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "rmq proxy")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    key_pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    return key_pem, certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def _read(file: TlsFile) -> grpc.ServerCertificateConfiguration:

@@ -17,10 +17,11 @@ from rmq_core.client.options import ClientOptions
 from rmq_core.proxy.access import Access, Caller, address_of, host_of, metadata_of
 from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.call_bytes import MOST_CALL_BYTES, CallBytes
-from rmq_core.proxy.certificates import certificates
+from rmq_core.proxy.certificates import certificates, self_signed
 from rmq_core.proxy.collector import NO_COLLECTOR, Collector
 from rmq_core.proxy.entries import check_entries
 from rmq_core.proxy.errors import StatusError, status_of
+from rmq_core.proxy.front import LOOPBACK, Front
 from rmq_core.proxy.lite_subscriptions import Subscriptions
 from rmq_core.proxy.needs import needs_of
 from rmq_core.proxy.presence import Presence
@@ -75,6 +76,7 @@ class Proxy:
         *,
         authorizes: bool = True,
         tls: TlsFile | None = None,
+        takes_plain: bool | None = None,
         collector: Collector = NO_COLLECTOR,
         auth_brokers: Iterable[str] = (),
     ) -> None:
@@ -86,7 +88,8 @@ class Proxy:
             credentials: a super user's, that it signs its requests with; its clients have to sign their calls then.
             options: of its connections to the cluster.
             authorizes: whether users' policies are asked, too.
-            tls: what it speaks TLS with; None is plain.
+            tls: what it speaks TLS with; None is a certificate of its own, made at the start.
+            takes_plain: whether it takes plain connections, too; by default where ``tls`` is None.
             collector: of its clients' metrics.
             auth_brokers: addresses of the brokers that say who users are; none takes the first masters known.
 
@@ -95,7 +98,8 @@ class Proxy:
         """
         self.address = ""
         self._listen = listen
-        self._tls = None if tls is None else certificates(tls)
+        self._tls = self_signed() if tls is None else certificates(tls)
+        self._takes_plain = tls is None if takes_plain is None else takes_plain
         self._brokers = Brokers(namesrv, options or ClientOptions(), credentials, auth_brokers)
         self._access = None if credentials is None else Access(self._brokers, authorizes=authorizes)
         self._sessions = Sessions()
@@ -111,15 +115,7 @@ class Proxy:
                     await self._brokers.auth_brokers()
             renewal = Renewal(self._sessions)
             server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=_MOST_CALLS)
-            try:
-                port = (
-                    server.add_insecure_port(self._listen)
-                    if self._tls is None
-                    else server.add_secure_port(self._listen, self._tls)
-                )
-            except RuntimeError as error:
-                raise ListenError(self._listen, f"cannot listen there: {error}") from error
-            self.address = f"{self._listen.rpartition(':')[0]}:{port}"
+            await self._bind(server, ending)
             receipts = Receipts(self._brokers, renewal)
             ending.push_async_callback(receipts.close)
             lite = Subscriptions(self._brokers, self._sessions, receipts.begin)
@@ -131,8 +127,32 @@ class Proxy:
                 task = asyncio.create_task(work)
                 ending.push_async_callback(_ended, task)
             self._ending = ending.pop_all()
-        log.info("the proxy listens on %(address)s", {"address": self.address})
+        speaks = "plain" if self._tls is None else "TLS and plain" if self._takes_plain else "TLS"
+        log.info(
+            "the proxy listens on %(address)s, for %(speaks)s connections", {"address": self.address, "speaks": speaks}
+        )
+        if self._tls is None:
+            log.warning("clients in Java and Go have to turn TLS off (enableSsl(false)), or: pip install cryptography")
         return self
+
+    async def _bind(self, server: grpc.aio.Server, ending: AsyncExitStack) -> None:
+        """Listen for TLS connections, plain ones, or both. Raises ListenError."""
+        try:
+            if self._tls is not None and self._takes_plain:
+                front = Front(
+                    server.add_insecure_port(f"{LOOPBACK}:0"), server.add_secure_port(f"{LOOPBACK}:0", self._tls)
+                )
+                ending.callback(front.close)
+                self.address = await front.listen(self._listen)
+                return
+            port = (
+                server.add_insecure_port(self._listen)
+                if self._tls is None
+                else server.add_secure_port(self._listen, self._tls)
+            )
+        except RuntimeError as error:
+            raise ListenError(self._listen, f"cannot listen there: {error}") from error
+        self.address = f"{self._listen.rpartition(':')[0]}:{port}"
 
     async def __aexit__(self, *_: object) -> None:
         await self._ending.aclose()

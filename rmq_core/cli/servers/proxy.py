@@ -36,7 +36,10 @@ def proxy(
     ] = "",
     tls_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Speak TLS with the certificate that this file names, see docs/tls.md."),
+        typer.Option(
+            metavar="FILE",
+            help="Take TLS alone, with this file's certificate (docs/tls.md). [default: TLS and plain]",
+        ),
     ] = None,
     metric_collector_mode: Annotated[
         str, typer.Option(metavar="off|on|proxy", help="Whether clients send metrics, and where: see docs/proxy.md.")

@@ -39,7 +39,7 @@ def tell_ignored(log: logging.Logger, file: Path | None, keys: list[str]) -> Non
 async def serve_until_stopped(
     server: AbstractAsyncContextManager[object], started: Callable[[], None] = lambda: None
 ) -> None:
-    """Run a server until SIGINT or SIGTERM.
+    """Run a server until SIGINT, SIGTERM or SIGHUP, which a terminal that is closed sends.
 
     Args:
         server: a context manager that starts and stops the server.
@@ -47,8 +47,9 @@ async def serve_until_stopped(
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # which nohup sets
+            loop.add_signal_handler(number, stop.set)
     async with server:
         started()
         await stop.wait()

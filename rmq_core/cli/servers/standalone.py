@@ -72,11 +72,11 @@ def standalone(
             broker = Broker(replace(settings, namesrv_addr=namesrv.address), store_settings)
             measured = with_metrics(broker, metrics_port)
             if proxy is None:
-                await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.address))
+                await serve_until_stopped(measured, started=lambda: _tell(namesrv.address, broker.shown_address))
                 return
             async with measured, _proxy(namesrv.address, proxy, settings, broker.address) as proxied:
                 told = f", proxy {proxied.address}"
-                await serve_until_stopped(nullcontext(), lambda: _tell(namesrv.address, broker.address, told))
+                await serve_until_stopped(nullcontext(), lambda: _tell(namesrv.address, broker.shown_address, told))
 
     run(serve())
     return 0
@@ -99,11 +99,12 @@ def _proxy(namesrv: str, listen: str, settings: "BrokerConfig", broker: str) -> 
     from rmq_core.proxy.server import Proxy  # noqa: PLC0415
     from rmq_core.remoting.access.server_tls import TlsMode, read_tls_file  # noqa: PLC0415
 
-    is_enforcing = settings.tls_server_mode.strip().lower() == TlsMode.ENFORCING
+    mode = settings.tls_server_mode.strip().lower()
     return Proxy(
         namesrv, listen, settings.own_credentials if settings.authentication_enabled else None,
         ClientOptions(tls=settings.tls.client()), authorizes=settings.authorization_enabled,
-        tls=read_tls_file(settings.tls_config_file) if is_enforcing else None, auth_brokers=[broker],
+        tls=None if mode == TlsMode.DISABLED else read_tls_file(settings.tls_config_file),
+        takes_plain=mode != TlsMode.ENFORCING, auth_brokers=[broker],
     )  # fmt: skip
 
 

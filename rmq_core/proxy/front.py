@@ -1,0 +1,155 @@
+"""The port of the proxy that takes both TLS and plain connections: the first byte of a connection tells which it is.
+
+gRPC listens either for TLS or for plain connections. So it listens for each on a port of the loopback, and a connection
+goes on to one of the two, byte for byte. Source: ``ProxyAndTlsProtocolNegotiator``, which does so within Netty.
+"""
+
+import asyncio
+from typing import Final, cast
+
+from rmq_core.remoting.doorway import HANDSHAKE_BYTE
+from rmq_core.remoting.errors import ListenError
+from rmq_core.remoting.socket_address import address_text
+
+LOOPBACK: Final = "127.0.0.1"
+FIRST_BYTE_S: Final = 10.0
+_HIGH_WATER_BYTES: Final = 256 << 10  # buffered on one side, above which the other is not read
+_BACKLOG: Final = 1024
+
+
+class Callers:
+    """Addresses of clients by the address that gRPC sees, which is one of the loopback."""
+
+    def __init__(self) -> None:
+        self._remote: dict[str, str] = {}
+
+    def add(self, seen: str, remote: str) -> None:
+        """Note whose connection an address of the loopback is."""
+        self._remote[seen] = remote
+
+    def remove(self, seen: str) -> None:
+        """Remove an address whose connection has ended."""
+        self._remote.pop(seen, None)
+
+    def address(self, seen: str) -> str:
+        """Return the client's address; the same where nobody has come by a front."""
+        return self._remote.get(seen, seen)
+
+
+CALLERS: Final = Callers()  # one for a process: gRPC gives its handlers nothing else to know a connection by
+
+
+class Front:
+    """Listens at one address, and leads each connection to the port for plain or for TLS connections."""
+
+    def __init__(self, plain_port: int, tls_port: int) -> None:
+        """Prepare; the ports are of the loopback."""
+        self._ports = {False: plain_port, True: tls_port}
+        self._server: asyncio.Server | None = None
+        self.ends: set[_End] = set()
+
+    async def listen(self, address: str) -> str:
+        """Listen at ``host:port``; returns the address that is bound. Raises ListenError."""
+        host, _, port = address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: _Entrance(self), host.strip("[]"), int(port), backlog=_BACKLOG
+            )
+        except (OSError, ValueError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ListenError(address, f"cannot listen there: {reason}") from error
+        return address_text(self._server.sockets[0].getsockname())
+
+    def stop_listening(self) -> None:
+        """Take no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        self.stop_listening()
+        for end in list(self.ends):
+            end.abort()
+
+    def port(self, first_byte: int) -> int:
+        """Return the port of the loopback that a connection is led to."""
+        return self._ports[first_byte == HANDSHAKE_BYTE]
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection that goes through: what comes in at it leaves at the other, and both end together."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self.transport: asyncio.Transport | None = None
+        self.other: _End | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self._front.ends.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.write(data)
+
+    def pause_writing(self) -> None:
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        other = None if self.other is None else self.other.transport
+        if other is not None and not other.is_closing():
+            other.resume_reading()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._front.ends.discard(self)
+        self.transport = None
+        if self.other is not None and self.other.transport is not None:
+            self.other.transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class _Entrance(_End):
+    """The client's end, whose first byte decides where the connection is led to."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__(front)
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
+        self._seen = ""
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+        elif self._task is None and self.transport is not None:
+            self._timer.cancel()
+            self.transport.pause_reading()
+            self._task = asyncio.get_running_loop().create_task(self._lead(data, self.transport))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+        CALLERS.remove(self._seen)
+        super().connection_lost(error)
+
+    async def _lead(self, data: bytes, transport: asyncio.Transport) -> None:
+        """Connect to the port of the loopback, and pass on what has come."""
+        loop = asyncio.get_running_loop()
+        try:
+            inner, end = await loop.create_connection(lambda: _End(self._front), LOOPBACK, self._front.port(data[0]))
+        except OSError:
+            self.abort()
+            return
+        if transport.is_closing():
+            inner.abort()
+            return
+        self._seen = address_text(inner.get_extra_info("sockname"))
+        CALLERS.add(self._seen, address_text(transport.get_extra_info("peername")))
+        self.other, end.other = end, self
+        inner.write(data)
+        transport.resume_reading()
