@@ -59,7 +59,9 @@ from rmq_core.broker.timer.schedule import INTERVAL_S, Schedule
 from rmq_core.broker.timer.service import Timers
 from rmq_core.broker.transaction.check import TransactionChecks
 from rmq_core.broker.transaction.op_writer import OpNotes
+from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.clock import steady_ms as machine_steady_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.elsewhere import kept_here
@@ -113,20 +115,23 @@ class Broker(Service):
         clock_ms: Callable[[], int] = now_ms,
         disk: Disk | None = None,
         threads: Threads | None = None,
+        steady_ms: Callable[[], int] | None = None,
     ) -> None:
         """Prepare a broker; ``start`` opens its store and listens.
 
         Args:
             config: its settings.
             store_config: those of its store.
-            clock_ms: the time, ms since 1970.
+            clock_ms: the time of day, ms since 1970.
             disk: the file system that all of its files are on; this machine's by default.
             threads: for what waits for that; this process's by default.
+            steady_ms: a clock that nobody sets; the machine's by default, or ``clock_ms`` where that is not its.
         """
         self.address = self.bound_address = ""
         self._config = config
         self._store_config = store_config
         self._clock_ms = clock_ms
+        self._steady_ms = steady_ms or (machine_steady_ms if clock_ms is now_ms else clock_ms)
         self._disk = disk or Disk()
         self._threads = threads or Threads()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -194,12 +199,13 @@ class Broker(Service):
 
     def _build(self, host: Host) -> None:
         """Create the shared tables and the request handlers."""
-        config, store, clock_ms = self._config, self.store, self._clock_ms
+        config, store, steady_ms = self._config, self.store, self._steady_ms
+        clock_ms = WallClock(self._clock_ms, steady_ms, lambda: store.max_physical_offset)
         files = TableFiles(store.config.root, store.disk, self._threads)
         self._accounts = Accounts(files) if config.authentication_enabled else None
         if self._accounts is not None:
             self._accounts.make_super_users(first_users(config))
-        guard = guard_of(config, self._accounts, clock_ms, store.message, has_light_queues=store.config.lmq_enabled)
+        guard = guard_of(config, self._accounts, steady_ms, store.message, has_light_queues=store.config.lmq_enabled)
         self.state = BrokerState(
             config=config,
             store=store,
@@ -210,10 +216,11 @@ class Broker(Service):
             offsets=ConsumerOffsets(files, store, clock_ms),
             consumers=Consumers(),
             producers=Producers(),
-            locks=QueueLocks(clock_ms),
+            locks=QueueLocks(steady_ms),
             stats=Stats(clock_ms, work_clock(asyncio.get_running_loop())),
             replication=Replication(store, config, clock_ms),
             clock_ms=clock_ms,
+            steady_ms=steady_ms,
             rights=PushRights(guard),
         )
         self._held = HeldPulls()
@@ -340,7 +347,7 @@ class Broker(Service):
     def _start_clocks(self) -> None:
         config, state = self._config, self.state
         self._every("waiting for the disk", _EXPIRY_S, self._waiters.expire)
-        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._clock_ms()))
+        self._every("held pulls", _PULL_EXPIRY_S, lambda: self._held.expire(self._steady_ms()))
         self._every("held pops", _PULL_EXPIRY_S, self._pop.expire)
         self._every("revival of popped messages", REVIVE_S, self._pop.revive)
         self._every("replication", TICK_S, state.replication.tick)

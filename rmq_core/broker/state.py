@@ -18,6 +18,7 @@ from rmq_core.broker.tables.subscription_groups import Groups
 from rmq_core.broker.tables.table_file import TableFiles
 from rmq_core.broker.tables.timer_admission import TimerAdmission
 from rmq_core.broker.tables.topics import Topics
+from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.codes import ResponseCode
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.store.store import MessageStore
@@ -41,7 +42,8 @@ class BrokerState:
         locks: queue locks of orderly consumers.
         stats: counters of the messages put and got.
         replication: of the log, to slaves or from the master.
-        clock_ms: the time, ms since 1970.
+        clock_ms: the time of day, ms since 1970: for what is stored and told.
+        steady_ms: a clock that nobody sets: for all that waits.
         rights: of connected clients, at the moment of a push.
         reply_requests: requests of clients that wait for a reply.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
@@ -62,7 +64,8 @@ class BrokerState:
     locks: QueueLocks
     stats: Stats
     replication: Replication
-    clock_ms: Callable[[], int]
+    clock_ms: WallClock
+    steady_ms: Callable[[], int]
     rights: PushRights
     reply_requests: ReplyRequests = field(init=False, default_factory=ReplyRequests)
     timers: TimerAdmission = field(init=False)
@@ -85,6 +88,10 @@ class BrokerState:
     def address(self) -> str:
         """``host:port`` that clients are told to connect to."""
         return self.store_host.text
+
+    def time_of_day(self, steady_ms: int) -> int:
+        """The time of day at a time of the steady clock."""
+        return steady_ms - self.steady_ms() + self.clock_ms()
 
     def refuse_unknown_topic(self, topic: str) -> None:
         """Raise the error response for a topic that does not exist.

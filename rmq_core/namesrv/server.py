@@ -10,7 +10,7 @@ from rmq_core.namesrv.kv_config import KVConfig
 from rmq_core.namesrv.processor import NamesrvProcessor
 from rmq_core.namesrv.routes.broker_groups import MinBrokerIdNotice
 from rmq_core.remoting.client import ClientLimits, RemotingClient
-from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.clock import steady_ms
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection
 from rmq_core.remoting.errors import TransportError
@@ -32,7 +32,7 @@ class NameServer(Service):
         address: ``host:port`` that it listens on; empty before it does.
     """
 
-    def __init__(self, config: NamesrvConfig, clock_ms: Callable[[], int] = now_ms) -> None:
+    def __init__(self, config: NamesrvConfig, clock_ms: Callable[[], int] = steady_ms) -> None:
         """Load the key-value configuration.
 
         Raises:

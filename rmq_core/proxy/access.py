@@ -29,7 +29,7 @@ from rmq_core.proxy.errors import StatusError
 from rmq_core.proxy.front import CALLERS
 from rmq_core.proxy.wire import v2
 from rmq_core.remoting.bodies.access import AclInfo
-from rmq_core.remoting.clock import now_ms
+from rmq_core.remoting.clock import now_ms, steady_ms
 from rmq_core.remoting.errors import RemotingError, ResponseError, TransportError
 from rmq_formats.errors import FormatError
 
@@ -69,7 +69,7 @@ class Access:
         """
         self._brokers = brokers
         self._authorizes = authorizes
-        self._failures = Failures(now_ms)
+        self._failures = Failures(steady_ms)
         self._users = UserRequests(brokers.cluster)
         self._accounts: dict[str, tuple[float, _Account]] = {}
 

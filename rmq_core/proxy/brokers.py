@@ -75,7 +75,7 @@ class Brokers:
         self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
         self._auth_brokers = tuple(auth_brokers)
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
-        self._ahead_ms: dict[str, int] = {}  # how far a broker's clock is ahead of this one
+        self._ahead_ms: dict[str, int] = {}  # how far a broker's clock is ahead of the steady one here
 
     async def __aenter__(self) -> "Brokers":
         await self.cluster.start()
@@ -201,11 +201,12 @@ class Brokers:
 
     def note_clock(self, broker: str, now_ms: int) -> None:
         """Note a broker's time, which it has just told."""
-        self._ahead_ms[broker] = now_ms - clock.now_ms()
+        self._ahead_ms[broker] = now_ms - clock.steady_ms()
 
     def now_ms(self, broker: str) -> int:
         """The time by a broker's clock, ms since 1970; by this machine's while it has told none."""
-        return clock.now_ms() + self._ahead_ms.get(broker, 0)
+        ahead_ms = self._ahead_ms.get(broker)
+        return clock.now_ms() if ahead_ms is None else clock.steady_ms() + ahead_ms
 
 
 def _nothing(_: RemotingCommand, __: Connection) -> None:

@@ -27,6 +27,11 @@ async def pulled(asker: Asker, topic: str, count: int) -> list[StoredMessage]:
     return messages(await asker.pull(topic))
 
 
+async def waited(asker: Asker) -> bool:
+    """Whether the schedule has looked at its queues: it knows when the next message is due."""
+    return bool(asker.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 2))
+
+
 async def test_a_delayed_message_comes_when_it_is_due(asker: Asker, clock: Clock) -> None:
     sent = await asker.send("T", b"later", queue_id=2, properties={"DELAY": "3", "TAGS": "A", "UNIQ_KEY": "U"})
     assert (sent.code, sent.ext_fields["queueId"], sent.ext_fields["transactionId"]) == (0, "2", "U")
@@ -44,24 +49,6 @@ async def test_a_delayed_message_comes_when_it_is_due(asker: Asker, clock: Clock
     assert {name: message.properties[name] for name in ("DELAY", "REAL_TOPIC", "REAL_QID")} == {
         "DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "2",
     }  # fmt: skip
-
-
-async def waited(asker: Asker) -> bool:
-    """Whether the schedule has looked at its queues: it knows when the next message is due."""
-    return bool(asker.broker.store.max_offset("SCHEDULE_TOPIC_XXXX", 2))
-
-
-async def test_a_delayed_message_comes_though_the_clock_was_set_back(asker: Asker, clock: Clock) -> None:
-    """At once, as in the original: it would else wait until the clock has caught up."""
-    clock.ahead_ms += 40 * 86_400 * SECOND_MS
-    await asker.send("T", properties={"DELAY": "18"})
-
-    async def is_looked_at() -> bool:
-        return bool(asker.broker._schedule._due_ms.get(18))
-
-    await eventually(is_looked_at)
-    clock.ahead_ms = 0
-    await pulled(asker, "T", 1)
 
 
 async def test_a_level_above_the_highest_is_the_highest(asker: Asker, clock: Clock) -> None:

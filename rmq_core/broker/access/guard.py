@@ -34,7 +34,7 @@ class Guard:
         self,
         accounts: Accounts,
         cluster: str,
-        clock_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
         *,
         authorizes: bool,
         more_rules: Mapping[int, Rule] | None = None,
@@ -46,7 +46,7 @@ class Guard:
         Args:
             accounts: users and policies.
             cluster: name of the broker's cluster.
-            clock_ms: the time, ms since 1970.
+            steady_ms: a clock that nobody sets.
             authorizes: whether policies are asked, or a login is enough.
             more_rules: in place of those of ``RULES``.
             open_codes: requests that need no login, nor policies.
@@ -58,7 +58,7 @@ class Guard:
         self._rules = RULES | dict(more_rules or {})
         self._open_codes = open_codes
         self._free = open_codes | codes_for_all_users
-        self._failures = Failures(clock_ms)
+        self._failures = Failures(steady_ms)
         self._decisions: dict[tuple[str, Need, str], bool | None] = {}
         self._changes = 0  # of the accounts, that the decisions know of
 
@@ -205,7 +205,7 @@ class GuardedTable(dict[int, Handler]):
 
 
 def guard_of(
-    config: BrokerConfig, accounts: Accounts | None, clock_ms: Callable[[], int],
+    config: BrokerConfig, accounts: Accounts | None, steady_ms: Callable[[], int],
     message_at: Callable[[int], StoredMessage | None], *, has_light_queues: bool,
 ) -> Guard | None:  # fmt: skip
     """Make what stands before a broker's handlers, if there are users; ``message_at`` is as in ``rules_by_place``."""
@@ -213,7 +213,7 @@ def guard_of(
         return None
     light = rules_of_light_queues() if has_light_queues else {}
     return Guard(
-        accounts, config.broker_cluster_name, clock_ms,
+        accounts, config.broker_cluster_name, steady_ms,
         authorizes=config.authorization_enabled, more_rules=rules_by_place(message_at) | light,
         open_codes=whitelist(config.authentication_whitelist, "authenticationWhitelist"),
         codes_for_all_users=whitelist(config.authorization_whitelist, "authorizationWhitelist"),

@@ -139,7 +139,7 @@ class LiteAdmin:
         body = LiteClientInfo(
             client_id=asked.client_id,
             group=asked.group,
-            last_access_time=_UNKNOWN if client is None else client.seen_ms,
+            last_access_time=_UNKNOWN if client is None else self._state.time_of_day(client.seen_ms),
             lite_topic_count=_UNKNOWN if client is None else len(client.queues),
             lite_topic_set=None if client is None else list(islice(client.queues, min(asked.max_count, _MOST_TOLD))),
             parent_topic=asked.parent_topic,

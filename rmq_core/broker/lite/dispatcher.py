@@ -73,7 +73,7 @@ class Dispatcher:
 
     def _give(self, queue: str, clients: list[LiteClient], avoid: LiteClient | None) -> None:
         """Give an event to one of the clients of a group."""
-        count, now_ms, others = len(clients), self._state.clock_ms(), list[LiteClient]()
+        count, now_ms, others = len(clients), self._state.steady_ms(), list[LiteClient]()
         if not count:
             return
         group, start = clients[0].group, randrange(count)
@@ -127,7 +127,7 @@ class Dispatcher:
     # --- what was missed ------------------------------------------------------------------
     def took(self, client: LiteClient) -> None:
         """Note that a client has asked for messages: one that was told of too much may have room again."""
-        client.seen_ms = self._state.clock_ms()
+        client.seen_ms = self._state.steady_ms()
         client.avoid_until_ms = 0
         if len(client.events) * _LOW_WATER > self._groups.most_events(client.group):
             return
@@ -186,7 +186,7 @@ class Dispatcher:
     def take_back(self, client: LiteClient) -> None:
         """Give the events of a client to others of its group, or to itself if there are none."""
         events, client.events = client.events, {}
-        client.avoid_until_ms = self._state.clock_ms() + _AVOID_MS
+        client.avoid_until_ms = self._state.steady_ms() + _AVOID_MS
         for queue in events:
             self.tell(queue, client.group, client)
 
@@ -196,8 +196,8 @@ class Dispatcher:
 
     async def _scan(self) -> None:
         async for client in self._state.slices.each(list(self._registry.clients.values())):
-            idle_ms = self._state.clock_ms() - client.seen_ms
-            if client.events and idle_ms > _INACTIVE_MS and client.avoid_until_ms <= self._state.clock_ms():
+            idle_ms = self._state.steady_ms() - client.seen_ms
+            if client.events and idle_ms > _INACTIVE_MS and client.avoid_until_ms <= self._state.steady_ms():
                 self.take_back(client)
             if client.is_behind and idle_ms <= _LONG_INACTIVE_MS:
                 self.look_at(client)

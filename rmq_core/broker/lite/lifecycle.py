@@ -41,7 +41,7 @@ class Lifecycle:
         self._groups = groups
         self._orders = orders
         self._subscriptions = subscriptions
-        self._begin_ms = state.clock_ms()
+        self._begin_ms = state.steady_ms()
         self._unreadable: dict[str, int] = {}
 
     def children(self, parent: str) -> AsyncIterator[str]:
@@ -55,7 +55,7 @@ class Lifecycle:
 
     async def expire(self) -> None:
         """Delete what has expired; not in the first minutes, when consumers are not there again."""
-        if self._state.clock_ms() - self._begin_ms < self._state.config.min_lite_ttl_ms:
+        if self._state.steady_ms() - self._begin_ms < self._state.config.min_lite_ttl_ms:
             return
         minutes, found, unreadable = self._groups.minutes(), dict[str, list[str]](), self._unreadable
         self._unreadable = {}

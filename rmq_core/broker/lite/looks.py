@@ -37,7 +37,7 @@ class LiteLooks:
             if not (asked.is_lite_consumer and asked.client_id):
                 return notify(request, connection)
             checked(self._state, asked.consumer_group, asked.topic, asked.queue_id)
-            return self._notify(request, connection, asked, self._state.clock_ms() + max(0, asked.poll_time))
+            return self._notify(request, connection, asked, self._state.steady_ms() + max(0, asked.poll_time))
 
         return {RequestCode.NOTIFICATION: notify_any}
 
@@ -49,7 +49,7 @@ class LiteLooks:
         client = self._registry.clients.get(client_id)
         has = client is not None and bool(client.events)
         is_full = False
-        if not has and not is_over and deadline_ms > self._state.clock_ms():
+        if not has and not is_over and deadline_ms > self._state.steady_ms():
             still_may = check or self._state.rights.withdrawal_check(request, connection)
 
             def answer(is_over: bool) -> None:

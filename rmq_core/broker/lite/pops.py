@@ -50,7 +50,7 @@ class LitePops:
         """POP_LITE_MESSAGE (200070): messages of lite topics; None while the pop is held."""
         asked = read_fields(request, PopLiteMessage)
         self._check(asked)
-        return self._pop(request, connection, asked, self._state.clock_ms() + max(0, asked.poll_time))
+        return self._pop(request, connection, asked, self._state.steady_ms() + max(0, asked.poll_time))
 
     def _pop(
         self, request: RemotingCommand, connection: Connection, asked: PopLiteMessage, deadline_ms: int, *,
@@ -65,7 +65,7 @@ class LitePops:
         code, remark = ResponseCode.SUCCESS, "FOUND"
         if not taken.counts:
             code, remark = ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE"
-            if not is_over and deadline_ms > self._state.clock_ms():
+            if not is_over and deadline_ms > self._state.steady_ms():
                 check = check or self._state.rights.withdrawal_check(request, connection)
                 if self._hold(request, connection, asked, deadline_ms, check):
                     return None

@@ -25,7 +25,7 @@ class LiteClient:
         parent: the topic of the children.
         connection: where it subscribed, its own or that of its proxy; None once that is closed.
         login: the user who subscribed it; None where nobody had to sign.
-        heard_ms: when it subscribed last.
+        heard_ms: when it subscribed last, by the steady clock, as the other times.
         seen_ms: when it asked for messages last.
         queues: light queues of the children; of a wildcard group ``parent@group``.
         evicted: those that another client has taken: it gets no messages of them, even if it has not been told.

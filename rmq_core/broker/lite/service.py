@@ -35,7 +35,7 @@ class Lite:
         self._tasks = Tasks()
         self._registry = Registry()
         self._groups = LiteGroups(state)
-        self._orders = OrderTable(None, state.store, state.clock_ms)
+        self._orders = OrderTable(None, state.store, state.clock_ms, state.steady_ms)
         self._pops, self._looks = Waiting(state.config.max_held_pulls), Waiting(state.config.max_held_pulls)
         self._dispatcher = Dispatcher(state, self._registry, self._groups, self._orders, self._tasks, self._wake)
         self._subscriptions = Subscriptions(state, self._registry, self._groups, self._orders, self._dispatcher)
@@ -80,7 +80,7 @@ class Lite:
 
     def _expire(self) -> bool:
         """Answer pops whose time is over, and tell of lite topics whose messages are visible again."""
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.steady_ms()
         freed = self._orders.freed(now_ms, _AT_ONCE)
         for queue, group, _ in freed:
             self._dispatcher.tell(queue, group)

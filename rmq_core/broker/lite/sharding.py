@@ -29,7 +29,7 @@ class Sharding:
 
     async def brokers_of(self, parent: str) -> Sequence[str]:
         """The broker of each write queue of a topic, in the order of producers; empty where no name server knows it."""
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.steady_ms()
         until_ms, brokers = self._known.get(parent, (0, ()))
         if now_ms < until_ms:
             return brokers

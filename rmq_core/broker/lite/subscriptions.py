@@ -52,7 +52,7 @@ class Subscriptions:
         most = self._state.config.max_lite_subscription_count
         if known is None and len(self._registry.clients) >= most:
             raise QuotaError(f"lite subscription quota exceeded {most}")
-        self._registry.enter(client_id, group, parent, connection, self._state.clock_ms(), login)
+        self._registry.enter(client_id, group, parent, connection, self._state.steady_ms(), login)
 
     def _check_room(self, client: LiteClient, queues: list[str]) -> None:
         most = self._state.config.max_lite_subscription_count
@@ -154,7 +154,7 @@ class Subscriptions:
 
     def expire(self) -> Iterator[None]:
         """Forget clients that have not subscribed for long; they do so twice a minute."""
-        before_ms = self._state.clock_ms() - self._state.config.lite_subscription_check_timeout_ms
+        before_ms = self._state.steady_ms() - self._state.config.lite_subscription_check_timeout_ms
         for client in list(self._registry.clients.values()):
             if client.heard_ms < before_ms:
                 yield from self.leave(client.client_id)

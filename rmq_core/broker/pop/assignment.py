@@ -115,7 +115,7 @@ class Assigner:
 
     async def _queues(self, topic: str) -> list[MessageQueue] | None:
         """The readable queues of a topic at all brokers, sorted; None if nobody has the topic."""
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.steady_ms()
         until, queues = self._routes.get(topic, (0, []))
         if now_ms < until:
             return queues

@@ -55,7 +55,7 @@ class Looks:
         wanted = EVERYTHING
         if asked.exp:
             wanted = filter_asked(self._state, asked.topic, asked.exp, asked.exp_type)
-        deadline_ms = self._state.clock_ms() + max(0, asked.poll_time)
+        deadline_ms = self._state.steady_ms() + max(0, asked.poll_time)
         return self._notify(request, connection, asked, wanted, deadline_ms)
 
     def _notify(
@@ -64,7 +64,7 @@ class Looks:
     ) -> RemotingCommand | None:  # fmt: skip
         has = self._has(asked)
         is_full = False
-        if not has and not is_over and deadline_ms > self._state.clock_ms():
+        if not has and not is_over and deadline_ms > self._state.steady_ms():
             still_may = check or self._state.rights.withdrawal_check(request, connection)
 
             def answer(is_over: bool) -> None:

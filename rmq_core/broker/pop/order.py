@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from rmq_core.broker.tables.table_file import TableFile, TableFiles
+from rmq_core.broker.wall_clock import WallClock
 from rmq_core.remoting.bodies.codec import BodyStruct
 from rmq_core.store.store import MessageStore
 
@@ -83,9 +84,13 @@ class OrderInfos(BodyStruct, frozen=True, kw_only=True):
 class OrderTable:
     """The takes in order that are under way."""
 
-    def __init__(self, files: TableFiles | None, store: MessageStore, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, files: TableFiles | None, store: MessageStore, clock_ms: WallClock, steady_ms: Callable[[], int]
+    ) -> None:
         """Load them; without ``files`` they are kept in memory only, as those of lite topics are."""
         self._clock_ms = clock_ms
+        self._steady_ms = steady_ms
+        self._leads_ms: dict[tuple[str, str, int], int] = {}  # of the time of day over the steady clock, at each take
         saved = OrderInfos().table if files is None else files.load(_FILE, OrderInfos).table
         self._table = {key: {one: info for one, info in queues.items() if info.o} for key, queues in saved.items()}
         self._file: TableFile | None = None
@@ -112,13 +117,20 @@ class OrderTable:
         info = self._find(topic, group, queue_id)
         if info is None or (attempt and attempt == info.a):
             return False
-        return info.is_blocked(now_ms)
+        return info.is_blocked(now_ms + self._shift_ms(topic, group, queue_id))
+
+    def _lead_ms(self, topic: str, group: str, queue_id: int) -> int:
+        return self._leads_ms.get((topic, group, queue_id), self._clock_ms.lead_ms)
+
+    def _shift_ms(self, topic: str, group: str, queue_id: int) -> int:
+        """What makes of a time of day now one as it was told when a queue was taken: else the clock was set since."""
+        return self._lead_ms(topic, group, queue_id) - self._clock_ms.lead_ms
 
     def freed(self, now_ms: int, most: int | None = None) -> list[tuple[str, str, int]]:
         """Topic, group and queue of those that have become free as their messages are visible again.
 
         Args:
-            now_ms: the time.
+            now_ms: the time of the steady clock.
             most: how many; those that are left are given later.
         """
         freed: list[tuple[str, str, int]] = []
@@ -128,7 +140,7 @@ class OrderTable:
                 continue  # an earlier time took its place
             del self._awaited[topic, group, queue_id]
             info = self._find(topic, group, queue_id)
-            if info is not None and not info.is_blocked(now_ms):
+            if info is not None and not info.is_blocked(now_ms + self._lead_ms(topic, group, queue_id)):
                 freed.append((topic, group, queue_id))
             elif info is not None:
                 self._await(topic, group, queue_id, info)
@@ -140,6 +152,8 @@ class OrderTable:
         A time earlier by less than a second is passed over: who moves it again and again would make the heap long.
         """
         free_ms, key = info.free_ms, (topic, group, queue_id)
+        if free_ms is not None:
+            free_ms -= self._lead_ms(*key)
         if free_ms is not None and free_ms // 1000 < self._awaited.get(key, free_ms + 1000) // 1000:
             self._awaited[key] = free_ms
             heappush(self._frees, (free_ms, *key))
@@ -159,6 +173,7 @@ class OrderTable:
             a=attempt or "", i=invisible_ms, l=now_ms, o=[offsets[0], *(one - offsets[0] for one in offsets[1:])],
             oc=counts, pop_time=now_ms,
         )  # fmt: skip
+        self._leads_ms[topic, group, queue_id] = self._clock_ms.lead_ms
         self._put(topic, group, queue_id, info)
         return counts
 
@@ -184,6 +199,7 @@ class OrderTable:
         info = self._of(topic, group, queue_id, offset, pop_time_ms)
         if info is None:
             return False
+        visible_ms += self._shift_ms(topic, group, queue_id)
         self._put(topic, group, queue_id, msgspec.structs.replace(info, ot={**info.ot, offset: visible_ms}))
         return True
 
@@ -196,6 +212,7 @@ class OrderTable:
         if info is None or info.pop_time != pop_time_ms:
             return
         counts = {offset: max(0, times - 1) for offset, times in info.oc.items()}
+        visible_ms += self._shift_ms(topic, group, queue_id)
         self._put(
             topic, group, queue_id,
             msgspec.structs.replace(info, oc=counts, ot={}, i=visible_ms - info.pop_time),
@@ -224,6 +241,7 @@ class OrderTable:
         """Forget a queue, as its offset was reset."""
         key = f"{topic}@{group}"
         queues = self._table.get(key, {})
+        self._leads_ms.pop((topic, group, queue_id), None)
         if queues.pop(queue_id, None) is not None:
             if not queues:
                 del self._table[key]
@@ -244,11 +262,16 @@ class OrderTable:
         now_ms, kept = self._clock_ms(), {}
         for key, queues in self._table.items():
             topic, _, group = key.partition("@")
-            left = {one: info for one, info in queues.items() if now_ms - info.l < _KEPT_MS}
+            left = {
+                one: info
+                for one, info in queues.items()
+                if now_ms + self._shift_ms(topic, group, one) - info.l < _KEPT_MS
+            }
             if left and has(topic, group):
                 kept[key] = left
         if kept != self._table:
             self._table = kept
+            self._leads_ms = {key: lead_ms for key, lead_ms in self._leads_ms.items() if self._find(*key) is not None}
             self._changed()
 
     def _changed(self) -> None:

@@ -57,7 +57,7 @@ class Pops:
             )
         checked(self._state, asked.consumer_group, asked.topic, asked.queue_id)
         wanted = filter_asked(self._state, asked.topic, asked.exp, asked.exp_type)
-        deadline_ms = self._state.clock_ms() + max(0, asked.poll_time)
+        deadline_ms = self._state.steady_ms() + max(0, asked.poll_time)
         return self._pop(request, connection, asked, wanted, deadline_ms)
 
     def _pop(
@@ -74,7 +74,7 @@ class Pops:
             if taken.rest > 0:
                 self._held.wake_soon(asked.topic, asked.consumer_group, max(ANY_QUEUE, asked.queue_id))
             return self._answer(request, asked, taken)
-        if not is_over and deadline_ms > self._state.clock_ms():
+        if not is_over and deadline_ms > self._state.steady_ms():
             check = check or self._state.rights.withdrawal_check(request, connection)
             if self._hold(request, connection, asked, wanted, deadline_ms, check):
                 return None

@@ -31,7 +31,7 @@ class Pop:
         """
         self._state = state
         self.held = HeldPops(state.config.max_held_pulls)
-        self.orders = OrderTable(state.files, state.store, state.clock_ms)
+        self.orders = OrderTable(state.files, state.store, state.clock_ms, state.steady_ms)
         self._journal = PopJournal(state)
         self._revival = None if timers is None else Revival(state, self._journal, timers)
 
@@ -57,7 +57,7 @@ class Pop:
 
     def expire(self) -> None:
         """Answer pops whose time is over, and those for queues that are free again; to be called periodically."""
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.steady_ms()
         for topic, group, queue_id in self.orders.freed(now_ms):
             self.held.wake_soon(topic, group, queue_id)
         self.held.expire(now_ms)

@@ -95,7 +95,7 @@ class Memberships:
         state = self._state
         self.check_expressions(groups)
         login = state.rights.login(request)
-        client = Client(connection, beat.client_id, request.language, request.version, state.clock_ms(), login)
+        client = Client(connection, beat.client_id, request.language, request.version, state.steady_ms(), login)
         return self.join(client, beat.producer_data_set, groups, without_subscriptions=beat.without_sub)
 
     def join(
@@ -235,7 +235,7 @@ class Memberships:
     def drop_silent(self) -> None:
         """Close the connections of clients without a recent heartbeat; to be called periodically."""
         state = self._state
-        before_ms = state.clock_ms() - state.config.channel_expired_timeout_ms
+        before_ms = state.steady_ms() - state.config.channel_expired_timeout_ms
         groups = [*(group.clients for group in state.consumers.groups.values()), *state.producers.groups.values()]
         for connection in silent(groups, before_ms):
             connection.abort()

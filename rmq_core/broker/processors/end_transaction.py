@@ -93,7 +93,7 @@ class Transactions:
             return False
         immunity_ms = int(seconds) * 1000 if seconds.isdecimal() and len(seconds) < 16 else 0
         immunity_ms = max(immunity_ms, self._state.config.transaction_timeout_ms)
-        return self._state.clock_ms() - half.born_timestamp_ms > immunity_ms
+        return self._state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset) > immunity_ms
 
     def _commit(self, half: HalfRecord, properties: dict[str, str]) -> PutResult:
         """Store a committed message in its real topic.

@@ -150,7 +150,7 @@ class GroupAdmin:
                 ProducerInfo(
                     client_id=one.client_id,
                     language=one.language,
-                    last_update_timestamp=one.heard_ms,
+                    last_update_timestamp=self._state.time_of_day(one.heard_ms),
                     remote_ip=one.connection.remote_address,
                     version=one.version,
                 )

@@ -57,7 +57,7 @@ class ProxiedMembers:
             if one.number not in members and len(members) >= _MOST:
                 raise ResponseError(ResponseCode.SYSTEM_BUSY, f"a proxy tells of {_MOST} clients at most")
             yield from self._put(one, connection, members, login)
-        now_ms = self._state.clock_ms()
+        now_ms = self._state.steady_ms()
         for client in list(members.values()):
             client.heard_ms = now_ms
             yield
@@ -68,7 +68,7 @@ class ProxiedMembers:
         """Make a client a member of the groups that it is in now; what it is told to be cannot harm the others."""
         self._forget(members, one.number)
         stands = Proxied(connection, one.client_addr, lambda: self._forget(members, one.number))
-        client = Client(stands, one.client_id, one.language, one.version, self._state.clock_ms(), login)
+        client = Client(stands, one.client_id, one.language, one.version, self._state.steady_ms(), login)
         members[one.number] = client
         try:
             self._memberships.check_expressions(one.consumer_data_set)

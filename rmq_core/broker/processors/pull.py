@@ -172,7 +172,7 @@ class Pulls:
                 connection.send(response)
 
         size = WAITING_BYTES + len(asked.subscription or "") + wanted.own_bytes
-        deadline_ms = self._state.clock_ms() + max(0, wait_ms)
+        deadline_ms = self._state.steady_ms() + max(0, wait_ms)
         self._held.hold(
             asked.topic, asked.queue_id, HeldPull(connection, wanted, asked.queue_offset, deadline_ms, answer, size)
         )

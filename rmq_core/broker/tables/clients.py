@@ -76,7 +76,7 @@ class Client:
         client_id: the id that it has given itself.
         language: what it is written in.
         version: its RocketMQ version, an ordinal.
-        heard_ms: when its last heartbeat came.
+        heard_ms: when its last heartbeat came, by the steady clock.
         login: the user who signed it; None where nobody had to.
     """
 

@@ -20,22 +20,22 @@ class QueueLocks:
         held_bytes: what all locks take.
     """
 
-    def __init__(self, clock_ms: Callable[[], int], most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, steady_ms: Callable[[], int], most_bytes: int = _MOST_BYTES) -> None:
         """Begin without locks.
 
         Args:
-            clock_ms: the time.
+            steady_ms: a clock that nobody sets.
             most_bytes: of all locks together; above it no queue is locked that is not locked yet. The original has
                 no such limit, and never forgets a lock, so that strangers can fill its memory.
         """
         self.held_bytes = 0
-        self._clock_ms = clock_ms
+        self._steady_ms = steady_ms
         self._most_bytes = most_bytes
         self._owners: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
         """Lock or renew the queues that are free or the client's own; returns those."""
-        now_ms = self._clock_ms()
+        now_ms = self._steady_ms()
         owners = self._owners.get(group, {})
         locked = []
         for queue in queues:
@@ -61,7 +61,7 @@ class QueueLocks:
 
     def drop_expired(self) -> None:
         """Forget the locks whose time is over; to be called periodically."""
-        oldest_ms = self._clock_ms() - LOCK_LIFE_MS
+        oldest_ms = self._steady_ms() - LOCK_LIFE_MS
         for group, owners in list(self._owners.items()):
             for queue in [queue for queue, (_, since_ms) in owners.items() if since_ms < oldest_ms]:
                 self._drop(group, owners, queue)
@@ -73,7 +73,7 @@ class QueueLocks:
 
     def is_any_locked(self, group: str) -> bool:
         """Whether any client of the group holds a lock."""
-        oldest_ms = self._clock_ms() - LOCK_LIFE_MS
+        oldest_ms = self._steady_ms() - LOCK_LIFE_MS
         return any(since_ms >= oldest_ms for _, since_ms in self._owners.get(group, {}).values())
 
 

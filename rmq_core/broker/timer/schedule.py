@@ -51,7 +51,7 @@ class Schedule:
         self._file = TableFile(state.files, _FILE, self.body, progress_in=state.store)
         self._noted = dict(saved.offset_table)
         self._set_back()
-        self._due_ms: dict[int, int] = {}  # of the next message, where it is known
+        self._due_ms: dict[int, int] = {}  # of the next message, by the steady clock, where it is known
 
     def _set_back(self) -> None:
         """Set offsets beyond their queue's end back to it: a loss of power may have cost the store messages."""
@@ -72,9 +72,10 @@ class Schedule:
     def deliver(self) -> None:
         """Deliver the messages that are due; call it every ``INTERVAL_S``."""
         now_ms = self._state.clock_ms()
+        steady_ms = self._state.steady_ms()
         delivered = False
-        for level, delay_ms in enumerate(self._delays_ms, 1):
-            if not now_ms < self._due_ms.get(level, 0) <= now_ms + delay_ms:  # as in ``_deliver``
+        for level in range(1, len(self._delays_ms) + 1):
+            if steady_ms >= self._due_ms.get(level, steady_ms):
                 while self._deliver(level, now_ms):
                     delivered = True
         if delivered:
@@ -99,15 +100,15 @@ class Schedule:
             return False
         for message in stored_messages(found.slices):
             delay_ms = self._delays_ms[level - 1]
-            due_ms = message.store_timestamp_ms + delay_ms
-            if now_ms < due_ms <= now_ms + delay_ms:  # later than that only if the clock was set back
-                self._due_ms[level] = due_ms
+            age_ms = self._state.clock_ms.age_ms(message.store_timestamp_ms, message.physical_offset)
+            if 0 <= age_ms < delay_ms:  # below 0 only if the clock was set back before the start
+                self._due_ms[level] = self._state.steady_ms() + delay_ms - age_ms
                 return False
             if not self._store_again(message, now_ms):
-                self._due_ms[level] = 0
+                self._due_ms.pop(level, None)
                 return False
             self.offsets[level] = message.queue_offset + 1
-        self._due_ms[level] = 0
+        self._due_ms.pop(level, None)
         self.offsets[level] = found.next_offset
         return True
 

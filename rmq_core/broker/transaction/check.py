@@ -95,7 +95,8 @@ class _Round:
         self.ended = Ended(first_op, first)
         self._state = state
         self._notes = notes
-        self._begin_ms = state.clock_ms()
+        self._begin_ms = state.steady_ms()
+        self._end = state.store.next_offset(names.HALF_TOPIC, HALF_QUEUE)  # what is stored from now on is of the next
         self._has_gap = False
 
     async def go(self) -> None:
@@ -104,7 +105,7 @@ class _Round:
             await asyncio.sleep(0)
         work = 0
         is_going = True
-        while is_going and self._state.clock_ms() - self._begin_ms <= _MOST_ROUND_MS:
+        while is_going and self._state.steady_ms() - self._begin_ms <= _MOST_ROUND_MS:
             if self.ended.take(self.at):
                 work += 1
             else:
@@ -153,12 +154,11 @@ class _Round:
     def _judge(self, half: StoredMessage) -> bool:
         """Ask about a half message that is not ended, leave it alone or give it up; False ends the round."""
         state, config, properties = self._state, self._state.config, half.properties
-        now_ms = state.clock_ms()
-        age_ms = now_ms - half.born_timestamp_ms
+        age_ms = state.clock_ms.age_ms(half.born_timestamp_ms, half.physical_offset)
         times = _number(properties.get(CHECK_TIMES, "0"))
         if times >= config.transaction_check_max or age_ms > state.store.config.file_reserved_hours * _HOUR_MS:
             return self._give_up(half, properties)
-        if half.store_timestamp_ms >= self._begin_ms:
+        if half.queue_offset >= self._end:
             return False
         properties[CHECK_TIMES] = str(times + 1)
         seconds = properties.get(IMMUNITY_SECONDS)
@@ -167,7 +167,7 @@ class _Round:
                 return False
         else:
             given = _number(seconds)
-            if age_ms < (config.transaction_timeout_ms if given < 0 else given * 1000):
+            if 0 <= age_ms < (config.transaction_timeout_ms if given < 0 else given * 1000):
                 return self._leave_alone(half, properties)
         result = put_half_again(state, half, properties)
         if result.status.is_hopeless:

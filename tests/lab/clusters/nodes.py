@@ -92,7 +92,10 @@ class BrokerNode:
         self.well()
         self.disk.evict()
         with self.machine.owns():
-            broker = Broker(self._config, self._store_config, self.clock_ms, self.disk, self.threads)
+            broker = Broker(
+                self._config, self._store_config, self.clock_ms, self.disk, self.threads,
+                steady_ms=lambda: int(self._loop.now_s * 1000),
+            )  # fmt: skip
             await broker.start()
         self.broker = broker
         for listener in self._on_start:
