@@ -37,7 +37,7 @@ def _verify(uri: str) -> int:
 
 
 def _rebuild(uri: str) -> int:
-    options = options_from_arguments("all", 6_000_000, 0, 5_000_000, 20_000_000, (1000,), uri, None)
+    options = options_from_arguments("all", VerifyOptions(None, 6_000_000, 0, 5_000_000, 20_000_000, (1000,)), uri)
     with TemporaryDirectory() as out:
         return _until_scan(rebuild_steps(uri, out, options, os.cpu_count() or 1))
 

@@ -54,6 +54,7 @@ from rmq_formats.read.query import Include
 from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.job import (
     JobParser,
+    follow_broker_conf,
     is_several,
     option_name,
     parsed,
@@ -81,6 +82,7 @@ def needs_delta(given: argparse.Namespace) -> bool:
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
     _check_source(given)
+    follow_broker_conf(given)
     if given.namesrv is not None:
         check_cluster(given)
     elif given.tier is not None:

@@ -13,13 +13,23 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from rmq_formats.codecs import paths
-from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
+from rmq_formats.errors import OptionError, StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.lakehouse.delta.table import DeltaTableLog
 from rmq_formats.lakehouse.table_name import placed
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, parsed, run_job
+from rmq_formats.spark.job import (
+    EXIT_CLEAN,
+    EXIT_FINDINGS,
+    JobParser,
+    add_broker_conf,
+    follow_broker_conf,
+    job_parser,
+    parsed,
+    run_job,
+)
 from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.values import names, timestamp_ms
 from rmq_formats.spark.options.write import check_columns
+from rmq_formats.storage.commitlog import configured_log_directories
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.tasks.origin import leftover_word
 from rmq_formats.tasks.runner import ProcessRunner
@@ -45,6 +55,7 @@ def parser() -> JobParser:
     job = job_parser("import_delta", "Write a RocketMQ store from the messages of a Delta table.")
     job.add_argument("--table", type=placed, required=True, help="path of a Delta table, as export_delta.py writes it")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
+    add_broker_conf(job)
     job.add_argument("--mode", choices=["append", "overwrite"], help="required if the store has messages")
     job.add_argument("--topics", help="comma list; default: all of the table")
     job.add_argument("--starting-timestamp", help="store time, ms or ISO-8601, inclusive")
@@ -72,6 +83,9 @@ def check(given: argparse.Namespace) -> None:
     parsed(given, "topics", names)
     leftover = leftover_word(resume=given.resume, start_anew=given.start_anew)
     storage, root = open_storage(given.store)
+    follow_broker_conf(given)
+    if configured_log_directories(root):
+        raise StoreLayoutError(f"{given.config}: storePathCommitLog is not in {root}. A store is written as one tree.")
     if not storage.exists(root):
         return
     if end_killed(root, ProcessRunner(), leftover):
@@ -150,9 +164,13 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         F.sum(F.when(sound, F.length("body"))).alias("bytes"),
         F.count_if(~sound).alias("damaged"),
     )
+    conf = follow_broker_conf(given)
+    settings = {} if conf is None else dict(conf.sizes)
+    if "delay_levels_ms" in settings:
+        settings["delay_levels"] = " ".join(f"{delay_ms // 1000}s" for delay_ms in settings["delay_levels_ms"])
     writer = frame.write.format("rmq_commitlog").mode(given.mode or "append")
     for argument, option in _SINK_OPTIONS.items():
-        value = getattr(given, argument)
+        value = getattr(given, argument) or settings.get(argument)
         if value is not None:
             writer = writer.option(option, str(value))
     writer.option("keepOffsets", str(given.keep_offsets).lower()).save(given.store)

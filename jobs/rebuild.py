@@ -7,8 +7,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 from rmq_formats.read.stores import find_stores
 from rmq_formats.rebuild.job import check_rebuild, rebuild_store
 from rmq_formats.rebuild.options import RebuildOptions, live_topics_path, options_from_arguments
@@ -18,11 +16,13 @@ from rmq_formats.spark.job import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
+    add_sizes,
     add_stores,
     is_several,
     job_parser,
     path_for_all,
     run_job,
+    store_sizes,
 )
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.tasks.origin import Leftover, leftover_word
@@ -36,20 +36,7 @@ def parser() -> JobParser:
         "--out", type=path_for_all, help="directory or URI to write to, instead of the store; of several, by broker"
     )
     job.add_argument("--what", choices=["all", "consumequeue", "index"], default="all", help="what to rebuild")
-    job.add_argument("--consumequeue-file-bytes", type=int, default=CONSUMEQUEUE_FILE_BYTES)
-    job.add_argument(
-        "--consumequeue-ext-file-bytes", type=int, help="of ConsumeQueueExt; default: as in the store, 0 is none"
-    )
-    job.add_argument(
-        "--batchconsumequeue-file-bytes",
-        type=int,
-        metavar="BYTES",
-        help="of BatchConsumeQueue; default: as in the store",
-    )
-    job.add_argument("--index-slots", type=int, default=INDEX_SLOTS, help="maxHashSlotNum")
-    job.add_argument("--index-entries", type=int, default=INDEX_ENTRIES, help="maxIndexNum")
-    job.add_argument("--delay-levels", default=DEFAULT_DELAY_LEVELS, help="the broker's messageDelayLevel")
-    job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="index TAGS, as since 5.4")
+    add_sizes(job)
     job.add_argument("--resume", action="store_true", help="complete what an interrupted run has left, whoever left it")
     job.add_argument("--start-anew", action="store_true", help="set aside what an interrupted run has left")
     job.add_argument("--topics-json", metavar="FILE", help="of --only-live-topics; default: the store's own")
@@ -68,11 +55,7 @@ def parser() -> JobParser:
 def options(given: argparse.Namespace, store: str) -> RebuildOptions:
     """Build the options of rebuilding a store from the arguments. Raises OptionError, StoreError."""
     live_topics_of = live_topics_path(given.only_live_topics, given.topics_json, store)
-    return options_from_arguments(
-        given.what, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes, given.index_slots,
-        given.index_entries, delay_levels_ms(given.delay_levels), store, live_topics_of, given.index_tags,
-        given.batchconsumequeue_file_bytes,
-    )  # fmt: skip
+    return options_from_arguments(given.what, store_sizes(given), store, live_topics_of)
 
 
 def leftover(given: argparse.Namespace) -> Leftover:

@@ -31,7 +31,16 @@ from rmq_formats.lakehouse.selection import identify
 from rmq_formats.read.plan import Task
 from rmq_formats.read.query import Include, ReadOptions
 from rmq_formats.read.stores import told_names
-from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS, JobParser, job_parser, option_name, run_job
+from rmq_formats.spark.job import (
+    EXIT_CLEAN,
+    EXIT_FINDINGS,
+    JobParser,
+    add_broker_conf,
+    follow_broker_conf,
+    job_parser,
+    option_name,
+    run_job,
+)
 from rmq_formats.spark.options.read import batch_only, commitlog_options
 from rmq_formats.spark.options.schemas import COMMITLOG
 from rmq_formats.storage.commitlog import commitlog_segments
@@ -61,6 +70,7 @@ def parser() -> JobParser:
     """Define the job's arguments."""
     job = job_parser("replay", "Replay messages of a RocketMQ store to a running cluster, or into another store.")
     job.add_argument("--store", required=True, help="the store's root directory, or a URI")
+    add_broker_conf(job)
     target = job.add_mutually_exclusive_group(required=True)
     target.add_argument("--to-namesrv", metavar="HOST:PORT", help="a name server of the cluster to send to")
     target.add_argument("--to-store", metavar="DIR", help="a store to create, or to append to")
@@ -93,6 +103,7 @@ def parser() -> JobParser:
 
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
+    follow_broker_conf(given)
     commitlog_segments(*open_storage(given.store))
     if given.rate is not None and not 0 < given.rate < _MAX_RATE:
         raise OptionError(f"--rate {given.rate}: expected messages a second, 1 or more")

@@ -8,29 +8,28 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.read.stores import find_stores
 from rmq_formats.spark.job import (
     EXIT_CLEAN,
     EXIT_FINDINGS,
     JobParser,
+    add_sizes,
     add_stores,
     is_several,
     job_parser,
     path_for_all,
     run_job,
+    store_sizes,
 )
 from rmq_formats.spark.runner import SparkRunner
 from rmq_formats.storage.segments import open_storage
 from rmq_formats.verify.html.outputs import VerifyOutputs
 from rmq_formats.verify.job import check_verifiable, verify_store
-from rmq_formats.verify.phases.plan import VerifyOptions, refuse_inside_store
+from rmq_formats.verify.phases.plan import refuse_inside_store
 from rmq_formats.verify.report import findings_table
 from rmq_formats.verify.several import brokers_findings_table, refuse_inside_stores, verify_stores
 
 FORMATS: Final = ("delta", "parquet", "json")
-_AS_IN_STORE = "; default: by the store's files"
 
 
 def parser() -> JobParser:
@@ -46,29 +45,9 @@ def parser() -> JobParser:
         metavar="DIR",
         help="directory or URI for intermediate files; on a cluster all executors must see it",
     )
-    for option, setting in (
-        ("--commitlog-file-bytes", "mappedFileSizeCommitLog"),
-        ("--consumequeue-file-bytes", "mappedFileSizeConsumeQueue"),
-        ("--consumequeue-ext-file-bytes", "mappedFileSizeConsumeQueueExt, 0 is none"),
-        ("--batchconsumequeue-file-bytes", "mapperFileSizeBatchConsumeQueue"),
-        ("--index-slots", "maxHashSlotNum"),
-        ("--index-entries", "maxIndexNum"),
-    ):
-        job.add_argument(option, type=int, help=f"{setting}{_AS_IN_STORE}")
-    job.add_argument("--delay-levels", help="messageDelayLevel; default: by the store's queues")
+    add_sizes(job)
     job.add_argument("--tier", type=path_for_all, metavar="DIR", help="tieredStoreFilePath: verify its part of it too")
-    job.add_argument("--index-tags", choices=["auto", "yes", "no"], default="auto", help="as since 5.4")
     return job
-
-
-def options(given: argparse.Namespace) -> VerifyOptions:
-    """Build the verification's options from the arguments. Raises OptionError."""
-    return VerifyOptions(
-        given.commitlog_file_bytes, given.consumequeue_file_bytes, given.consumequeue_ext_file_bytes,
-        given.index_slots, given.index_entries,
-        None if given.delay_levels is None else delay_levels_ms(given.delay_levels), parse_index_tags(given.index_tags),
-        given.batchconsumequeue_file_bytes, given.tier,
-    )  # fmt: skip
 
 
 def outputs(given: argparse.Namespace) -> VerifyOutputs:
@@ -78,7 +57,7 @@ def outputs(given: argparse.Namespace) -> VerifyOutputs:
 
 def check(given: argparse.Namespace) -> None:
     """Refuse unusable arguments before a session is started."""
-    options(given).check()
+    store_sizes(given).check()
     if is_several(given.store):
         check_several(given)
         return
@@ -116,7 +95,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
         return main_several(given, spark, runner)
     (store,) = given.store
     runner.check_seen("--store", store)
-    report = verify_store(store, options(given), runner, work=given.work)
+    report = verify_store(store, store_sizes(given), runner, work=given.work)
     outputs(given).write(report, datetime.now(UTC))
     if given.findings is not None and given.findings_format == "delta":
         write_delta(spark, findings_table(report.findings), given.findings)
@@ -125,7 +104,7 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
 
 def main_several(given: argparse.Namespace, spark: SparkSession, runner: SparkRunner) -> tuple[dict[str, Any], int]:
     """Run the verification of several stores."""
-    report = verify_stores(given.store, options(given), runner, work=given.work)
+    report = verify_stores(given.store, store_sizes(given), runner, work=given.work)
     outputs(given).write_several(report)
     if given.findings is not None and given.findings_format == "delta":
         write_delta(spark, brokers_findings_table(report), given.findings)

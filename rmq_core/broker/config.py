@@ -11,10 +11,11 @@ from typing import Final
 from rmq_core.broker.access_settings import AccessSettings
 from rmq_core.broker.ignored_keys import DONE_ANYWAY, IGNORED
 from rmq_core.remoting.codes import MASTER_ID
-from rmq_core.remoting.settings import load_settings, read_settings_file, setting
+from rmq_core.remoting.settings import load_settings, setting
 from rmq_core.store.config import JAVA_NAMES, STORE_PROPERTIES, StoreConfig
 from rmq_formats.codecs.index import AUTO
 from rmq_formats.errors import OptionError
+from rmq_formats.storage.settings_file import read_settings_file
 
 ENVIRONMENT_PREFIX: Final = "RMQ_BROKER_"
 FAST_PORT_DISTANCE: Final = 2  # the fast port, which takes no pulls, is so much below the listen port

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-_AS_IN_STORE: Final = "default: as the store's files have it"
+from rmq_formats.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
+
+if TYPE_CHECKING:
+    from rmq_formats.storage.broker_conf import BrokerConf
 
 StorePath = Annotated[
     str, typer.Argument(metavar="STORE", help="The store's root directory, or a URI.", show_default=False)
@@ -31,32 +34,12 @@ AnyPath = Annotated[
     ),
 ]
 
-ConsumeQueueExtFileBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueueExt, 0 is none; {_AS_IN_STORE}.")
+BrokerConfFile = Annotated[
+    str | None, typer.Option("-c", "--config", metavar="FILE", help=CONFIG_HELP, show_default=False)
 ]
-BatchConsumeQueueFileBytes = Annotated[
-    int | None, typer.Option(metavar="BYTES", help=f"mapperFileSizeBatchConsumeQueue; {_AS_IN_STORE}.")
-]
-IndexTags = Annotated[
-    str | None,
-    typer.Option(metavar="auto|yes|no", help="Whether TAGS are indexed, as since 5.4; auto asks the store."),
-]
-# Sizes that no file of a store holds; inferred from its files where not given.
 _SIZES: Final[dict[str, Any]] = {
-    "commitlog_file_bytes": Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeCommitLog; {_AS_IN_STORE}.")
-    ],
-    "consumequeue_file_bytes": Annotated[
-        int | None, typer.Option(metavar="BYTES", help=f"mappedFileSizeConsumeQueue; {_AS_IN_STORE}.")
-    ],
-    "consumequeue_ext_file_bytes": ConsumeQueueExtFileBytes,
-    "batchconsumequeue_file_bytes": BatchConsumeQueueFileBytes,
-    "index_slots": Annotated[int | None, typer.Option(metavar="N", help=f"maxHashSlotNum; {_AS_IN_STORE}.")],
-    "index_entries": Annotated[int | None, typer.Option(metavar="N", help=f"maxIndexNum; {_AS_IN_STORE}.")],
-    "delay_levels": Annotated[
-        str | None, typer.Option(metavar="LEVELS", help="messageDelayLevel; default: as the store's queues have it.")
-    ],
-    "index_tags": IndexTags,
+    option.name: Annotated[option.kind | None, typer.Option(metavar=option.metavar, help=option.help)]
+    for option in SIZE_OPTIONS
 }
 
 Report = Annotated[str | None, typer.Option(metavar="FILE", help="Write the JSON report there too.")]
@@ -93,30 +76,39 @@ def several(stores: list[str]) -> list[str] | None:
     return [store if "://" in store else str(Path(store).absolute()) for store in stores]
 
 
+def follow_broker_conf(config: str | None, stores: list[str]) -> "BrokerConf | None":
+    """Read the operator's broker.conf, and find the logs of these stores where it says. Raises OptionError."""
+    if config is None:
+        return None
+    from rmq_formats.read.stores import find_stores  # noqa: PLC0415
+    from rmq_formats.storage.broker_conf import use_broker_conf  # noqa: PLC0415
+
+    return use_broker_conf(config, stores if several(stores) is None else [one.path for one in find_stores(stores)])
+
+
 def with_store_sizes(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options of a store's sizes, in place of its argument ``sizes``, which is made of them.
 
-    The command that is returned raises OptionError where the delay levels are none.
+    The command that is returned raises OptionError where the delay levels are none, or the broker.conf has a fault.
     """
 
     def run(**given: Any) -> int:
-        from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415 # --help does not need it
-        from rmq_formats.codecs.index import AUTO, parse_index_tags  # noqa: PLC0415
-        from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415
+        from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415 # --help does not need it
 
-        sizes = {name: given.pop(name) for name in _SIZES}
-        levels, index_tags = sizes.pop("delay_levels"), sizes.pop("index_tags")
-        options = VerifyOptions(
-            **sizes, delay_levels_ms=None if levels is None else delay_levels_ms(levels),
-            tags_from=parse_index_tags(index_tags or AUTO),
-        )  # fmt: skip
-        return command(sizes=options, **given)
+        stores = given["stores"] if "stores" in given else [given["store"]]
+        conf = follow_broker_conf(given.pop("config"), stores)
+        sizes = VerifyOptions.from_arguments({name: given.pop(name) for name in _SIZES}, conf)
+        return command(sizes=sizes, **given)
 
+    options = {"config": BrokerConfFile, **_SIZES}
     parameters: list[Parameter] = []
-    for one in signature(command).parameters.values():
-        own = [one.replace(name=name, default=None, annotation=option) for name, option in _SIZES.items()]
-        parameters += own if one.name == "sizes" else [one]
+    for parameter in signature(command).parameters.values():
+        replaced = [
+            parameter.replace(name=name, default=None, annotation=option, kind=Parameter.KEYWORD_ONLY)
+            for name, option in options.items()
+        ]
+        parameters += replaced if parameter.name == "sizes" else [parameter]
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # typer reads it
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = command.__doc__
     return run

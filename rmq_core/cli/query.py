@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import StorePath
+from rmq_core.cli.arguments import BrokerConfFile, StorePath, follow_broker_conf
 from rmq_formats.errors import OptionError
 
 _MIN_MS_DIGITS = 11  # fewer are a date, as 20260731
@@ -13,6 +13,7 @@ _MIN_MS_DIGITS = 11  # fewer are a date, as 20260731
 
 def query(
     store: StorePath,
+    config: BrokerConfFile = None,
     key: Annotated[str | None, typer.Option(metavar="K", help="One of its KEYS; with --topic.")] = None,
     uniq_key: Annotated[
         str | None, typer.Option(metavar="U", help="Its UNIQ_KEY, the id that its send returned; with --topic.")
@@ -65,6 +66,7 @@ def query(
 
     from rmq_core.cli import query_run  # noqa: PLC0415 # takes a second to load
 
+    follow_broker_conf(config, [store])
     return query_run.run(
         store,
         query_run.QueryOptions(

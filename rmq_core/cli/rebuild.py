@@ -7,9 +7,6 @@ import typer
 from rmq_core.cli.arguments import (
     Accept,
     AsOneJson,
-    BatchConsumeQueueFileBytes,
-    ConsumeQueueExtFileBytes,
-    IndexTags,
     PlanWork,
     Report,
     Resume,
@@ -17,26 +14,21 @@ from rmq_core.cli.arguments import (
     StorePaths,
     Workers,
     several,
+    with_store_sizes,
 )
-from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 
 if TYPE_CHECKING:
     from rmq_formats.rebuild.options import RebuildOptions
+    from rmq_formats.verify.phases.plan import VerifyOptions
 
 
+@with_store_sizes
 def rebuild(
     stores: StorePaths,
+    *,
     out: Annotated[str | None, typer.Option(metavar="DIR", help="Write there; of several stores, by broker.")] = None,
     what: Annotated[str, typer.Option(metavar="WHAT", help="What to rebuild: all, consumequeue or index.")] = "all",
-    consumequeue_file_bytes: Annotated[
-        int, typer.Option(metavar="BYTES", help="mappedFileSizeConsumeQueue.")
-    ] = CONSUMEQUEUE_FILE_BYTES,
-    consumequeue_ext_file_bytes: ConsumeQueueExtFileBytes = None,
-    batchconsumequeue_file_bytes: BatchConsumeQueueFileBytes = None,
-    index_slots: Annotated[int, typer.Option(metavar="N", help="maxHashSlotNum.")] = INDEX_SLOTS,
-    index_entries: Annotated[int, typer.Option(metavar="N", help="maxIndexNum.")] = INDEX_ENTRIES,
-    delay_levels: Annotated[str, typer.Option(metavar="LEVELS", help="messageDelayLevel.")] = DEFAULT_DELAY_LEVELS,
-    index_tags: IndexTags = "auto",
+    sizes: "VerifyOptions",
     topics_json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Of --only-live-topics; default: the store's config/topics.json.")
     ] = None,
@@ -61,7 +53,6 @@ def rebuild(
     from a consumer, or lowers the end of a queue, needs --accept. A store that a broker has open is refused.
     """
     from rmq_core.cli import rebuild_run  # noqa: PLC0415 # takes a second to load
-    from rmq_formats.codecs.consumequeue import delay_levels_ms  # noqa: PLC0415
     from rmq_formats.rebuild.options import live_topics_path, options_from_arguments  # noqa: PLC0415
     from rmq_formats.rebuild.publication import terms_from_arguments  # noqa: PLC0415
     from rmq_formats.tasks.origin import leftover_word  # noqa: PLC0415
@@ -69,11 +60,7 @@ def rebuild(
     leftover = leftover_word(resume=resume, start_anew=start_anew)
 
     def options_of(store: str) -> "RebuildOptions":
-        return options_from_arguments(
-            what, consumequeue_file_bytes, consumequeue_ext_file_bytes, index_slots, index_entries,
-            delay_levels_ms(delay_levels), store, live_topics_path(only_live_topics, topics_json, store),
-            index_tags or "auto", batchconsumequeue_file_bytes,
-        )  # fmt: skip
+        return options_from_arguments(what, sizes, store, live_topics_path(only_live_topics, topics_json, store))
 
     terms = terms_from_arguments(plan=plan, accept=accept, work=work, out=out)
     given = several(stores)

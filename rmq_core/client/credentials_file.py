@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any, Final
 
-from rmq_core.remoting.java_properties import parse_properties
+from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.errors import FormatError, OptionError
 
 _MAX_FILE_BYTES: Final = 1 << 16  # a few lines; a larger one is another file

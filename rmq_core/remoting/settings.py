@@ -6,14 +6,13 @@ are Java's properties, or TOML if their name ends so; both may use either name.
 
 import os
 import re
-import tomllib
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import Field, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
-from rmq_core.remoting.java_properties import parse_properties
-from rmq_formats.errors import FormatError, OptionError
+from rmq_formats.errors import OptionError
+from rmq_formats.storage.settings_file import read_settings_file
 
 
 class _Dataclass(Protocol):
@@ -125,23 +124,6 @@ def _by_name(kind: type[_Dataclass]) -> dict[str, Field[Any]]:
 
 def _variables(environ: Mapping[str, str], prefix: str) -> Iterator[tuple[str, str]]:
     return ((name, text) for name, text in environ.items() if name.startswith(prefix))
-
-
-def read_settings_file(path: Path) -> dict[str, object]:
-    """Read the keys and values of a file, unconverted.
-
-    Raises:
-        OptionError: it cannot be read.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise OptionError(f"{path}: {error.strerror}") from error
-    try:
-        text = data.decode()
-        return tomllib.loads(text) if path.suffix == ".toml" else dict(parse_properties(text))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, FormatError) as error:
-        raise OptionError(f"{path}: {error}") from error
 
 
 def _convert(one: Field[Any], value: object, where: str) -> object:

@@ -1,20 +1,32 @@
 """What a rebuild makes, with the broker's file sizes: as asked for, or as the store's own files have them."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 
 from rmq_formats.codecs import config_json, paths
-from rmq_formats.codecs.index import AUTO, parse_index_tags
-from rmq_formats.codecs.layout import BATCH_FILE_BYTES, UNIT_BYTES
-from rmq_formats.errors import DecodeError, OptionError, StoreLayoutError, StoreNotFoundError, StoreSizeError
+from rmq_formats.codecs.index import INDEX_TAGS
+from rmq_formats.codecs.layout import UNIT_BYTES
+from rmq_formats.errors import (
+    DecodeError,
+    OptionError,
+    StoreError,
+    StoreLayoutError,
+    StoreNotFoundError,
+    StoreSizeError,
+)
 from rmq_formats.read.broker_config import knows_all_topics, stored_topics
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import commitlog_segments
 from rmq_formats.storage.queue_files import walk_queues
 from rmq_formats.storage.segments import Segment, Storage, open_storage
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.verify.delay_levels import told_delay_levels
+from rmq_formats.verify.findings import FindingList
+from rmq_formats.verify.phases.plan import VerifyOptions, resolve_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +59,18 @@ class RebuildOptions:
 
 
 def options_from_arguments(
-    what: str,
-    consumequeue_file_bytes: int,
-    consumequeue_ext_file_bytes: int | None,
-    index_slots: int,
-    index_entries: int,
-    delay_levels_ms: tuple[int, ...],
-    store: str,
-    live_topics_of: str | None,
-    index_tags: str = AUTO,
-    batchconsumequeue_file_bytes: int | None = None,
+    what: str, sizes: VerifyOptions, store: str, live_topics_of: str | None = None
 ) -> RebuildOptions:
     """Build the options from the arguments of ``jobs/rebuild.py`` and ``rmq rebuild``.
 
     Args:
         what: ``all``, ``consumequeue`` or ``index``.
-        consumequeue_file_bytes: size of a ConsumeQueue file.
-        consumequeue_ext_file_bytes: size of a ConsumeQueueExt file; 0 is none; None is that of the files
-            that the store has, so that a store of a broker with ``enableConsumeQueueExt`` keeps it.
-        index_slots: slots of an IndexFile.
-        index_entries: entries of an IndexFile.
-        delay_levels_ms: delay of each level.
-        store: the store, to look for ConsumeQueueExt.
+        sizes: the broker's; those that are None are the sizes that the store's files have.
+        store: the store; empty for a new one, of which sizes that are None are the defaults.
         live_topics_of: path of a ``topics.json``; only its topics are rebuilt.
-        index_tags: ``yes`` indexes TAGS, as brokers from 5.4 on do, ``no`` does not; ``auto`` asks the store.
-        batchconsumequeue_file_bytes: size of a BatchConsumeQueue file; None is that of the files that the store has.
 
     Raises:
-        OptionError: an unknown ``what`` or ``index_tags``, or a ``topics.json`` that cannot be read or names no topic.
+        OptionError: an unknown ``what``, or a ``topics.json`` that cannot be read or names no topic.
         StoreLayoutError: the store's own topics are asked for, and are in RocksDB of v2, which does not have all.
     """
     if what not in {"all", "consumequeue", "index"}:
@@ -84,19 +80,31 @@ def options_from_arguments(
         live_topics = _live_topics(live_topics_of, store)
         if not live_topics:
             raise OptionError(f"--topics-json {live_topics_of}: names no topic, so that all queues would be left out")
-    if consumequeue_ext_file_bytes is None:
-        consumequeue_ext_file_bytes = _existing_file_bytes(store, paths.consumequeue_ext_dir)
-    if batchconsumequeue_file_bytes is None:
-        batchconsumequeue_file_bytes = _existing_file_bytes(store, paths.batch_consumequeue_dir) or BATCH_FILE_BYTES
-    tags_from, told = parse_index_tags(index_tags), index_tags
+    resolved, tags_reason = _resolve_sizes(store, sizes) if store else (_default_sizes(sizes), "")
+    return RebuildOptions(
+        what != "index", what != "consumequeue", resolved, live_topics, tags_reason, queue_database=sizes.queue_database
+    )
+
+
+def _default_sizes(sizes: VerifyOptions) -> StoreSizes:
+    names = [item.name for item in fields(StoreSizes)]
+    return StoreSizes(**{name: value for name in names if (value := getattr(sizes, name)) is not None})
+
+
+def _resolve_sizes(store: str, sizes: VerifyOptions) -> tuple[StoreSizes, str]:
+    """Resolve the sizes and delay levels as a verification does; also tell in words why TAGS are indexed or not."""
+    storage, root = open_storage(store)
+    segments: list[Segment] = []
+    with suppress(StoreError):  # the rebuild reports it
+        segments = commitlog_segments(storage, root)
+    tags_from, reason = sizes.tags_from, next((word for word, at in INDEX_TAGS.items() if at == sizes.tags_from), "")
     if tags_from is None:
-        tags_from, told = find_index_tags(*open_storage(store))
-    sizes = StoreSizes(
-        consumequeue_file_bytes=consumequeue_file_bytes, consumequeue_ext_file_bytes=consumequeue_ext_file_bytes,
-        index_slots=index_slots, index_entries=index_entries, delay_levels_ms=delay_levels_ms, tags_from=tags_from,
-        batchconsumequeue_file_bytes=batchconsumequeue_file_bytes,
-    )  # fmt: skip
-    return RebuildOptions(what != "index", what != "consumequeue", sizes, live_topics, told)
+        tags_from, reason = find_index_tags(storage, root)
+    resolved = resolve_sizes(storage, root, segments, replace(sizes, tags_from=tags_from), FindingList())
+    if sizes.delay_levels_ms is None:
+        levels = told_delay_levels(storage, root, segments, resolved.delay_levels_ms)
+        resolved = replace(resolved, delay_levels_ms=levels)
+    return resolved, reason
 
 
 def live_topics_path(only_live_topics: bool, topics_json: str | None, store: str) -> str | None:
@@ -138,13 +146,6 @@ def _queue_files(storage: Storage, directory: str) -> Sequence[Segment]:
     """Files of the first queue that has any: all queues of a broker have one size."""
     queue = next(walk_queues(storage, directory), None)
     return () if queue is None else queue.segments
-
-
-def _existing_file_bytes(store: str, directory_of: Callable[[str], str]) -> int:
-    """The size of most files of the first queue below a directory of a store; 0 where there is none."""
-    storage, root = open_storage(store)
-    found = _queue_files(storage, directory_of(root))
-    return Counter(segment.size_bytes for segment in found).most_common(1)[0][0] if found else 0
 
 
 def check_existing_sizes(storage: Storage, root: str, options: RebuildOptions) -> None:

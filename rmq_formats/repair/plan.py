@@ -21,7 +21,7 @@ from rmq_formats.repair.filler import Fill, Stretch
 from rmq_formats.repair.lost_units import with_places
 from rmq_formats.repair.scan import scan_log
 from rmq_formats.storage import store_variants
-from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.commitlog import commitlog_segments, configured_log_directories
 from rmq_formats.storage.queue_files import named_topics
 from rmq_formats.storage.segments import LocalStorage, Segment, list_segments, opened
 from rmq_formats.tasks.store_sizes import StoreSizes
@@ -186,7 +186,11 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     """
     storage = LocalStorage()
     has_entries = bool(store_variants.dledger_directories(storage, root))
-    segments = commitlog_segments(storage, root) if has_entries else list_segments(storage, paths.commitlog_dir(root))
+    segments = (
+        commitlog_segments(storage, root)
+        if has_entries or configured_log_directories(root)
+        else list_segments(storage, paths.commitlog_dir(root))
+    )
     segments = cut_segments(segments, find_leftovers(storage, root, segments) if segments else None)
     sizes = resolve_sizes(storage, root, segments, options, FindingList())
     if options.delay_levels_ms is None:
@@ -196,6 +200,7 @@ def plan_repair(root: str, options: VerifyOptions, report: VerifyReport) -> Repa
     if has_entries:
         plan = _plan_entries(root, plan, segments, report)
     elif any(kind.code.startswith("commitlog") for kind in told - _NOT_REPAIRED):
+        _refuse_log_elsewhere(root)
         plan = _plan_log(root, plan, segments)
     derived = any(kind.code.partition(".")[0] in _DERIVED for kind in told - _NOT_REPAIRED)
     configs = tuple(
@@ -309,6 +314,16 @@ def _first_link(root: str, path: str) -> str:
     names = path.split("/")
     ways = ("/".join(names[:count]) for count in range(2, len(names) + 1))
     return next((way for way in ways if Path(root, way).is_symlink()), path)
+
+
+def _refuse_log_elsewhere(root: str) -> None:
+    """Refuse to change a log outside of the store: plan and quarantine name paths below its root."""
+    directories = configured_log_directories(root)
+    if directories:
+        raise StoreLayoutError(
+            f"{directories[0]}: the log is damaged, and is not in {root}. "
+            f"Move its files to {paths.commitlog_dir(root)} for the repair."
+        )
 
 
 def _live_topics(root: str) -> frozenset[str] | None:

@@ -19,10 +19,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from rmq_formats.errors import NotAcceptedError, OptionError, RmqError, one_line
-from rmq_formats.read.stores import names_several
+from rmq_formats.read.stores import find_stores, names_several
 from rmq_formats.spark.session import session
 from rmq_formats.spark.versions import unfit_library
+from rmq_formats.storage.broker_conf import BrokerConf, use_broker_conf
 from rmq_formats.tasks.log_format import PrintableFormatter
+from rmq_formats.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
+from rmq_formats.verify.phases.plan import VerifyOptions
 
 EXIT_CLEAN, EXIT_FINDINGS, EXIT_FAILED = 0, 1, 2
 
@@ -83,6 +86,38 @@ def add_stores(parser: JobParser, *, required: bool = True) -> None:
         action="append",
         help="the store's root directory, or a URI; several: given again, a pattern, or a TOML file that names them",
     )
+
+
+def add_sizes(parser: JobParser) -> None:
+    """Add ``-c broker.conf`` and the options of a store's sizes; ``store_sizes`` makes options of them."""
+    add_broker_conf(parser)
+    for option in SIZE_OPTIONS:
+        choices = option.metavar.split("|") if "|" in option.metavar else None
+        parser.add_argument(
+            f"--{option.name.replace('_', '-')}", type=option.kind, choices=choices, help=option.help,
+            metavar=None if choices else option.metavar,
+        )  # fmt: skip
+
+
+def add_broker_conf(parser: JobParser) -> None:
+    """Add ``-c broker.conf``; ``follow_broker_conf`` reads it."""
+    parser.add_argument("-c", "--config", metavar="FILE", help=CONFIG_HELP)
+
+
+def follow_broker_conf(given: argparse.Namespace) -> BrokerConf | None:
+    """Read the operator's broker.conf, and find the logs of the job's stores where it says. Raises OptionError."""
+    if given.config is None:
+        return None
+    stores = [given.store] if isinstance(given.store, str) else given.store or []
+    if stores and is_several(stores):
+        stores = [store.path for store in find_stores(stores)]
+    return use_broker_conf(given.config, stores)
+
+
+def store_sizes(given: argparse.Namespace) -> VerifyOptions:
+    """Make options of the arguments of ``add_sizes``. Raises OptionError."""
+    arguments = {option.name: getattr(given, option.name) for option in SIZE_OPTIONS}
+    return VerifyOptions.from_arguments(arguments, follow_broker_conf(given), getattr(given, "tier", None))
 
 
 def is_several(stores: list[str]) -> bool:

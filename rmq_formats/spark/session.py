@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from rmq_formats.errors import ClusterError, OptionError
 from rmq_formats.spark.sources import register_all
 from rmq_formats.spark.versions import DELTA_SPARKS, DELTA_VERSION
+from rmq_formats.storage.commitlog import LOG_PATHS_VARIABLE
 
 _NOT_NEEDED: Final = (
     "io.delta:delta-kernel-api",
@@ -123,6 +124,8 @@ def session(
         if error.getCondition() == "JAVA_GATEWAY_EXITED" and settings.get("spark.jars.packages") == delta_package():
             raise OptionError(_NO_DELTA.format(package=delta_package(), jars=_jars())) from error
         raise
+    if LOG_PATHS_VARIABLE in os.environ:  # the processes that plan and read for the sources are the JVM's
+        spark.sparkContext.environment[LOG_PATHS_VARIABLE] = os.environ[LOG_PATHS_VARIABLE]
     register_all(spark)
     atexit.unregister(_stop)  # set by an earlier call
     atexit.register(_stop, spark)

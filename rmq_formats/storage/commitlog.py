@@ -1,6 +1,11 @@
 """The CommitLog of a store: in which directories its files are, and which files it has."""
 
+import json
+import os
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
@@ -8,6 +13,26 @@ from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError,
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments
 from rmq_formats.storage.store_location import nearby_store_hint
+
+# By a store's root, the directories of its CommitLog where the operator's broker.conf has it elsewhere. In the
+# environment, so that the processes that Spark starts for its sources find the log, too.
+LOG_PATHS_VARIABLE: Final = "RMQ_LOG_PATHS"
+
+
+def use_log_directories(root: str, directories: Sequence[str]) -> None:
+    """Let this process, and those that it starts, find a local store's CommitLog in other directories."""
+    known = json.loads(os.environ.get(LOG_PATHS_VARIABLE, "{}"))
+    os.environ[LOG_PATHS_VARIABLE] = json.dumps(known | {_absolute(root): list(directories)})
+
+
+def configured_log_directories(root: str) -> list[str]:
+    """Return the directories that ``use_log_directories`` has set for a store; empty for ``<root>/commitlog``."""
+    text = os.environ.get(LOG_PATHS_VARIABLE)
+    return [] if text is None else list(json.loads(text).get(_absolute(root), ()))
+
+
+def _absolute(root: str) -> str:
+    return root if "://" in root else str(Path(root).absolute())
 
 
 def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
@@ -18,7 +43,8 @@ def log_directories(storage: Storage, root: str) -> list[tuple[str, int]]:
     """
     found = store_variants.dledger_directories(storage, root)
     store_variants.refuse(store_variants.no_log_read(found))
-    return [(paths.commitlog_dir(root), 0), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
+    directories = configured_log_directories(root) or [paths.commitlog_dir(root)]
+    return [*((directory, 0) for directory in directories), *((directory, ENTRY_HEAD_BYTES) for directory in found)]
 
 
 def refuse_compressed_segments(storage: Storage, root: str) -> None:
@@ -68,7 +94,8 @@ def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
         for segment in list_segments(storage, directory, head)
     ]
     if not segments:
-        raise StoreNotFoundError(f"{paths.commitlog_dir(root)}: no CommitLog files{nearby_store_hint(storage, root)}")
+        directories = configured_log_directories(root) or [paths.commitlog_dir(root)]
+        raise StoreNotFoundError(f"{', '.join(directories)}: no CommitLog files{nearby_store_hint(storage, root)}")
     segments.sort(key=lambda segment: segment.start_offset)
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:

@@ -12,9 +12,9 @@ from rmq_core.broker.tables.stats import Stats
 from rmq_core.remoting.bodies import MessageQueue, SubscriptionData, TopicConfig, decode_body, queue_key
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.java_properties import parse_properties
 from rmq_core.store.config import StoreConfig
 from rmq_formats.codecs import config_json
+from rmq_formats.codecs.java_properties import parse_properties
 from tests.broker.conftest import Asker, messages
 
 QUEUE = queue_key(MessageQueue(broker_name="broker-a", queue_id=0, topic="T"))

@@ -20,6 +20,7 @@ from rmq_formats.tasks.progress import Progress
 from rmq_formats.tasks.runner import ProcessRunner
 from rmq_formats.tasks.store_lock import store_lock
 from rmq_formats.tasks.store_sizes import StoreSizes
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests import warm_processes
 from tests.rebuilt_stores import SMALL, Splits, built, by_codecs, live, rebuild, small_store, snapshot
 from tests.store_files import tree, with_sizes
@@ -207,11 +208,14 @@ def test_only_live_topics_are_rebuilt_if_asked(store: Path, tmp_path: Path, topi
 
 
 def arguments(store: Path, what: str = "all", ext: int | None = None, topics: Path | None = None) -> Any:
-    return options_from_arguments(what, 400, ext, 50, 20, (1000, 5000), str(store), str(topics) if topics else None)
+    return options_from_arguments(
+        what, VerifyOptions(None, 400, ext, 50, 20, (1000, 5000)), str(store), str(topics) if topics else None
+    )
 
 
 def test_arguments_become_options(store: Path) -> None:
-    asked = replace(SMALL, index_tags="no, as the Index has it")
+    sizes = replace(SMALL.sizes, commitlog_file_bytes=4096)
+    asked = replace(SMALL, sizes=sizes, index_tags="no, as the Index has it")
     assert arguments(store) == asked
     assert arguments(store, "consumequeue") == replace(asked, index=False)
     assert arguments(store, "index") == replace(asked, consumequeue=False)

@@ -94,7 +94,7 @@ def test_the_size_of_files_is_that_of_the_store_s_own(golden: Variant, tmp_path:
     store = str(golden("bcq") / "store")
 
     def given(size: int | None) -> int:
-        options = options_from_arguments("all", 2000, None, 500, 2000, (1000,), store, None, "auto", size)
+        options = options_from_arguments("all", VerifyOptions(batchconsumequeue_file_bytes=size), store)
         return options.sizes.batchconsumequeue_file_bytes
 
     assert (given(None), given(460)) == (920, 460)

@@ -9,6 +9,7 @@ import pytest
 
 from rmq_formats.errors import OptionError, RmqError, StoreLayoutError
 from rmq_formats.rebuild.options import options_from_arguments
+from rmq_formats.verify.phases.plan import VerifyOptions
 from tests.cli.conftest import Rmq
 from tests.conftest import VARIANTS
 from tests.rebuilt_stores import Splits, built, golden_options, rebuild, small_store
@@ -80,13 +81,16 @@ def test_double_written_queues_are_refused(tmp_path: Path, untouched: Untouched)
         rebuild(store)
 
 
+SIZES = VerifyOptions(None, 2000, None, 500, 2000, ())
+
+
 @pytest.mark.parametrize("name", ["rocksdb_crash", "rocksdb_lmq"])
 def test_topics_in_rocksdb_are_not_taken_for_none(name: str, golden: Variant) -> None:
     store = golden(name) / "store"
     with pytest.raises(StoreLayoutError, match="config/rdb: config in RocksDB of v2 has no topic that the broker made"):
-        options_from_arguments("index", 2000, None, 500, 2000, (), str(store), f"{store}/config/topics.json")
+        options_from_arguments("index", SIZES, str(store), f"{store}/config/topics.json")
     with pytest.raises(OptionError, match="no such file") as caught:
-        options_from_arguments("index", 2000, None, 500, 2000, (), str(golden("tiered")), f"{store}/config/none.json")
+        options_from_arguments("index", SIZES, str(golden("tiered")), f"{store}/config/none.json")
     assert isinstance(caught.value, RmqError)
 
 

@@ -82,7 +82,7 @@ def test_sources_have_a_row_each(golden: Variant, untouched: Untouched) -> None:
 
 def test_live_topics_are_those_of_v1(golden: Variant) -> None:
     store = golden("rocksdb") / "store"
-    options = options_from_arguments("index", 2000, None, 500, 2000, (), str(store), f"{store}/config/topics.json")
+    options = options_from_arguments("index", VerifyOptions(), str(store), f"{store}/config/topics.json")
     assert options.live_topics == names(golden, "topics")
 
 

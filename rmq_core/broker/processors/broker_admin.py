@@ -18,9 +18,9 @@ from rmq_core.remoting.connection import Connection, Handler
 from rmq_core.remoting.errors import ResponseError
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.java_properties import format_properties, parse_properties
 from rmq_core.remoting.requests import ViewStats
 from rmq_core.remoting.settings import as_properties, changed_settings
+from rmq_formats.codecs.java_properties import format_properties, parse_properties
 from rmq_formats.errors import DecodeError, OptionError
 
 log = logging.getLogger("rmq.broker.admin")

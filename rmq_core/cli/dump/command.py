@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AnyPath
+from rmq_core.cli.arguments import AnyPath, BrokerConfFile, follow_broker_conf
 
 
 def dump(
     path: AnyPath,
+    config: BrokerConfFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     from_offset: Annotated[
         int,
@@ -37,4 +38,5 @@ def dump(
     """
     from rmq_core.cli.dump import run  # noqa: PLC0415 # takes a second to load
 
+    follow_broker_conf(config, [path])
     return run.run(path, run.DumpOptions(as_json, from_offset, limit, topic, not no_body, unqueued))

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import AnyPath
+from rmq_core.cli.arguments import AnyPath, BrokerConfFile, follow_broker_conf
 
 
 def inspect(
     path: AnyPath,
+    config: BrokerConfFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     unqueued: Annotated[
         bool, typer.Option("--unqueued", help="Only the messages of a store that no queue has, by topic and reason.")
@@ -22,4 +23,5 @@ def inspect(
     """
     from rmq_core.cli.inspect import run  # noqa: PLC0415 # takes a second to load
 
+    follow_broker_conf(config, [path])
     return run.run_unqueued(path, as_json) if unqueued else run.run(path, as_json)

@@ -27,6 +27,7 @@ from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.commitlog import configured_log_directories
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.verify.findings import Finding
 
@@ -126,7 +127,7 @@ def gather(place: KnownPath) -> Facts:
         facts.abort = place.storage.exists(paths.abort_file(place.path))
         found = store_variants.recognise(place.storage, place.path)
         facts.layouts = {variant.value: without_secrets(path) for variant, path in found.places.items()} or None
-        if Variant.DLEDGER in found:  # the log has files in two directories
+        if Variant.DLEDGER in found or configured_log_directories(place.path):  # the log is in other directories
             parts = [place, *(part for part in parts if part.kind is not PathKind.COMMITLOG)]
         if Variant.ROCKSDB_QUEUES in found and not found.has_queue_files:
             parts = [part for part in parts if part.kind is not PathKind.CONSUMEQUEUE]

@@ -27,7 +27,6 @@ from rmq_core.remoting.bodies import (
 from rmq_core.remoting.codes import RequestCode, ResponseCode
 from rmq_core.remoting.fields import Fields
 from rmq_core.remoting.header import RemotingCommand
-from rmq_core.remoting.java_properties import parse_properties
 from rmq_core.remoting.requests import (
     CloneGroupOffset,
     ConsumeDirectly,
@@ -40,6 +39,7 @@ from rmq_core.remoting.requests import (
     Topic,
     ViewStats,
 )
+from rmq_formats.codecs.java_properties import parse_properties
 
 _DIRECTLY_S: Final = 20.0  # a broker gives the consumer ten
 

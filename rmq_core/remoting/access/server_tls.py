@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rmq_core.remoting.access.tls import Tls
-from rmq_core.remoting.java_properties import parse_properties
+from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.errors import FormatError, OptionError
 
 log = logging.getLogger("rmq.remoting")

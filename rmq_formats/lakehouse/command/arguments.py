@@ -7,7 +7,7 @@ from rmq_formats.lakehouse.formats import FORMATS
 from rmq_formats.lakehouse.maintenance import Maintenance
 from rmq_formats.lakehouse.table_name import placed
 from rmq_formats.read.query import Include
-from rmq_formats.spark.job import JobParser, add_stores, job_parser, option_name
+from rmq_formats.spark.job import JobParser, add_broker_conf, add_stores, job_parser, option_name
 
 DEFAULT_PARTITIONS: Final = "topic,date"
 QUEUE_STARTS: Final = {
@@ -22,6 +22,7 @@ def export_parser() -> JobParser:
     """Define the job's arguments, but for the access to a cluster."""
     job = job_parser("export_delta", "Export a RocketMQ store's messages to Delta tables, each exactly once.")
     add_stores(job, required=False)
+    add_broker_conf(job)
     job.add_argument("--namesrv", metavar="HOST:PORT", help="name servers of a running cluster, instead of --store")
     job.add_argument("--tier", metavar="DIR",
                      help="the broker's tieredStoreFilePath: messages that the store's log has no more")  # fmt: skip

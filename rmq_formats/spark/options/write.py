@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampNTZType, TimestampType
 
 from rmq_formats.codecs.consumequeue import delay_levels_ms
+from rmq_formats.codecs.index import parse_index_tags
 from rmq_formats.codecs.layout import CONSUMEQUEUE_FILE_BYTES, DEFAULT_DELAY_LEVELS, INDEX_ENTRIES, INDEX_SLOTS
 from rmq_formats.errors import OptionError
 from rmq_formats.spark.options import values
@@ -106,18 +107,17 @@ def rebuild_options(given: GivenOptions, what: str, store: str) -> "RebuildOptio
         OptionError: naming the option that has a bad value.
     """
     from rmq_formats.rebuild.options import options_from_arguments  # noqa: PLC0415
+    from rmq_formats.verify.phases.plan import VerifyOptions  # noqa: PLC0415
 
-    return options_from_arguments(
-        what,
-        given.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
-        given.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
-        given.get_or("indexSlots", values.positive, INDEX_SLOTS),
-        given.get_or("indexEntries", values.positive, INDEX_ENTRIES),
-        given.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
-        store,
-        None,
-        given.get_or("indexTags", _index_tags, "auto" if store else "no"),
+    sizes = VerifyOptions(
+        consumequeue_file_bytes=given.get_or("consumequeueFileBytes", values.size, CONSUMEQUEUE_FILE_BYTES),
+        consumequeue_ext_file_bytes=given.get_or("consumequeueExtFileBytes", values.natural, None if store else 0),
+        index_slots=given.get_or("indexSlots", values.positive, INDEX_SLOTS),
+        index_entries=given.get_or("indexEntries", values.positive, INDEX_ENTRIES),
+        delay_levels_ms=given.get_or("delayLevels", delay_levels_ms, delay_levels_ms(DEFAULT_DELAY_LEVELS)),
+        tags_from=parse_index_tags(given.get_or("indexTags", _index_tags, "auto" if store else "no")),
     )
+    return options_from_arguments(what, sizes, store)
 
 
 def check_columns(source: str, schema: StructType, full: StructType, needed: tuple[str, ...]) -> None:

@@ -1,15 +1,15 @@
 """Plans a verification: lists the store's files, and determines the file sizes that its broker uses."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import islice, pairwise
-from typing import Final
+from typing import Any, Final
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.consumequeue import delay_levels_ms
-from rmq_formats.codecs.index import NO_TAGS, IndexHeader
+from rmq_formats.codecs.index import NO_TAGS, IndexHeader, parse_index_tags
 from rmq_formats.codecs.layout import (
     BATCH_FILE_BYTES,
     BATCH_UNIT_BYTES,
@@ -29,6 +29,7 @@ from rmq_formats.errors import FormatError, OptionError, StoreError
 from rmq_formats.read.index_lookup import IndexFile
 from rmq_formats.read.index_tags import find_index_tags
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.broker_conf import BrokerConf
 from rmq_formats.storage.commitlog import log_directories
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.segments import Entry, Segment, Storage, opened, place_of, read_range
@@ -47,6 +48,7 @@ class VerifyOptions:
 
     Attributes:
         tier: ``tieredStoreFilePath``, whose part of this broker is verified too; None where it is not.
+        queue_database: ``storeType=defaultRocksDB``: a rebuild makes the ConsumeQueue as a RocksDB.
     """
 
     commitlog_file_bytes: int | None = None
@@ -58,10 +60,26 @@ class VerifyOptions:
     tags_from: int | None = None
     batchconsumequeue_file_bytes: int | None = None
     tier: str | None = None
+    queue_database: bool = False
+
+    @classmethod
+    def from_arguments(
+        cls, arguments: Mapping[str, Any], conf: BrokerConf | None = None, tier: str | None = None
+    ) -> "VerifyOptions":
+        """Make options of the arguments of ``SIZE_OPTIONS``, which win over a ``broker.conf``. Raises OptionError."""
+        values = {name: value for name, value in arguments.items() if value is not None}
+        if "delay_levels" in values:
+            values["delay_levels_ms"] = delay_levels_ms(values.pop("delay_levels"))
+        if "index_tags" in values:
+            values["tags_from"] = parse_index_tags(values.pop("index_tags"))
+        settings = {} if conf is None else conf.sizes
+        has_database = conf is not None and conf.has_rocksdb_queues
+        return cls(**{**settings, **values}, tier=tier, queue_database=has_database)
 
     def check(self) -> None:
         """Refuse sizes that no broker could use. Raises StoreSizeError, naming the option."""
-        given = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "tier"}
+        names = {item.name for item in fields(StoreSizes)}
+        given = {item.name: getattr(self, item.name) for item in fields(self) if item.name in names}
         StoreSizes(**{name: value for name, value in given.items() if value is not None}).check()
 
 
@@ -128,20 +146,24 @@ def resolve_sizes(
 ) -> StoreSizes:
     """The broker's sizes: those given, else those that the store's files have, which is told."""
     log_sizes = Counter(segment.size_bytes for segment in segments if segment.size_bytes)
-    log_bytes = options.commitlog_file_bytes or (log_sizes.most_common(1)[0][0] if log_sizes else COMMITLOG_FILE_BYTES)
+    log_bytes = options.commitlog_file_bytes
+    if log_bytes is None:
+        log_bytes = log_sizes.most_common(1)[0][0] if log_sizes else COMMITLOG_FILE_BYTES
+        if log_bytes != COMMITLOG_FILE_BYTES:
+            _report_size(findings, "commitlog-file-bytes", log_bytes, COMMITLOG_FILE_BYTES)
     queue_bytes = options.consumequeue_file_bytes
     if queue_bytes is None:
         queue_bytes = _common_size(storage, paths.consumequeue_dir(root), UNIT_BYTES) or CONSUMEQUEUE_FILE_BYTES
         if queue_bytes != CONSUMEQUEUE_FILE_BYTES:
-            _tell(findings, "consumequeue-file-bytes", queue_bytes, CONSUMEQUEUE_FILE_BYTES)
+            _report_size(findings, "consumequeue-file-bytes", queue_bytes, CONSUMEQUEUE_FILE_BYTES)
     ext_bytes = options.consumequeue_ext_file_bytes
     if ext_bytes is None:
         ext_bytes = _common_size(storage, paths.consumequeue_ext_dir(root), 1)
     slots, entries = _index_sizes(storage, root, options)
     if options.index_slots is None and slots != INDEX_SLOTS:
-        _tell(findings, "index-slots", slots, INDEX_SLOTS)
+        _report_size(findings, "index-slots", slots, INDEX_SLOTS)
     if options.index_entries is None and entries != INDEX_ENTRIES:
-        _tell(findings, "index-entries", entries, INDEX_ENTRIES)
+        _report_size(findings, "index-entries", entries, INDEX_ENTRIES)
     levels = options.delay_levels_ms or delay_levels_ms(DEFAULT_DELAY_LEVELS)
     tags_from = options.tags_from
     if tags_from is None:
@@ -152,11 +174,11 @@ def resolve_sizes(
     if batch_bytes is None:
         batch_bytes = _common_size(storage, paths.batch_consumequeue_dir(root), BATCH_UNIT_BYTES) or BATCH_FILE_BYTES
         if batch_bytes != BATCH_FILE_BYTES:
-            _tell(findings, "batchconsumequeue-file-bytes", batch_bytes, BATCH_FILE_BYTES)
+            _report_size(findings, "batchconsumequeue-file-bytes", batch_bytes, BATCH_FILE_BYTES)
     return StoreSizes(log_bytes, queue_bytes, ext_bytes, slots, entries, levels, tags_from, batch_bytes)
 
 
-def _tell(findings: FindingList, option: str, value: int, default: int) -> None:
+def _report_size(findings: FindingList, option: str, value: int, default: int) -> None:
     findings.add(
         Finding(finding_kinds.LAYOUT, f"--{option} {value}, as the store's files have it; the default is {default}")
     )

@@ -13,8 +13,8 @@ from rmq_core.remoting.bodies import (
     parse_queue_key,
 )
 from rmq_core.remoting.errors import ResponseError
-from rmq_core.remoting.java_properties import parse_properties
 from rmq_core.store.commitlog.record_encoder import BatchEncoder, QueueParts
+from rmq_formats.codecs.java_properties import parse_properties
 from rmq_formats.codecs.record_layout import HEAD_BYTES, HEADS_BEHIND_MAGIC
 from rmq_formats.errors import RmqError
 from tests.lab.decoders.samples import records

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_core.remoting.java_properties import format_properties, parse_properties
+from rmq_formats.codecs.java_properties import format_properties, parse_properties
 from rmq_formats.errors import DecodeError
 
 
