@@ -20,6 +20,11 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_TOPIC_PATTERN: Final = rf"(?:{SYSTEM_TOPIC_PREFIX}|RMQ_SYS_).*|{'|'.join(sorted(SYSTEM_TOPICS))}"
 
 
+def is_broker_topic(topic: str) -> bool:
+    """Return whether a broker itself makes a topic: nobody deletes such a topic with mqadmin."""
+    return topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX.upper()))
+
+
 def lite_queue(parent: str, child: str) -> str:
     """Name of the light queue of a lite topic: a child of a topic of the type LITE. Source: ``LiteUtil#toLmqName``."""
     return f"{LITE_PREFIX}{parent}${child}"

@@ -133,6 +133,10 @@ SEGMENT_FOREIGN: Final = Kind(
     _ERROR,
     "a broker does not start with a file here that is no segment; move it out of the store",
 )
+BACKSLASH: Final = Kind(
+    "store.backslash", _WARNING,
+    "a broker passes over it: a path of Windows in one name, as some archives have; unpack them again, or rename",
+)  # fmt: skip
 STRAY: Final = Kind("store.stray", _WARNING, f"the original passes over it; {_MOVE_AWAY}")
 
 # --- ConsumeQueue -----------------------------------------------------------------------
@@ -224,6 +228,10 @@ TOPIC_UNKNOWN: Final = Kind(
 TOPIC_DELETED: Final = Kind(
     "consumequeue.topic.deleted", _INFO,
     "messages of a topic that config/topics.json does not know and that no queue has: it was deleted",
+)  # fmt: skip
+OWN_TOPIC_MISSING: Final = Kind(
+    "consumequeue.topic.own", _WARNING,
+    "a topic that the broker makes for itself has messages and no queue, and is never deleted: rmq rebuild STORE",
 )  # fmt: skip
 NOT_CHECKED: Final = Kind("consumequeue.not_checked", _INFO, "queues of this kind are not verified")
 CONFIG_NOT_CHECKED: Final = Kind("config.not_checked", _INFO, "config of this kind is not verified")
@@ -328,6 +336,22 @@ DELAY_OFFSET: Final = Kind(
     "config.delay_offset", _WARNING,
     "more of this delay level was delivered than its queue holds; delayed messages are passed over until it grows",
 )  # fmt: skip
+OFFSET_BELOW: Final = Kind(
+    "config.offset.below", _INFO,
+    "messages that the group has not read have expired; it goes on at the queue's least offset",
+)  # fmt: skip
+OFFSET_NEGATIVE: Final = Kind(
+    "config.offset.negative", _WARNING,
+    "no queue has such an offset; the group is taken for one without an offset: set it with rmq offsets",
+)  # fmt: skip
+OFFSET_WITHOUT_QUEUE: Final = Kind(
+    "config.offset.no_queue", _WARNING,
+    "the queue is gone, and begins anew at 0: the group gets none of its next messages until it has as many; restore "
+    "the queue, or rmq offsets STORE clamp",
+)  # fmt: skip
+OFFSET_OF_DELETED: Final = Kind(
+    "config.offset.deleted", _INFO, "offsets of a topic that was deleted; a topic of that name begins at 0"
+)
 
 ALL: Final[tuple[Kind, ...]] = (
     *DAMAGE.values(),

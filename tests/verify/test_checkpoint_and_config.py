@@ -1,5 +1,6 @@
 """checkpoint, abort and config."""
 
+import json
 import os
 import shutil
 import stat
@@ -9,7 +10,7 @@ import pytest
 
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import IndexHeader
-from tests.verified_stores import FIRST_MS, codes, copied, only, sound_store, verify
+from tests.verified_stores import FIRST_MS, codes, copied, message, only, sound_store, verify
 
 COUNT = 60
 LAST_MS = FIRST_MS + COUNT - 1
@@ -167,6 +168,61 @@ def test_consumers_ahead_of_their_queue_are_told(store: Path) -> None:
     found = only(report, "config.consumer_offset")
     assert (found.topic, found.queue_id, found.expected, found.actual) == ("Orders", 1, "at most 15", "16")
     assert "group g" in found.detail
+
+
+def test_an_offset_whose_queue_is_gone_is_told(store: Path) -> None:
+    shutil.rmtree(store / "commitlog")
+    sound_store(store, [message(number) for number in range(COUNT) if number % 4 != 3])
+    (store / "checkpoint").unlink()
+    (store / "config" / "consumerOffset.json").write_text(
+        '{"offsetTable":{"Orders@g":{0:3,1:16,7:0},"Gone@g":{0:5},"%LMQ%x@g":{0:4}}}'
+    )
+    report = verify(store)
+    expected = {"config.offset.no_queue": 1, "config.offset.deleted": 2, "checkpoint.missing": 1}
+    assert codes(report, informing=True) == expected
+    found = only(report, "config.offset.no_queue")
+    assert (found.topic, found.queue_id, found.actual) == ("Orders", 1, "16")
+
+
+def test_an_offset_below_its_queue_or_below_zero_is_told(store: Path) -> None:
+    first = sorted((store / "commitlog").iterdir())[0]
+    first.unlink()
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable":{"Orders@g":{0:0,1:-1},"Orders@h":{9:-2}}}')
+    report = verify(store)
+    assert codes(report)["config.offset.negative"] == 2
+    assert codes(report, informing=True)["config.offset.below"] == 1
+    assert "messages that have expired" in only(report, "config.offset.below").detail
+
+
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer"])
+def test_a_brokers_own_topic_is_never_deleted(tmp_path: Path, topic: str) -> None:
+    sound_store(tmp_path, [*(message(number) for number in range(20)), *(message(1, topic=topic) for _ in range(3))])
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "topics.json").write_text('{"topicConfigTable":{"Clicks":{},"Orders":{}}}')
+    (tmp_path / "config" / "consumerOffset.json").write_text(
+        json.dumps({"offsetTable": {f"{topic}@CID_RMQ_SYS_TRANS": {"0": 3}}})
+    )
+    shutil.rmtree(tmp_path / "consumequeue" / topic)
+    report = verify(tmp_path)
+    assert codes(report) == {"consumequeue.topic.own": 3}
+    assert only(report, "consumequeue.topic.own").count == 3
+
+
+def test_a_brokers_own_queue_that_only_its_offsets_name_is_told(store: Path) -> None:
+    (store / "config" / "consumerOffset.json").write_text(
+        '{"offsetTable":{"RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS":{0:40}}}'
+    )
+    (store / "config" / "delayOffset.json").write_text('{"offsetTable":{1:0,3:7}}')
+    report = verify(store)
+    assert codes(report) == {"config.offset.no_queue": 2}
+    assert "the broker's own queue has no files" in report.findings[0].detail
+
+
+def test_names_with_backslashes_are_told_by_directory(store: Path) -> None:
+    (store / "config\\topics.json").write_text("{}")
+    (store / "consumequeue" / "Orders\\0").mkdir()
+    report = verify(store)
+    assert codes(report)["store.backslash"] == 2
 
 
 @pytest.mark.parametrize(

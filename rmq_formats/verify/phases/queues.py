@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.layout import UNIT_BYTES
-from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
+from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX, is_broker_topic
 from rmq_formats.errors import StoreError
 from rmq_formats.kernels import units as unit_kernel
 from rmq_formats.kernels.live_dispatch_tables import LIGHT_UNIT
@@ -27,6 +27,7 @@ from rmq_formats.verify.checkpoint_and_config import Claim
 from rmq_formats.verify.ext import ExtTable
 from rmq_formats.verify.facts import LogFacts
 from rmq_formats.verify.findings import FindingList, Kind
+from rmq_formats.verify.offset_claims import claim_findings, queueless_finding
 from rmq_formats.verify.phases.own_logs import OwnLog, check_own_log
 from rmq_formats.verify.phases.queue_directories import QueuesByPartition, is_named_topic
 from rmq_formats.verify.phases.rocksdb_queues import DatabaseNote, check_stored_queue, opened_again
@@ -148,7 +149,7 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
     for path, topic, queue_id, queue_offset, group in notes["claims"]:
         claims.setdefault((topic, queue_id), []).append((path, Claim(topic, queue_id, queue_offset, group)))
     task = _PartitionCheck(root, split_count, sizes, work)
-    unit_count = 0
+    unit_count, checked = 0, frozenset(queues)
     with opened_again(task.storage, task.database_note, task.findings) as database:
         for name in sorted(queues):
             parts = queues.pop(name)
@@ -157,6 +158,8 @@ def check_queues(partition: int, root: str, split_count: int, sizes: StoreSizes,
             task.check(QueueName(*name), rows, claims.get(name, ()), database)
             for log in logs.pop(name, ()):
                 check_own_log(log, rows, task.findings, task.excused)
+    for name in sorted(claims.keys() - checked):
+        task.check_queueless_claims(claims[name])
     for log in (log for own in logs.values() for log in own):
         check_own_log(log, _NO_ROWS, task.findings, task.excused)
     return PartResult(task.findings, task.excused, task.queue_count, unit_count)
@@ -213,7 +216,7 @@ class _PartitionCheck:
             name, rows, database, dispatched, self.facts, self.findings, self.excused, is_known=is_known
         )
         if not self.has_files:
-            self._check_claims(claims, end_offset)
+            self._check_claims(claims, rows, end_offset)
 
     def _check_files(self, name: QueueName, rows: NDArray[np.int64], claims: Sequence[tuple[str, Claim]]) -> None:
         directory = paths.queue_dir(paths.consumequeue_dir(self.root), name.topic, name.queue_id)
@@ -226,6 +229,11 @@ class _PartitionCheck:
         )
         if files is None:
             return
+        if not files and len(rows) and is_broker_topic(name.topic) and self._is_deleted(name.topic):
+            detail = f"{len(rows)} messages of the log"
+            self.findings.add(name.finding(finding_kinds.OWN_TOPIC_MISSING, detail, count=len(rows)))
+            self._check_claims(claims, rows, int(rows[:, unit_kernel.QUEUE_OFFSET].max()) + 1)
+            return
         if not files and len(rows) and self._is_deleted(name.topic):
             detail = f"{len(rows)} messages of a topic that is not known, and no files"
             self.findings.add(name.finding(finding_kinds.TOPIC_DELETED, detail, count=len(rows)))
@@ -236,7 +244,7 @@ class _PartitionCheck:
             is_known=not self._is_deleted(name.topic),
         )  # fmt: skip
         check.check(files, self.sizes.consumequeue_file_bytes)
-        self._check_claims(claims, check.end_offset)
+        self._check_claims(claims, rows, check.end_offset)
 
     def _is_deleted(self, topic: str) -> bool:
         """Whether a topic is not known. No list has light queues, and no clean-up takes them (``cleanUnusedTopic``)."""
@@ -266,12 +274,20 @@ class _PartitionCheck:
         units = batch_queues.units_of(rows, self._inner_batches()) if len(rows) else batch_queues.units_of(rows, rows)
         check = BatchQueueCheck(name, units, self.facts, self.findings, self.excused)
         check.check(files, file_bytes)
-        self._check_claims(claims, check.end_offset)
+        self._check_claims(claims, rows, check.end_offset)
 
-    def _check_claims(self, claims: Sequence[tuple[str, Claim]], end_offset: int) -> None:
+    def _check_claims(self, claims: Sequence[tuple[str, Claim]], rows: NDArray[np.int64], end_offset: int) -> None:
+        least_offset = int(rows[:, unit_kernel.QUEUE_OFFSET].min()) if len(rows) else end_offset
         for path, claim in claims:
-            if claim.queue_offset > end_offset:
-                self.excused.add(claim.finding(end_offset, path))
+            for finding in claim_findings(claim, path, least_offset, end_offset):
+                self.excused.add(finding)
+
+    def check_queueless_claims(self, claims: Sequence[tuple[str, Claim]]) -> None:
+        """Verify the offsets that are committed in one queue without files and messages."""
+        for path, claim in claims:
+            finding = queueless_finding(claim, path, self.known_topics)
+            if finding is not None:
+                self.excused.add(finding)
 
     def _files(
         self, name: QueueName, directory: str, unreadable: Kind, foreign: Kind, file_bytes: int

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from rmq_formats.codecs import config_json, paths
 from rmq_formats.codecs.layout import CHECKPOINT_FILE_BYTES
@@ -21,6 +22,8 @@ from rmq_formats.verify.phases.scan import SplitCheck
 from rmq_formats.verify.variants.controller_files import epoch_findings, identity_findings
 from rmq_formats.verify.variants.dledger_files import state_findings
 from rmq_formats.verify.variants.rocksdb_config import RocksDbConfig, read_rocksdb_config
+
+_NAMED_DIRECTORIES: Final = ("commitlog", "consumequeue", "index", "config")
 
 
 def read_checkpoint(storage: Storage, path: str) -> tuple[bytes | None, int]:
@@ -58,6 +61,7 @@ class SmallFilesCheck:
         """
         if self.storage.exists(paths.abort_file(self.root)):
             self.findings.add(Finding(finding_kinds.ABORT, "the file abort is there", paths.abort_file(self.root)))
+        self._check_names()
         self._check_checkpoint(checks)
         self._check_dledger(checks)
         config = paths.config_dir(self.root)
@@ -84,6 +88,16 @@ class SmallFilesCheck:
             ),
             offsets={**groups, f"{config}/delayOffset.json": list(delays)},
         )
+
+    def _check_names(self) -> None:
+        """Report names with backslashes: a path of Windows in one name, which no broker looks for."""
+        places = (self.root, *(f"{self.root}/{name}" for name in _NAMED_DIRECTORIES))
+        for place in places:
+            with suppress(StoreError):  # reported by who needs the directory
+                names = [entry.name for entry in self.storage.entries(place) if "\\" in entry.name]
+                if names:
+                    detail = f"{len(names)} names with a backslash, the first is {names[0]}"
+                    self.findings.add(Finding(finding_kinds.BACKSLASH, detail, f"{place}/{names[0]}", count=len(names)))
 
     def _check_checkpoint(self, checks: Sequence[SplitCheck]) -> None:
         path = paths.checkpoint_file(self.root)
