@@ -1,16 +1,20 @@
 """Arguments and options that several commands share."""
 
 from collections.abc import Callable
+from datetime import datetime
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from rmq_formats.errors import OptionError
 from rmq_formats.tasks.size_options import CONFIG_HELP, SIZE_OPTIONS
 
 if TYPE_CHECKING:
     from rmq_formats.storage.broker_conf import BrokerConf
+
+_MIN_MS_DIGITS: Final = 11  # fewer are a date, as 20260731
 
 StorePath = Annotated[
     str, typer.Argument(metavar="STORE", help="The store's root directory, or a URI.", show_default=False)
@@ -65,6 +69,20 @@ StartAnew = Annotated[
     bool, typer.Option("--start-anew", help="Set aside what an interrupted run has left in the store.")
 ]
 AsOneJson = Annotated[bool, typer.Option("--json", help="The report as one JSON object.")]
+
+
+def parse_time(text: str) -> int | datetime:
+    """Parse a time: ISO 8601, or milliseconds since 1970.
+
+    Raises:
+        OptionError: neither.
+    """
+    if text.isdecimal() and len(text) >= _MIN_MS_DIGITS:
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise OptionError(f"--time {text}: not a time such as 2026-07-31T12:00:00+08:00") from None
 
 
 def several(stores: list[str]) -> list[str] | None:

@@ -13,8 +13,8 @@ import typer
 
 from rmq_core.cli import output
 from rmq_core.cli.access import with_access
+from rmq_core.cli.arguments import parse_time
 from rmq_core.cli.produce import DEFAULT_NAMESRV, Namesrv
-from rmq_core.cli.query import parse_time
 from rmq_formats.errors import OptionError, RmqError
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from rmq_core.cli.dump import command as dump
 from rmq_core.cli.inspect import command as inspect
 from rmq_core.cli.jobs import JOBS, JobCommand, job_command
 from rmq_core.cli.notebooks import notebooks
+from rmq_core.cli.offsets import command as offsets
 from rmq_core.cli.servers import broker, namesrv, proxy, standalone
 from rmq_formats.errors import NotAcceptedError, RmqError
 
@@ -36,6 +37,7 @@ COMMANDS: Final[dict[str, Callable[..., int | None]]] = {
     "verify": verify.verify,
     "repair": repair.repair,
     "convert": convert.convert,
+    "offsets": offsets.offsets,
     **{name: job_command(name) for name in JOBS},
     "notebooks": notebooks,
     "namesrv": namesrv.namesrv,

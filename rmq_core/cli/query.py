@@ -1,14 +1,11 @@
 """``rmq query``: finds messages in a store at rest, by its ConsumeQueue and Index files."""
 
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from rmq_core.cli.arguments import BrokerConfFile, StorePath, follow_broker_conf
+from rmq_core.cli.arguments import BrokerConfFile, StorePath, follow_broker_conf, parse_time
 from rmq_formats.errors import OptionError
-
-_MIN_MS_DIGITS = 11  # fewer are a date, as 20260731
 
 
 def query(
@@ -82,17 +79,3 @@ def query(
         as_json=as_json,
         tier=tier,
     )
-
-
-def parse_time(text: str) -> int | datetime:
-    """Parse a time: ISO 8601, or milliseconds since 1970.
-
-    Raises:
-        OptionError: neither.
-    """
-    if text.isdecimal() and len(text) >= _MIN_MS_DIGITS:
-        return int(text)
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise OptionError(f"--time {text}: not a time such as 2026-07-31T12:00:00+08:00") from None

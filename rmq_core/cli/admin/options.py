@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from rmq_core.cli.arguments import parse_time
 from rmq_core.cli.produce import NAMESRV_HELP
-from rmq_core.cli.query import parse_time
 from rmq_formats.errors import OptionError
 
 if TYPE_CHECKING:

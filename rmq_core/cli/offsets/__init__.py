@@ -1,0 +1,1 @@
+"""``rmq offsets``: committed offsets of a store at rest."""

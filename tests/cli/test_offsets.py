@@ -1,0 +1,161 @@
+"""``rmq offsets``: offsets in their queues, and changes of them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_formats.codecs.config_json import loads
+from tests.cli.conftest import Rmq, one_line
+from tests.store_files import tree
+from tests.verified_stores import FIRST_MS, copied, message, sound_store
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+FASTJSON = '{"dataVersion":{"counter":7},"offsetTable":{"Orders@g":{0:3,1:40},"Clicks@h":{0:-5},"Gone@g":{2:9}}}'
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("offsets") / "store"
+    sound_store(root, [*map(message, range(60)), *(message(1, topic=SCHEDULE, queue_id=2) for _ in range(4))])
+    (root / "config").mkdir()
+    (root / "config" / "consumerOffset.json").write_text(FASTJSON)
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{3:9}}')
+    return root
+
+
+@pytest.fixture
+def store(base: Path, tmp_path: Path) -> Path:
+    return copied(base, tmp_path / "store")
+
+
+def shown(rmq: Rmq, *arguments: object) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(rmq("offsets", *arguments, "--json").stdout)
+    return parsed
+
+
+def committed(store: Path, name: str = "consumerOffset.json") -> Any:
+    parsed: Any = loads((store / "config" / name).read_text())
+    return parsed["offsetTable"]
+
+
+def test_offsets_are_shown_in_their_queues(rmq: Rmq, store: Path) -> None:
+    before = tree(store)
+    done = rmq("offsets", store, "--json")
+    assert done.exit_code == 1
+    rows = {(row["group"], row["topic"], row["queue_id"]): row for row in json.loads(done.stdout)["offsets"]}
+    keys = ("min_offset", "max_offset", "lag_messages", "state")
+    assert {name: tuple(row[key] for key in keys) for name, row in rows.items()} == {
+        ("g", "Orders", 0): (0, 15, 12, "inside"),
+        ("g", "Orders", 1): (0, 15, -25, "beyond"),
+        ("h", "Clicks", 0): (0, 15, 20, "negative"),
+        ("g", "Gone", 2): (0, 0, -9, "beyond"),
+        (None, SCHEDULE, 2): (0, 4, -5, "beyond"),
+    }  # fmt: skip
+    text = rmq("offsets", store)
+    for part in ("delay level 3", "25 beyond the", "no messages", "negative"):
+        assert part in " ".join(text.stdout.split())
+    assert tree(store) == before
+
+
+def test_offsets_inside_of_their_queues_exit_0(rmq: Rmq, store: Path) -> None:
+    assert rmq("offsets", store, "--group", "g", "--topic", "Orders", "--queue", 0).exit_code == 0
+
+
+def test_a_plan_writes_nothing(rmq: Rmq, store: Path) -> None:
+    before = tree(store)
+    done = rmq("offsets", store, "clamp")
+    assert done.exit_code == 1
+    assert "4 offsets to change; --apply does it" in done.stdout
+    assert tree(store) == before
+
+
+def test_clamped_offsets_are_in_their_queues_and_the_former_file_is_kept(rmq: Rmq, store: Path) -> None:
+    report = shown(rmq, store, "clamp", "--apply")
+    assert report["applied"]
+    assert committed(store) == {"Orders@g": {"0": 3, "1": 15}, "Clicks@h": {"0": 0}, "Gone@g": {"2": 0}}
+    assert loads((store / "config/consumerOffset.json").read_text())["dataVersion"] == {"counter": 7}  # type: ignore[index]
+    assert committed(store, "delayOffset.json") == {"3": 4}
+    kept = Path(report["quarantine"])
+    assert (kept / "config/consumerOffset.json").read_text() == FASTJSON
+    assert (store / "config/consumerOffset.json.bak").read_text() == FASTJSON
+    again = rmq("offsets", store, "clamp", "--apply")
+    assert (again.exit_code, "nothing to change" in again.stdout) == (0, True)
+
+
+def test_an_offset_is_set_and_refused_outside_of_its_queue(rmq: Rmq, store: Path) -> None:
+    given = ("set", "--group", "g", "--topic", "Orders", "--queue", 1, "--apply")
+    (change,) = shown(rmq, store, *given, "--offset", 12)["changes"]
+    assert (change["committed_offset"], change["new_offset"], change["skipped"]) == (40, 12, -3)
+    assert committed(store)["Orders@g"] == {"0": 3, "1": 12}
+    done = rmq("offsets", store, *given, "--offset", 16)
+    assert done.exit_code == 2
+    assert one_line(done.stderr) == "--offset 16: Orders/1 has the offsets 0 to 15"
+
+
+def test_a_group_is_reset_to_a_time(rmq: Rmq, store: Path) -> None:
+    report = shown(rmq, store, "reset", "--group", "g", "--topic", "Orders", "--time", FIRST_MS + 21, "--apply")
+    assert [change["new_offset"] for change in report["changes"]] == [5, 5]
+    report = shown(rmq, store, "reset", "--group", "g", "--topic", "Orders", "--time", "2100-01-01T00:00:00", "--apply")
+    assert [change["new_offset"] for change in report["changes"]] == [15, 15]
+
+
+def test_a_delay_level_is_set(rmq: Rmq, store: Path) -> None:
+    assert rmq("offsets", store, "set", "--delay-level", 3, "--offset", 2, "--apply").exit_code == 0
+    assert committed(store, "delayOffset.json") == {"3": 2}
+    assert (store / "config/consumerOffset.json").read_text() == FASTJSON
+
+
+def test_the_offsets_of_light_queues_are_set_in_their_table(rmq: Rmq, store: Path) -> None:
+    (store / "config/consumerOffset.json").unlink()
+    path = store / "config/lmqConsumerOffset.json"
+    path.write_text('{"lmqOffsetTable":{"%LMQ%a@%LMQ%g":5},"offsetTable":{"Orders@g":{0:99}}}')
+    assert shown(rmq, store, "clamp", "--apply")["applied"]
+    assert loads(path.read_text()) == {"lmqOffsetTable": {"%LMQ%a@%LMQ%g": 0}, "offsetTable": {"Orders@g": {"0": 15}}}
+
+
+def test_a_running_broker_is_refused(rmq: Rmq, store: Path) -> None:
+
+    lock = store / "lock"
+    lock.touch()
+    hold = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f,fcntl.LOCK_EX,1,0); print(1,flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", hold, str(lock)], stdin=-1, stdout=-1) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        done = rmq("offsets", store, "clamp", "--apply")
+        holder.communicate(b"\n")
+    assert done.exit_code == 2
+    assert "running broker has locked this store" in one_line(done.stderr)
+    assert (store / "config/consumerOffset.json").read_text() == FASTJSON
+
+
+def test_a_link_out_of_the_store_is_not_written_through(rmq: Rmq, store: Path, tmp_path: Path) -> None:
+    (store / "config").rename(tmp_path / "elsewhere")
+    (store / "config").symlink_to(tmp_path / "elsewhere")
+    before = tree(tmp_path / "elsewhere")
+    done = rmq("offsets", store, "clamp", "--apply")
+    assert done.exit_code == 2
+    assert "symbolic link" in one_line(done.stderr)
+    assert tree(tmp_path / "elsewhere") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["set", "--group", "g", "--topic", "Orders"], "--offset: goes with set"),
+        (["reset", "--group", "g"], "--time: goes with reset"),
+        (["--offset", "3"], "--offset: goes with set"),
+        (["set", "--offset", "3", "--topic", "Orders"], "set: give --group or --delay-level"),
+        (["set", "--offset", "3", "--group", "g"], "set: give --topic, too"),
+        (["clamp", "--group", "nobody"], "no committed offset of that group"),
+        (["--apply"], "--apply: goes with set, reset or clamp"),
+        (["--delay-level", "1", "--group", "g"], "--delay-level: is of no group"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(rmq: Rmq, store: Path, arguments: list[str], said: str) -> None:
+    done = rmq("offsets", store, *arguments)
+    assert done.exit_code == 2
+    assert said in one_line(done.stderr)
