@@ -31,10 +31,10 @@ from rmq_formats.codecs.variants import dledger, rocksdb_config, tiered
 from rmq_formats.codecs.variants.batch_consumequeue import holds_batch_units
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError
 from rmq_formats.read.log_end import readable_segments
+from rmq_formats.storage.nearby_store import nearby_store
 from rmq_formats.storage.queue_files import queue_directories
 from rmq_formats.storage.queue_logs import tiered_segments
 from rmq_formats.storage.segments import Segment, Storage, list_segments, open_storage, opened, read_range
-from rmq_formats.storage.store_location import nearby_store_hint
 from rmq_formats.storage.store_variants import holds_rocksdb, holds_rocksdb_table
 
 _HEAD_BYTES: Final = 4096  # enough to know any file by
@@ -187,7 +187,7 @@ def _directory_kind(storage: Storage, path: str, names: list[str]) -> PathKind:
     for name in names:
         if paths.parse_segment_name(name) is not None or paths.is_index_file_name(name):
             return _file_kind(storage, f"{path}/{name}")
-    raise StoreError(f"{path}: holds no store and no files of one{nearby_store_hint(storage, path)}")
+    raise StoreError(nearby_store(storage, path) or f"{path}: holds no store and no files of one")
 
 
 def _tree_of(parts: list[str]) -> int | None:
@@ -229,7 +229,7 @@ def _file_kind(storage: Storage, path: str) -> PathKind:
             return PathKind.ENTRY_INDEX
         kind = PathKind.BATCHCONSUMEQUEUE if holds_batch_units(head) else _content_kind(head, file.size_bytes)
     if kind is None:
-        raise StoreError(f"{path}: not a file of a store that rmq knows")
+        raise StoreError(nearby_store(storage, path) or f"{path}: not a file of a store that rmq knows")
     return kind
 
 

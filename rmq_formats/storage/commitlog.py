@@ -11,8 +11,8 @@ from rmq_formats.codecs import paths
 from rmq_formats.codecs.variants.dledger import ENTRY_HEAD_BYTES
 from rmq_formats.errors import StoreError, StoreLayoutError, StoreNotFoundError, StoreSizeError
 from rmq_formats.storage import store_variants
+from rmq_formats.storage.nearby_store import is_store, nearby_store
 from rmq_formats.storage.segments import PUBLISHING, WRITE_DIRECTORY, Segment, Storage, list_segments
-from rmq_formats.storage.store_location import nearby_store_hint
 
 # By a store's root, the directories of its CommitLog where the operator's broker.conf has it elsewhere. In the
 # environment, so that the processes that Spark starts for its sources find the log, too.
@@ -95,7 +95,8 @@ def commitlog_segments(storage: Storage, root: str) -> list[Segment]:
     ]
     if not segments:
         directories = configured_log_directories(root) or [paths.commitlog_dir(root)]
-        raise StoreNotFoundError(f"{', '.join(directories)}: no CommitLog files{nearby_store_hint(storage, root)}")
+        hint = None if is_store(storage, root) else nearby_store(storage, root)
+        raise StoreNotFoundError(hint or f"{', '.join(directories)}: no CommitLog files")
     segments.sort(key=lambda segment: segment.start_offset)
     for before, after in pairwise(segments):
         if before.end_offset > after.start_offset:

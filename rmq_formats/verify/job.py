@@ -18,8 +18,8 @@ from rmq_formats.errors import OptionError, StoreError, StoreNotFoundError
 from rmq_formats.scan.splits import Split, plan_splits
 from rmq_formats.storage import store_variants
 from rmq_formats.storage.commitlog import check_store, log_directories
+from rmq_formats.storage.nearby_store import holds_no_store
 from rmq_formats.storage.segments import Segment, Storage, open_storage, opened
-from rmq_formats.storage.store_location import nearby_store_hint
 from rmq_formats.storage.store_variants import Variant
 from rmq_formats.tasks.progress import OnProgress, counted_progress
 from rmq_formats.tasks.runner import Runner
@@ -118,7 +118,7 @@ def verify_steps(
     storage, root = open_storage(store)
     check_verifiable(storage, root)
     if not is_a_store(storage, root):
-        raise StoreNotFoundError(f"{root}: holds no store{nearby_store_hint(storage, root)}")
+        raise StoreNotFoundError(holds_no_store(storage, root))
     refuse_inside_store(root, "--work", work)
     area = _work_area(work)
     try:
