@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import stat
 import struct
 from typing import Final
 
@@ -28,3 +29,32 @@ def is_locked(path: str, size_bytes: int = 0) -> bool:
     finally:
         os.close(descriptor)
     return bool(answer[0] != fcntl.F_UNLCK)
+
+
+def is_open_for_writing(path: str) -> bool | None:
+    """Return whether a process of this machine has a regular file open for writing, or mapped so; this one counts too.
+
+    Asked by a read lease (``F_SETLEASE``), which the system grants where nobody does, and which is given back at once.
+
+    Args:
+        path: of the file; a link is not followed.
+
+    Returns:
+        None where the system does not say: of another user's file, or on a file system without leases.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False

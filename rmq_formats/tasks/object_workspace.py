@@ -201,11 +201,16 @@ class ObjectArea:
                 if name not in REBUILT.directories:
                     raise ValueError(f"names {name!r}, which is never published here")
             for name in tasks:
+                if not isinstance(name, str):
+                    raise TypeError(f"names {name!r}, which is no task")
                 check_name(f"{_FILES}/{name}", {_FILES}, depth=2)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoreError(f"{path}: does not say what was being published ({error})") from error
         names = ", ".join(directories) or "nothing"
         check_origin(note, self.target, path, f"an interrupted publication of {names}", leftover)
+        if leftover is Leftover.RESUME:
+            for name in tasks:  # somebody else's lists are checked before anything is deleted
+                self._noted(name)
         return directories, tasks
 
     def _put_manifest(self, directories: Sequence[str], tasks: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from rmq_formats.codecs import paths
 from rmq_formats.errors import StoreError, StoreLockedError
 from rmq_formats.tasks.contained import open_file
+from rmq_formats.tasks.open_logs import refuse_open_log
 
 LOCK_NAME: Final = ".rmq-rebuild.lock"  # of a directory that is no store
 
@@ -22,10 +23,11 @@ def store_lock(root: str) -> Iterator[None]:
     false)`` takes it in ``DefaultMessageStore#start``.
 
     Raises:
-        StoreLockedError: a running broker has it.
+        StoreLockedError: a running broker has it, or has the log open though its lock's file was deleted.
         StoreError: the lock's file cannot be written.
     """
     path = Path(paths.lock_file(root))
+    was_there = os.path.lexists(path)
     try:
         descriptor = open_file(root, path.name, os.O_RDWR | os.O_CREAT, may_be_linked=True)
     except OSError as error:
@@ -35,6 +37,12 @@ def store_lock(root: str) -> Iterator[None]:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError:
             raise StoreLockedError(f"{root}: a running broker has locked this store; stop it first") from None
+        try:
+            refuse_open_log(root)
+        except StoreLockedError:
+            if not was_there:
+                path.unlink(missing_ok=True)
+            raise
         yield
     finally:
         os.close(descriptor)

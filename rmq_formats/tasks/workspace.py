@@ -89,7 +89,8 @@ class LocalArea:
         Args:
             root: of the store that is read.
         """
-        is_store = self.is_at(root) or Path(paths.lock_file(self.target)).exists()
+        signs = (paths.lock_file(self.target), paths.abort_file(self.target))
+        is_store = self.is_at(root) or any(map(os.path.lexists, signs))
         with store_lock(self.target) if is_store else directory_lock(self.target):
             yield lambda: None
 
