@@ -18,7 +18,7 @@ def is_locked(path: str, size_bytes: int = 0) -> bool:
         size_bytes: that the lock is about, from the file's begin; 0 is all.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
     except OSError:
         return False
     try:

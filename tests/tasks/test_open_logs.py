@@ -99,6 +99,7 @@ def test_what_abort_says_of_others_is_no_reason(tmp_path: Path, content: str, mo
 def test_what_is_no_file_is_not_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
+    assert not file_locks.is_locked(str(tmp_path / "pipe"))
     assert file_locks.is_open_for_writing(str(tmp_path / "pipe")) is False
     assert file_locks.is_open_for_writing(str(tmp_path / "link")) is None
     assert file_locks.is_open_for_writing(str(tmp_path / "none")) is None
