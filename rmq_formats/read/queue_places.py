@@ -9,6 +9,7 @@ the second life. The 40 records of the first are in the log before the first of 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -16,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import UNIT_BYTES
 from rmq_formats.codecs.topics import LIGHT_QUEUE_PREFIX
 from rmq_formats.errors import FormatError, StoreError
 from rmq_formats.read.dirty import dirty_reason
 from rmq_formats.read.log_end import dispatched_end, find_leftovers
 from rmq_formats.read.query import MAX_LONG, MIN_LONG, Queue
-from rmq_formats.read.queues import first_unit, last_unit, message_units, units_in_log_range
+from rmq_formats.read.queues import first_unit, last_unit, message_units, read_units, units_in_log_range
 from rmq_formats.read.variants.batch_queues import BatchQueue, read_batch_units
 from rmq_formats.read.variants.queue_choice import choose_queues
 from rmq_formats.read.variants.rocksdb_queues import opened_queues
@@ -34,7 +36,29 @@ UNQUEUED: Final = -1  # no queue has the record, and none will
 UNDISPATCHED: Final = -2  # no queue has it yet, or nothing tells: it stands at its own queue offset
 _EVERYTHING: Final = -1  # a bound before each record
 
+_UNITS_AT_ONCE: Final = 4096
+
 Longs = NDArray[np.int64]
+_NO_LONGS: Final = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(slots=True)
+class _QueueUnits:
+    """Units of a queue.
+
+    Attributes:
+        topic: of the queue.
+        queue_id: of the queue.
+        records: physical offsets of the records that units name, int64[n].
+        places: the places of these units, int64[n].
+        settled: physical offset up to which a record that no unit names is in no queue; None until that is asked.
+    """
+
+    topic: str
+    queue_id: int
+    records: Longs
+    places: Longs
+    settled: int | None = None
 
 
 class QueuePlaces:
@@ -56,50 +80,96 @@ class QueuePlaces:
         self._begin = begin
         self._end = end
         self._finds_unqueued = finds_unqueued
+        self._queues: list[_QueueUnits] = []
         self._numbers: dict[Queue, int] = {}
-        self._settled = np.zeros(0, dtype=np.int64)
-        self._records = np.zeros(0, dtype=np.int64)
-        self._owners = np.zeros(0, dtype=np.int64)
-        self._places = np.zeros(0, dtype=np.int64)
+        self._records = self._owners = self._places = _NO_LONGS
 
-    def look_up(self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs) -> Longs:
+    def look_up(self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs, queue_offsets: Longs) -> Longs:
         """Find the places of records in their queues, int64[n]: as consumers count, or UNQUEUED or UNDISPATCHED.
 
         Args:
             queues: names by number.
             rows: int64[n], number of each record's queue.
-            physical_offsets: int64[n], of the records.
+            physical_offsets: int64[n], of the records, ascending.
+            queue_offsets: int64[n], those that the records state.
         """
-        own = self._number(queues, np.unique(rows))[rows]
-        found = np.full(len(rows), UNQUEUED, dtype=np.int64)
-        found[physical_offsets > self._settled[own]] = UNDISPATCHED
-        at = np.minimum(np.searchsorted(self._records, physical_offsets), max(len(self._records) - 1, 0))
-        if len(self._records):
-            named = (self._records[at] == physical_offsets) & (self._owners[at] == own)
-            found[named] = self._places[at[named]]
+        own = self._number(queues, rows, queue_offsets)
+        found = self._find(own, physical_offsets)
+        missing = found == UNQUEUED
+        if missing.any():
+            self._settle(np.unique(own[missing]).tolist())
+            found[missing] = self._find(own[missing], physical_offsets[missing])
+            settled = np.array([queue.settled or 0 for queue in self._queues], dtype=np.int64)
+            found[(found == UNQUEUED) & (physical_offsets > settled[own])] = UNDISPATCHED
         if self._finds_unqueued:
             found[physical_offsets >= self._log_end] = UNQUEUED
         return found
 
-    def _number(self, queues: Sequence[Queue], wanted: Longs) -> Longs:
-        """Return this look-up's number of each wanted queue, and read the units of those that are new."""
+    def _find(self, own: Longs, physical_offsets: Longs) -> Longs:
+        """Find the places of records that units name, else UNQUEUED."""
+        found = np.full(len(own), UNQUEUED, dtype=np.int64)
+        if len(self._records):
+            at = np.minimum(np.searchsorted(self._records, physical_offsets), len(self._records) - 1)
+            named = (self._records[at] == physical_offsets) & (self._owners[at] == own)
+            found[named] = self._places[at[named]]
+        return found
+
+    def _number(self, queues: Sequence[Queue], rows: Longs, queue_offsets: Longs) -> Longs:
+        """Return this look-up's number of each record's queue, and read the units of those that are new."""
+        wanted, first = np.unique(rows, return_index=True)
         numbers = np.zeros(len(queues), dtype=np.int64)
-        parts: list[tuple[int, Longs, Longs]] = []
-        for number in wanted.tolist():
+        known = len(self._queues)
+        for number, at in zip(wanted.tolist(), first.tolist(), strict=True):
             queue = queues[number]
             if queue not in self._numbers:
-                own = self._numbers[queue] = len(self._numbers)
-                settled, records, places = self._read(*queue)
-                self._settled = np.append(self._settled, settled)
-                parts.append((own, records, places))
+                self._numbers[queue] = len(self._queues)
+                topic, queue_id = queue
+                records, places = self._units_from(topic, queue_id, int(queue_offsets[at]))
+                self._queues.append(_QueueUnits(topic, queue_id, records, places))
             numbers[number] = self._numbers[queue]
-        if parts:
-            records = np.concatenate([self._records, *(part[1] for part in parts)])
-            owners = np.concatenate([self._owners, *(np.full(len(part[1]), part[0]) for part in parts)])
-            places = np.concatenate([self._places, *(part[2] for part in parts)])
-            order = np.argsort(records, kind="stable")
-            self._records, self._owners, self._places = records[order], owners[order], places[order]
-        return numbers
+        if known < len(self._queues):
+            self._merge()
+        return numbers[rows]
+
+    def _merge(self) -> None:
+        records = np.concatenate([queue.records for queue in self._queues])
+        order = np.argsort(records, kind="stable")
+        counts = [len(queue.records) for queue in self._queues]
+        self._records = records[order]
+        self._owners = np.repeat(np.arange(len(self._queues)), counts)[order]
+        self._places = np.concatenate([queue.places for queue in self._queues])[order]
+
+    def _settle(self, numbers: Sequence[int]) -> None:
+        """Read how far queues go, and then their units anew: what is dispatched in between is named, or behind that."""
+        changed = [number for number in numbers if self._queues[number].settled is None]
+        for number in changed:
+            queue = self._queues[number]
+            queue.settled, queue.records, queue.places = self._read(queue.topic, queue.queue_id)
+        if changed:
+            self._merge()
+
+    def _units_from(self, topic: str, queue_id: int, queue_offset: int) -> tuple[Longs, Longs]:
+        """Read the units from a queue offset on, as far as they name records of the range: none where that fails.
+
+        The first record of a queue in a task stands at its own queue offset, as a rule, so that no search is needed.
+        """
+        records, places = [_NO_LONGS], [_NO_LONGS]
+        queue = None if self._may_have_database else self._files(topic, queue_id)
+        for segment in () if queue is None else queue.segments:
+            base = segment.start_offset // UNIT_BYTES
+            low, high = max(queue_offset - base, 0), segment.size_bytes // UNIT_BYTES
+            if low >= high:
+                continue
+            with opened(self._storage, segment.path) as file:
+                for begin in range(low, high, _UNITS_AT_ONCE):
+                    (first, units), *_ = read_units(file, base, begin, min(begin + _UNITS_AT_ONCE, high))
+                    named = message_units(units)
+                    offsets = units["physical_offset"][named].astype(np.int64)
+                    records.append(offsets)
+                    places.append(first + np.flatnonzero(named))
+                    if not len(offsets) or offsets[-1] >= self._end:
+                        return self._within(np.concatenate(records), np.concatenate(places))
+        return self._within(np.concatenate(records), np.concatenate(places))
 
     def _read(self, topic: str, queue_id: int) -> tuple[int, Longs, Longs]:
         """Read a queue.
@@ -115,7 +185,6 @@ class QueuePlaces:
         queue = self._files(topic, queue_id)
         if queue is None:
             return self._read_batch_queue(topic, queue_id)
-        # The queue's end comes before its units: what a running broker dispatches in between is named, or behind it.
         settled = self._settled_of(queue)
         records, places = [_NO_LONGS], [_NO_LONGS]
         for first, units in units_in_log_range(self._storage, queue, self._begin, self._end, MIN_LONG, MAX_LONG):
@@ -245,6 +314,3 @@ class QueuePlaces:
     def _log_end(self) -> int:
         leftovers = find_leftovers(self._storage, self._root, commitlog_segments(self._storage, self._root))
         return MAX_LONG if leftovers is None else leftovers.log_end
-
-
-_NO_LONGS: Final = np.zeros(0, dtype=np.int64)

@@ -158,6 +158,14 @@ class _BoundsTable:
                 kernel.within_bounds(numbers, times_ms, self._arrays[2], self._arrays[3], keep)
         return keep
 
+    def wanted(self, queues: QueueTable, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether any place of the queues of rows is wanted, bool[n]."""
+        self._ask_about_new(queues)
+        if not len(numbers):
+            return np.ones(0, dtype=np.bool_)
+        has_places: NDArray[np.bool_] = self._arrays[0] < self._arrays[1]
+        return has_places[numbers]
+
     def _ask_about_new(self, queues: QueueTable) -> None:
         known = len(self._bounds)
         if known < queues.queue_count:
@@ -223,6 +231,11 @@ class _IncludedPlaces:
         self._wants_queued = include is Include.LIVE
         self._places = None if include is Include.LOG else places
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether queues are looked at."""
+        return self._places is not None
+
     def look_up(
         self, queues: QueueTable, numbers: NDArray[np.int64], physical_offsets: NDArray[np.int64],
         queue_offsets: NDArray[np.int64],
@@ -237,7 +250,7 @@ class _IncludedPlaces:
         """
         if self._places is None or not len(numbers):
             return queue_offsets, np.ones(len(numbers), dtype=np.bool_)
-        found = self._places.look_up(queues.queue_names(0), numbers, physical_offsets)
+        found = self._places.look_up(queues.queue_names(0), numbers, physical_offsets, queue_offsets)
         return np.where(found < 0, queue_offsets, found), (found != UNQUEUED) == self._wants_queued
 
 
@@ -253,7 +266,13 @@ class _WantedQueues(QueueTable):
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
         """Whether a row's place in its own queue is wanted, bool[rows]; of an inner batch, one of its places."""
         numbers = self._number(rows)
-        offsets, included = self._places.look_up(self, numbers, rows.physical_offsets, rows.queue_offsets)
+        offsets, included = rows.queue_offsets, self._bounds.wanted(self, numbers)
+        if self._places.is_needed:
+            at = np.flatnonzero(included)
+            offsets = offsets.copy()
+            offsets[at], included[at] = self._places.look_up(
+                self, numbers[at], rows.physical_offsets[at], rows.queue_offsets[at]
+            )
         keep = self._bounds.within(self, numbers, offsets, rows.store_timestamps_ms)
         if self._has_bounds and (rows.sys_flags & FLAG_INNER_BATCH).any():
             batches = np.empty((len(rows), BATCH_COLUMNS), dtype=np.int64)
