@@ -17,6 +17,7 @@ from rmq_core.broker.cluster.slave_refusals import slave_refusals
 from rmq_core.broker.cluster.slave_sync import SlaveSync
 from rmq_core.broker.config import FAST_PORT_DISTANCE, BrokerConfig
 from rmq_core.broker.dispatching import Dispatching
+from rmq_core.broker.fast_failure import fail_fast
 from rmq_core.broker.lite.service import Lite
 from rmq_core.broker.pop.revive import REVIVE_S
 from rmq_core.broker.pop.service import Pop
@@ -252,6 +253,7 @@ class Broker(Service):
             handlers[code] = self.registration.before_answer(handlers[code])
         if config.is_slave:
             handlers |= guarded(guard, slave_refusals())
+        handlers = {code: self._fail_fast(code, one) for code, one in handlers.items()}
         self._server = RemotingServer(
             handlers if guard is None else GuardedTable(handlers, guard),
             limits=config.limits,
@@ -269,6 +271,10 @@ class Broker(Service):
 
     def _know_batch_topics(self, _: Collection[str] | None = None) -> None:
         self.store.set_batch_topics(self.state.topics.with_batch_queues())
+
+    def _fail_fast(self, code: int, handler: Handler) -> Handler:
+        state = self.state
+        return fail_fast(code, handler, lambda: state.config, state.page_cache, state.stats.times.now_s)
 
     def _allowed(self, guard: Guard | None, handlers: dict[int, Handler]) -> dict[int, Handler]:
         if guard is not None:

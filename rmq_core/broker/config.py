@@ -81,6 +81,14 @@ class BrokerConfig(AccessSettings):
         max_error_rate_of_bloom_filter: false positives of such a bit map, percent.
         filter_data_clean_time_span_ms: how long the filter of a group that has gone is kept.
         long_polling_enable: whether a pull is held for as long as it asks to.
+        broker_fast_failure_enable: whether requests that have waited too long for the event loop are refused.
+        wait_time_mills_in_send_queue: how long a send may wait, ms.
+        wait_time_mills_in_pull_queue: likewise a pull, or a pop.
+        wait_time_mills_in_lite_pull_queue: likewise a pull of code 361.
+        wait_time_mills_in_heartbeat_queue: likewise a heartbeat.
+        wait_time_mills_in_transaction_queue: likewise the end of a transaction.
+        wait_time_mills_in_ack_queue: likewise an acknowledgement of a popped message.
+        wait_time_mills_in_admin_broker_queue: likewise a request of mqadmin.
         short_polling_time_ms: how long a pull is held at most without long polling.
         use_server_side_reset_offset: whether the next pull is answered with a reset of its offset.
         estimate_accumulation: whether the metrics of groups that filter count only what may pass.
@@ -150,6 +158,14 @@ class BrokerConfig(AccessSettings):
     max_error_rate_of_bloom_filter: int = setting(20, low=1, high=99)
     filter_data_clean_time_span_ms: int = setting(86_400_000, java="filterDataCleanTimeSpan")
     long_polling_enable: bool = setting(True, mutable=True)
+    broker_fast_failure_enable: bool = setting(True, mutable=True)
+    wait_time_mills_in_send_queue: int = setting(200, mutable=True)
+    wait_time_mills_in_pull_queue: int = setting(5000, mutable=True)
+    wait_time_mills_in_lite_pull_queue: int = setting(5000, mutable=True)
+    wait_time_mills_in_heartbeat_queue: int = setting(31_000, mutable=True)
+    wait_time_mills_in_transaction_queue: int = setting(3000, mutable=True)
+    wait_time_mills_in_ack_queue: int = setting(3000, mutable=True)
+    wait_time_mills_in_admin_broker_queue: int = setting(5000, mutable=True)
     short_polling_time_ms: int = setting(1000, java="shortPollingTimeMills", mutable=True)
     use_server_side_reset_offset: bool = setting(True, mutable=True)
     estimate_accumulation: bool = setting(True, mutable=True)

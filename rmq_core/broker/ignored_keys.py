@@ -42,7 +42,7 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync asyncSendEnable
     autoDeleteUnusedStats batchDispatchRequestThreadPoolNums
     bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
-    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority brokerFastFailureEnable
+    broadcastOffsetExpireSecond brokerConfigPath brokerElectionPriority
     brokerHeartbeatInterval brokerNotActiveTimeoutMillis cgColdReadThreshold channelNotActiveInterval
     checkSyncStateSetPeriod cleanOfflineBrokerInterval cleanResourceInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
@@ -58,7 +58,7 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     controllerAddr controllerHeartBeatTimeoutMills correctLogicMinOffsetForceInterval
     correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers dLegerSelfId dataReadAheadEnable debugLockEnable
     defaultQueryMaxNum delayOffsetUpdateVersionStep
-    deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly
+    deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly
     disableCallbackExecutor disableNettyWorkerGroup diskFallRecorded dispatchCqCacheNum
     dispatchCqThreads dispatchFromSenderThread enableAsyncReput enableBatchPush enableBroadcastOffsetStore
     enableBuildConsumeQueueConcurrently enableCompaction enableCreateSysGroup
@@ -68,7 +68,6 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     enableRocksDBLog enableScheduleAsyncDeliver enableScheduleMessageStats enableShutdownGracefully
     enableSplitRegistration endTransactionPoolQueueCapacity
     endTransactionThreadPoolNums fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
-    flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
     flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile forceRegister
     forwardTimeout globalColdReadThreshold haMaxTimeSlaveNotCatchup heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode initPopOffsetByCheckMsgInMem
@@ -82,7 +81,7 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     maxTopicLength memTableFlushIntervalMs messageIndexSafe metricGrpcExporterIntervalInMills
     metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    metricsPromExporterHost metricsPromExporterPort minInSyncReplicas osPageCacheBusyTimeOutMills
+    metricsPromExporterHost metricsPromExporterPort minInSyncReplicas
     popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
     popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
     popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapSize popPollingSize
@@ -92,7 +91,7 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater putThreadPoolQueueCapacity
     queryMessageThreadPoolNums queryThreadPoolQueueCapacity realTimeNotifyConsumerChange
     realTimePersistRocksDBConfig recheckReputOffsetFromCq recoverConcurrently recoverThreadPoolNums
-    redeleteHangedFileInterval replicasPerDiskPartition replyThreadPoolQueueCapacity
+    replicasPerDiskPartition replyThreadPoolQueueCapacity
     reviveAckWaitMs reviveInterval reviveMaxSlow reviveScanTime rocketmqHome
     rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold
     sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
@@ -112,8 +111,6 @@ IGNORED: Final = _FROM_5_4 | frozenset(
     transferMsgByHeap transientStorePoolSize travelCqFileNumWhenGetMessage updateNameServerAddrPeriod useABSLock
     useEpollNativeSelector usePIDColdCtrStrategy useReentrantLockWhenPutMessage
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
-    waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue
-    waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
     wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeBufferLowWaterMark
     """.split()  # noqa: SIM905 # a list would take a line for each
 )

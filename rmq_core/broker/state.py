@@ -10,6 +10,7 @@ from rmq_core.broker.replication import Replication
 from rmq_core.broker.slices import Slices
 from rmq_core.broker.tables.clients import Consumers, Producers
 from rmq_core.broker.tables.consumer_offsets import ConsumerOffsets
+from rmq_core.broker.tables.page_cache import PageCache
 from rmq_core.broker.tables.queue_locks import QueueLocks
 from rmq_core.broker.tables.registered_filters import ConsumerFilters
 from rmq_core.broker.tables.reply_requests import ReplyRequests
@@ -46,6 +47,7 @@ class BrokerState:
         steady_ms: a clock that nobody sets: for all that waits.
         rights: of connected clients, at the moment of a push.
         reply_requests: requests of clients that wait for a reply.
+        page_cache: whether an append has just taken too long.
         timers: checks timer messages, and redirects them to their topic; set before the broker listens.
         filters: SQL92 filters that groups have registered.
         dispatch: makes appended messages readable, after a batch of them, and in turns where that takes long.
@@ -68,6 +70,7 @@ class BrokerState:
     steady_ms: Callable[[], int]
     rights: PushRights
     reply_requests: ReplyRequests = field(init=False, default_factory=ReplyRequests)
+    page_cache: PageCache = field(init=False)
     timers: TimerAdmission = field(init=False)
     filters: ConsumerFilters = field(init=False)
     dispatch: Callable[[], None] = field(init=False)
@@ -75,6 +78,7 @@ class BrokerState:
 
     def __post_init__(self) -> None:
         """Load the filters; messages get bit maps of them in dispatch, if the settings say so."""
+        self.page_cache = PageCache(self.store.config.os_page_cache_busy_timeout_ms)
         self.filters = ConsumerFilters(self.files, self.config, self.clock_ms)
         if self.config.enable_calc_filter_bit_map:
             self.store.calculate_bit_maps(self.filters.bit_map)

@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         local_address: ``host:port`` of this side.
         waiting_bytes: of requests whose answers are awaited.
         kept_bytes: of requests that are kept for long, such as long polls: they hold up no other.
+        arrived_s: when the bytes of the requests that are being handled were read, by the loop's clock of work.
         idle_ticks: how many ticks of its owner in a row found it idle.
         refuses_requests: answers requests with GO_AWAY where the peer is known to understand that.
     """
@@ -89,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._max_waiting_bytes = max_waiting_bytes
         self._loop = asyncio.get_running_loop()
         self._now = work_clock(self._loop)
+        self.arrived_s = self._now()
         self._parser = FrameParser(max_frame_bytes, max_header_bytes)
         self._pending = PendingRequests(self._loop)
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -101,8 +103,9 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None  # set while writing is paused
         self._rest: Iterator[RemotingCommand] | None = None  # of a batch that stopped before its end
         self._batch_end_s: float | None = None  # when the answers of a batch that is under way leave at the latest
-        self._unread: list[bytes] = []  # bytes that arrived since
+        self._unread: list[tuple[float, bytes]] = []  # bytes that arrived since, and when
         self._refusals = RefusalLog()
+        self._was_held_up = False
         self._is_held_up = False  # no more requests are handled until a peer reads, or answers are there
 
     @property
@@ -130,7 +133,7 @@ class Connection(asyncio.Protocol):
         """Count off what was kept for a request."""
         self.waiting_bytes -= size
         if self._is_held_up and self.waiting_bytes <= self._max_waiting_bytes // 2:  # then for many, not one by one
-            self._is_held_up = False
+            self._is_held_up, self._was_held_up = False, True
             self._loop.call_soon(self._go_on)
 
     def keep(self, size: int) -> None:
@@ -221,8 +224,9 @@ class Connection(asyncio.Protocol):
         """Handle all requests that are complete now."""
         self.idle_ticks = 0
         if self._rest is not None or self._unread:
-            self._unread.append(data)
+            self._unread.append((self._now(), data))
         else:
+            self.arrived_s = self._now()
             self._handle(self._parser.feed(data))
 
     def pause_writing(self) -> None:
@@ -250,6 +254,9 @@ class Connection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Handle the requests that have waited and read again, unless something holds that up still."""
+        if self._is_held_up or self._was_held_up:  # for its own client, or answers to it: that is no wait for the loop
+            self.arrived_s, self._was_held_up = self._now(), False
+            self._unread = [(self.arrived_s, data) for _, data in self._unread]
         is_unread = self._reads_only_while_writable and self._writable is not None
         self._is_held_up = is_unread or self.waiting_bytes > self._max_waiting_bytes
         rest = self._rest
@@ -261,7 +268,8 @@ class Connection(asyncio.Protocol):
             self._end_batch()
             self._flush()
         while self._unread and self._rest is None and not self._is_held_up:
-            self._handle(self._parser.feed(self._unread.pop(0)))
+            self.arrived_s, data = self._unread.pop(0)
+            self._handle(self._parser.feed(data))
         if self._rest is None and not self._is_held_up and not self._unread and not self.is_closing:
             cast(asyncio.Transport, self._transport).resume_reading()
 

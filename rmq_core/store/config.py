@@ -60,6 +60,15 @@ class StoreConfig:
         flush_interval_ms: ASYNC: how often the log is forced to the disk.
         flush_consumequeue_interval_ms: how often busy ConsumeQueues are flushed, and checkpoint and watermark written.
         flush_thorough_interval_ms: how often all ConsumeQueues are flushed, however little is new in them.
+        flush_least_pages: pages of 4 KiB that the log has to have new before it is flushed, but for a request or the
+            thorough interval. 0 here, 4 in the original: what is little is on the disk as soon.
+        flush_log_thorough_interval_ms: how often the log is flushed, however little is new in it.
+        flush_timed: ASYNC: whether the log is flushed by the clock alone, or after each batch of appends as well.
+        flush_consumequeue_least_pages: likewise of all ConsumeQueues together. 0 here, 2 of each queue in the original.
+        delete_log_interval_ms: pause behind each CommitLog file that is deleted. 0 here, 100 in the original.
+        redelete_interval_ms: how long after a file could not be deleted the next try is. 0 is the next turn, a second
+            later at most; 120,000 in the original.
+        os_page_cache_busy_timeout_ms: how long an append may take before the store counts as busy.
         flush_index_interval_ms: how often the Index is flushed. Ours: the original flushes an IndexFile when it is
             full, and loses the last ones in a crash.
         delay_levels: delays of the levels 1, 2, …: number and unit (s, m, h, d), separated by a space.
@@ -107,6 +116,13 @@ class StoreConfig:
     flush_interval_ms: int = field(default=500, metadata=_named("flushIntervalCommitLog"))
     flush_consumequeue_interval_ms: int = field(default=1000, metadata=_named("flushIntervalConsumeQueue"))
     flush_thorough_interval_ms: int = field(default=60_000, metadata=_named("flushConsumeQueueThoroughInterval"))
+    flush_least_pages: int = field(default=0, metadata=_named("flushCommitLogLeastPages"))
+    flush_log_thorough_interval_ms: int = field(default=10_000, metadata=_named("flushCommitLogThoroughInterval"))
+    flush_timed: bool = field(default=True, metadata=_named("flushCommitLogTimed"))
+    flush_consumequeue_least_pages: int = field(default=0, metadata=_named("flushConsumeQueueLeastPages"))
+    delete_log_interval_ms: int = field(default=0, metadata=_named("deleteCommitLogFilesInterval"))
+    redelete_interval_ms: int = field(default=0, metadata=_named("redeleteHangedFileInterval"))
+    os_page_cache_busy_timeout_ms: int = field(default=1000, metadata=_named("osPageCacheBusyTimeOutMills"))
     flush_index_interval_ms: int = 10_000
     delay_levels: str = field(default=DEFAULT_DELAY_LEVELS, metadata=_named("messageDelayLevel"))
     max_message_bytes: int = field(default=MAX_BODY_BYTES, metadata=_named("maxMessageSize"))
@@ -157,6 +173,12 @@ class StoreConfig:
             "flush_consumequeue_interval_ms": 1,
             "flush_thorough_interval_ms": 1,
             "flush_index_interval_ms": 1,
+            "flush_least_pages": 0,
+            "flush_log_thorough_interval_ms": 1,
+            "flush_consumequeue_least_pages": 0,
+            "delete_log_interval_ms": 0,
+            "redelete_interval_ms": 0,
+            "os_page_cache_busy_timeout_ms": 1,
             "max_message_bytes": 1,
             "file_reserved_hours": 0,
             "delete_batch": 1,

@@ -84,7 +84,11 @@ class MessageStore:
         self.bulk = BulkAppender(self.appender, config, log, roll)
         self._refusals = Refusals(config, self.appender)
         is_sync = config.flush_disk_type is FlushDiskType.SYNC
-        self._flusher = LogFlusher(log, disk, threads, None if is_sync else config.flush_interval_ms)
+        self._flusher = LogFlusher(
+            log, disk, threads, None if is_sync else config.flush_interval_ms, least_pages=config.flush_least_pages,
+            thorough_interval_ms=config.flush_log_thorough_interval_ms,
+        )  # fmt: skip
+        self._flushes_batches = not is_sync and not config.flush_timed
         self._flusher.on_fault(self._on_flush_fault)
         self._parts = StoreParts(
             config=config, disk=disk, threads=threads, log=log, queues=queues, index=index, dispatch=self._dispatch,
@@ -168,6 +172,8 @@ class MessageStore:
 
     def dispatch(self, most_new_queues: int | None = None) -> bool:
         """Make readable what has been appended; call it after each batch of appends. See ``LiveDispatch.run``."""
+        if self._flushes_batches:
+            self._flusher.wake()
         return self._live.run(most_new_queues)
 
     @property

@@ -128,3 +128,31 @@ async def test_another_message_in_its_place_is_not_sent_back(asker: Asker) -> No
     assert (answer.code, "look message by offset failed" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
     for msg_id in ("U1", sent.ext_fields["msgId"], ""):
         assert (await send_back(asker, sent.ext_fields["msgId"], originMsgId=msg_id)).code == 0
+
+
+async def test_all_18_levels_have_a_queue_and_are_due_after_their_time(asker: Asker, clock: Clock) -> None:
+    delays_ms = [
+        *(seconds * SECOND_MS for seconds in (1, 5, 10, 30)), *(minutes * 60 * SECOND_MS for minutes in range(1, 11)),
+        20 * 60 * SECOND_MS, 30 * 60 * SECOND_MS, 3600 * SECOND_MS, 7200 * SECOND_MS,
+    ]  # fmt: skip
+    assert len(delays_ms) == 18
+    for level in range(1, 19):
+        assert (
+            await asker.send("T", b"%d" % level, properties={"DELAY": str(level), "UNIQ_KEY": f"U{level}"})
+        ).code == 0
+    store = asker.broker.store
+    for level, delay_ms in enumerate(delays_ms, 1):
+        assert store.max_offset("SCHEDULE_TOPIC_XXXX", level - 1) == 1
+        queue = store.queue("SCHEDULE_TOPIC_XXXX", level - 1)
+        assert queue is not None
+        stored_ms = store.store_timestamp_ms("SCHEDULE_TOPIC_XXXX", level - 1, 0)
+        assert stored_ms is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        assert unit.tags_code == stored_ms + delay_ms  # when it is due
+    clock.ahead_ms += 7_000 * SECOND_MS
+    assert {bytes(message.body) for message in await pulled(asker, "T", 17)} == {
+        b"%d" % level for level in range(1, 18)
+    }
+    clock.ahead_ms += 300 * SECOND_MS
+    assert (await pulled(asker, "T", 18))[-1].body == b"18"

@@ -1,5 +1,6 @@
 """Cleaning: what is too old goes, and what the disk has no room for; queues and Index follow the log."""
 
+import errno
 import os
 import shutil
 import time
@@ -235,3 +236,41 @@ def test_a_topic_that_was_deleted_before_what_is_cleaned_is_so_after_a_kill_too(
     assert killed.dropped_topics["Orders"] == end
     for one in (killed, store):
         one.shutdown()
+
+
+def test_files_are_deleted_with_a_pause_and_all_before_the_end(open_store: Opener) -> None:
+    store = filled(open_store, delete_log_interval_ms=3_600_000, file_reserved_hours=1)
+    aged(store, [2.0] * 3)
+    before = len(list(Path(store.config.commitlog_path).iterdir()))
+    report = store.clean(NOW_S * 1000)
+    assert report.log_files == 3
+    deadline = time.monotonic() + 30
+    while len(list(Path(store.config.commitlog_path).iterdir())) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    store._background._turn()  # an hour early
+    assert len(list(Path(store.config.commitlog_path).iterdir())) == before - 1
+    assert store.shutdown()
+    names = sorted(int(path.name) for path in Path(store.config.commitlog_path).iterdir())
+    assert names[0] == 3 * store.config.commitlog_file_bytes
+
+
+def test_a_file_that_cannot_be_deleted_is_tried_again_after_its_interval(open_store: Opener) -> None:
+    store = open_store(redelete_interval_ms=3_600_000, flush_consumequeue_interval_ms=60_000)
+    tries = []
+
+    def fail() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError(errno.EBUSY, "in use")
+
+    store._background.remove_later(fail)
+    deadline = time.monotonic() + 30
+    while not tries:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert 0 < store._background._turn() <= 60
+    assert len(tries) == 1
+    store._background._remove_at -= 3601
+    store._background._turn()
+    assert len(tries) == 2

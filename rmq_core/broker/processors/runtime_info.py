@@ -67,7 +67,7 @@ def runtime_info(state: BrokerState, schedule: Schedule, started_ms: int) -> dic
         "msgGetTotalTodayNow": str(get_total),
         "dispatchBehindBytes": str(store.max_physical_offset - store.dispatched_offset),
         "remainHowManyDataToFlush": _readable(store.max_physical_offset - store.flushed_offset),
-        "pageCacheLockTimeMills": "0",
+        "pageCacheLockTimeMills": str(state.page_cache.busy_ms),
         "earliestMessageTimeStamp": str(store.earliest_store_timestamp_ms() or -1),
         "commitLogMinOffset": str(store.min_physical_offset),
         "commitLogMaxOffset": str(store.max_physical_offset),

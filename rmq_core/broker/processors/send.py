@@ -31,6 +31,7 @@ class Sends:
         self._state = state
         self._topics = state.topics
         self._times = state.stats.times
+        self._page_cache = state.page_cache
         self._after_change = after_change
         self._storing = storing
         self._acknowledgements = acknowledgements
@@ -55,6 +56,8 @@ class Sends:
             state = self._state
             state.reply_requests.add(asked.properties or "", asked.topic, state.rights.login(request), connection)
         answer = self._answer(request, stored)
+        if (took_s := times.now_s() - begin_s) > self._page_cache.timeout_s:
+            self._page_cache.note_slow_append(took_s)
         waits = stored.waits and acknowledgements.must_wait
         if not waits:
             times.end_put(begin_s)

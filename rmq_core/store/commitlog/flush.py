@@ -8,11 +8,13 @@ Source: ``CommitLog.GroupCommitService``, ``FlushRealTimeService``, which retry.
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from rmq_core.store.commitlog.log import CommitLog
 from rmq_core.store.files.disk import Disk
 from rmq_core.store.files.threads import Threads
 
+PAGE_BYTES: Final = 4096
 FlushListener = Callable[[int], None]
 FaultListener = Callable[[OSError], None]
 
@@ -25,7 +27,10 @@ class LogFlusher:
         fault: the error that ended flushing; None while all is well.
     """
 
-    def __init__(self, log: CommitLog, disk: Disk, threads: Threads, interval_ms: int | None) -> None:
+    def __init__(
+        self, log: CommitLog, disk: Disk, threads: Threads, interval_ms: int | None, *, least_pages: int = 0,
+        thorough_interval_ms: int = 10_000,
+    ) -> None:  # fmt: skip
         """Create the thread; ``start`` runs it.
 
         Args:
@@ -33,6 +38,8 @@ class LogFlusher:
             disk: where it is.
             threads: for its own one.
             interval_ms: how often to flush without a request; None flushes on request only.
+            least_pages: new pages that such a flush wants, …
+            thorough_interval_ms: … unless the last flush was so long ago.
         """
         self.flushed_offset = 0
         self.fault: OSError | None = None
@@ -46,7 +53,22 @@ class LogFlusher:
         self._flushed: list[FlushListener] = []
         self._failed: list[FaultListener] = []
         self._worker = threads.worker("rmq-store-flush", self._turn)
-        self.request = self._worker.wake  # a flush of all that is appended now; does not wait
+        self._least_pages = least_pages
+        self._thorough_s = thorough_interval_ms / 1000
+        self._flushed_at = threads.monotonic_s()
+        self._is_requested = False
+        self.wake = self._worker.wake  # has the thread look whether a flush is due
+
+    def request(self) -> None:
+        """Have the thread flush all that is appended now; does not wait."""
+        self._is_requested = True
+        self._worker.wake()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough pages are new, or the last flush was long ago. Source: ``MappedFile#isAbleToFlush``."""
+        pages = self._log.max_offset // PAGE_BYTES - self.flushed_offset // PAGE_BYTES
+        return pages >= self._least_pages or self._threads.monotonic_s() - self._flushed_at >= self._thorough_s
 
     def on_flushed(self, listener: FlushListener) -> None:
         """Register a callback for each new ``flushed_offset``; it runs on the thread that has flushed."""
@@ -90,7 +112,7 @@ class LogFlusher:
         with self._forcing:
             if self.fault is not None:
                 return False
-            target = self._log.max_offset
+            target, self._flushed_at = self._log.max_offset, self._threads.monotonic_s()
             if target > self.flushed_offset:
                 try:
                     self._force(self.flushed_offset)
@@ -111,8 +133,11 @@ class LogFlusher:
 
     def stop(self) -> None:
         """Stop the thread, after a last flush."""
+        self._is_requested = True
         self._worker.stop()
 
     def _turn(self) -> float | None:
-        self.flush()
+        wanted, self._is_requested = self._is_requested, False
+        if wanted or self._least_pages == 0 or self.is_due:
+            self.flush()
         return self._interval if self.fault is None else None

@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from rmq_core.store.commitlog.flush import PAGE_BYTES
 from rmq_core.store.commitlog.log import LogFile
 from rmq_core.store.dispatch.dispatch import Mark
 from rmq_core.store.files.watermark import Watermark
 from rmq_core.store.parts import StoreParts
 from rmq_formats.codecs.checkpoint import Checkpoint
 from rmq_formats.codecs.index import NO_TAGS
+from rmq_formats.codecs.layout import UNIT_BYTES
 
 _LOGGER = logging.getLogger(__name__)
 _FEW_FILES: Final = 64  # dirty queue files above which flushes wait for the thorough interval, or for ``_MUCH_BYTES``
@@ -45,12 +47,14 @@ class Background:
         self._lacks_file = False  # that a new log file could not be made is told once
         self._wanted_start: int | None = None
         self._prepared: LogFile | None = None
-        self._to_remove: deque[Callable[[], object]] = deque()
+        self._to_remove: deque[tuple[Callable[[], object], float]] = deque()  # with the pause behind each, s
         self._is_removal_stuck = False  # the first of them has failed, and that was told
+        self._remove_at = 0.0  # not before
         self._forcing = threading.Lock()  # held while queues, Index and marks are forced
         self._thorough_at = 0.0
         self._index_at = 0.0
         self._is_force_wanted = False
+        self._is_stopping = False
         self._due_at = 0.0
         self._monotonic_s = parts.threads.monotonic_s
         self._worker = parts.threads.worker("rmq-store-background", self._turn)
@@ -94,13 +98,14 @@ class Background:
         self._lacks_file = False
         return True
 
-    def remove_later(self, removal: Callable[[], object]) -> None:
+    def remove_later(self, removal: Callable[[], object], *, pause_ms: int = 0) -> None:
         """Queue the removal of a file for the thread, as removing a large file takes its time.
 
         Args:
             removal: what removes it; it is called again where it has failed with an ``OSError``.
+            pause_ms: how long the next one waits.
         """
-        self._to_remove.append(removal)
+        self._to_remove.append((removal, pause_ms / 1000))
         self._worker.wake()
 
     def force_soon(self) -> None:
@@ -110,6 +115,7 @@ class Background:
 
     def stop(self) -> None:
         """Stop the thread, and remove a file that was created ahead and not used."""
+        self._is_stopping = True
         self._worker.stop()
         if self._prepared is not None:
             self._disk.remove(self._prepared.path)
@@ -126,7 +132,8 @@ class Background:
         if self._is_force_wanted or self._monotonic_s() >= self._due_at:
             self.force_due()
             self._due_at = self._monotonic_s() + self._interval_s
-        return max(self._due_at - self._monotonic_s(), 0)
+        next_at = min(self._due_at, self._remove_at) if self._to_remove and self._remove_at else self._due_at
+        return max(next_at - self._monotonic_s(), 0)
 
     def _make_next(self) -> None:
         with self._making:
@@ -145,9 +152,10 @@ class Background:
         One that cannot be removed for certain is tried again at the next turn, and those behind it wait: the log would
         have a hole where it comes back, at the next start or after a loss of power, and a later one does not.
         """
-        while self._to_remove:
+        while self._to_remove and (self._is_stopping or self._monotonic_s() >= self._remove_at):
+            removal, pause_s = self._to_remove[0]
             try:
-                self._to_remove[0]()
+                removal()
             except OSError as error:  # the files stay, and take space
                 if not self._is_removal_stuck:
                     _LOGGER.error(
@@ -155,9 +163,14 @@ class Background:
                         {"store": self._config.root, "error": error},
                     )
                 self._is_removal_stuck = True
+                self._pause_removals(self._config.redelete_interval_ms / 1000)
                 return
             self._to_remove.popleft()
             self._is_removal_stuck = False
+            self._pause_removals(pause_s)
+
+    def _pause_removals(self, seconds: float) -> None:
+        self._remove_at = self._monotonic_s() + seconds if seconds else 0.0
 
     def force_due(self) -> None:
         """Flush what is due: queues and Index whose interval is over, or of which much was dispatched."""
@@ -165,9 +178,12 @@ class Background:
         config = self._config
         mark = self._dispatch.mark
         wanted, self._is_force_wanted = self._is_force_wanted, False
+        if not wanted and config.flush_least_pages and not self._flusher.is_due:
+            return
         thorough = (
             wanted
-            or len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
+            or (not config.flush_consumequeue_least_pages and self._has_few_files)
+            or 0 < config.flush_consumequeue_least_pages <= self._new_unit_pages(mark)
             or mark.offset - self.watermark.dispatched > _MUCH_BYTES
             or now - self._thorough_at >= config.flush_thorough_interval_ms / 1000
         )
@@ -177,6 +193,14 @@ class Background:
         )
         if thorough or with_index:
             self.force(units=thorough, keys=with_index)
+
+    @property
+    def _has_few_files(self) -> bool:
+        return len(self._open_files.dirty) + self._dispatch.writer.dirty_count <= _FEW_FILES
+
+    def _new_unit_pages(self, mark: Mark) -> int:
+        """Pages of units that are new in all ConsumeQueues together."""
+        return (mark.unit_total - self.watermark.unit_total) * UNIT_BYTES // PAGE_BYTES
 
     def force(self, *, units: bool = True, keys: bool = True, clean: bool = False) -> bool:
         """Flush the log, and units and keys as far as they are dispatched; then write watermark and checkpoint.

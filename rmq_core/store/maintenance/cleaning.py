@@ -105,6 +105,7 @@ class Cleaner:
         self._background = background
         self._flusher = parts.flusher
         self._refusals = parts.refusals
+        self._config = parts.config
         self._retention = Retention(parts.config, parts.disk)
 
     def clean(self, now_ms: int, *, manually: bool = False) -> CleanReport:
@@ -131,7 +132,8 @@ class Cleaner:
             ended.pop()
         count = self._retention.expired([file.path for file in ended], now_ms, pressure, manually=manually)
         for _ in range(count):
-            self._background.remove_later(partial(self._remove_file, log.remove_first().path))
+            removal = partial(self._remove_file, log.remove_first().path)
+            self._background.remove_later(removal, pause_ms=self._config.delete_log_interval_ms)
         queue_files, index_files = self._drop_expired() if count else (0, 0)
         return CleanReport(pressure, count, queue_files, index_files)
 

@@ -205,3 +205,59 @@ def test_a_file_is_filled_up_with_a_blank_and_the_next_made_ahead(open_store: Op
         assert image[end : end + 8] == (16384 - end).to_bytes(4, "big") + bytes.fromhex("cbd43194")
         assert not any(image[end + 8 :])
     assert starts[-1] <= store.max_physical_offset <= starts[-1] + 16384, "one made ahead and not used is gone"
+
+
+def test_a_flush_by_the_clock_waits_for_its_pages_or_for_long(open_store: Opener) -> None:
+    store = open_store(
+        flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000, flush_least_pages=4,
+        flush_log_thorough_interval_ms=60_000,
+    )  # fmt: skip
+    flusher, background = store._flusher, store._background
+    put(store)
+    store.dispatch()
+    flusher._turn()
+    background.force_due()
+    assert store.flushed_offset == 0
+    while store.max_physical_offset < 4 * 4096:
+        put(store)
+    flusher._turn()
+    assert (end := store.flushed_offset) == store.max_physical_offset
+    put(store)
+    flusher._turn()
+    assert store.flushed_offset == end
+    flusher._flushed_at -= 61  # the thorough interval is over
+    flusher._turn()
+    assert store.flushed_offset == store.max_physical_offset
+    assert store.wait_flushed(put(store).end_offset, 10)  # a request waits for no page
+
+
+def test_without_the_clock_each_batch_is_flushed(open_store: Opener) -> None:
+    store = open_store(flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000, flush_timed=False)
+    flushed = threading.Event()
+    store.on_flushed(lambda _: flushed.set())
+    end = put(store).end_offset
+    store.dispatch()
+    assert flushed.wait(30)
+    assert store.flushed_offset == end
+
+
+def test_queues_wait_for_their_pages_or_for_long(open_store: Opener) -> None:
+    store = open_store(
+        flush_interval_ms=60_000, flush_consumequeue_interval_ms=60_000, flush_consumequeue_least_pages=2,
+        flush_thorough_interval_ms=60_000,
+    )  # fmt: skip
+    background = store._background
+    put(store)
+    store.dispatch()
+    background.force_due()
+    assert background.watermark.dispatched == 0
+    for _ in range(2 * 4096 // 20):
+        put(store)
+    store.dispatch()
+    background.force_due()
+    assert background.watermark.dispatched == store.max_physical_offset
+    put(store)
+    store.dispatch()
+    background._thorough_at -= 61
+    background.force_due()
+    assert background.watermark.dispatched == store.max_physical_offset

@@ -1,0 +1,85 @@
+"""Refuses requests that have waited too long, and sends while the store is busy. Source: ``BrokerFastFailure``.
+
+In the original a request waits in the queue of its thread pool. Here it waits for the event loop: from when it was
+read off its connection until its turn comes, behind requests that were read before it and slices of other work. Time
+in which it waits for its own client, that does not read answers, or for a flush does not count, nor what is in the
+kernel.
+
+The store is busy when an append has just taken longer than ``osPageCacheBusyTimeOutMills``: no other request can be
+handled meanwhile, so the sends that came behind it are refused, for two turns of the loop.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from rmq_core.broker.config import BrokerConfig
+from rmq_core.broker.tables.page_cache import PageCache
+from rmq_core.remoting.codes import RequestCode, ResponseCode
+from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
+from rmq_core.remoting.header import RemotingCommand
+
+_SENDS: Final = frozenset({
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.RECALL_MESSAGE,
+})  # fmt: skip
+_PULLS: Final = frozenset({
+    RequestCode.PULL_MESSAGE, RequestCode.POP_MESSAGE, RequestCode.PEEK_MESSAGE, RequestCode.NOTIFICATION,
+    RequestCode.POLLING_INFO,
+})  # fmt: skip
+_ACKS: Final = frozenset({
+    RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+})  # fmt: skip
+# Those of the pools that the original never cleans.
+_WITHOUT_LIMIT: Final = frozenset({
+    RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UNREGISTER_CLIENT,
+    RequestCode.CHECK_CLIENT_CONFIG, RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE,
+})  # fmt: skip
+_REMARK: Final = "[%s]broker busy, start flow control for a while, period in queue: %dms, size of queue: %d"
+_TIMEOUT: Final = "TIMEOUT_CLEAN_QUEUE"
+_BUSY: Final = "PCBUSY_CLEAN_QUEUE"
+_LEAST_MS: Final = 1.0  # what waits for less has not waited
+
+
+def limit_of(code: int) -> Callable[[BrokerConfig], int] | None:
+    """Return what gives the longest wait of a request, in ms, of the settings; None where there is none."""
+    if code in _SENDS:
+        return lambda config: config.wait_time_mills_in_send_queue
+    if code in _PULLS:
+        return lambda config: config.wait_time_mills_in_pull_queue
+    if code == RequestCode.LITE_PULL_MESSAGE:
+        return lambda config: config.wait_time_mills_in_lite_pull_queue
+    if code == RequestCode.HEART_BEAT:
+        return lambda config: config.wait_time_mills_in_heartbeat_queue
+    if code == RequestCode.END_TRANSACTION:
+        return lambda config: config.wait_time_mills_in_transaction_queue
+    if code in _ACKS:
+        return lambda config: config.wait_time_mills_in_ack_queue
+    return None if code in _WITHOUT_LIMIT else lambda config: config.wait_time_mills_in_admin_broker_queue
+
+
+def fail_fast(
+    code: int, handler: Handler, config: Callable[[], BrokerConfig], page_cache: PageCache, now_s: Callable[[], float]
+) -> Handler:
+    """Put the refusal of requests that waited too long before the handler of a request code."""
+    limit = limit_of(code)
+    if limit is None:
+        return handler
+    is_send = code in _SENDS
+
+    def handle(request: RemotingCommand, connection: Connection) -> HandlerAnswer:
+        waited_ms = (now_s() - connection.arrived_s) * 1000
+        if is_send and page_cache.busy_ms:
+            return _refusal(request, connection, _BUSY, max(waited_ms, page_cache.busy_ms))
+        if waited_ms >= _LEAST_MS:
+            settings = config()
+            if settings.broker_fast_failure_enable and waited_ms >= limit(settings):
+                return _refusal(request, connection, _TIMEOUT, waited_ms)
+        return handler(request, connection)
+
+    return handle
+
+
+def _refusal(request: RemotingCommand, connection: Connection, cause: str, waited_ms: float) -> RemotingCommand:
+    return request.response(int(ResponseCode.SYSTEM_BUSY), _REMARK % (cause, int(waited_ms), connection.unanswered))
