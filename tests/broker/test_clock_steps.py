@@ -11,11 +11,14 @@ import pytest
 from rmq_core.broker.broker import Broker
 from rmq_core.broker.config import BrokerConfig
 from rmq_core.broker.wall_clock import WallClock
+from rmq_core.client.pop.handles import Handles, ack_of
 from rmq_core.remoting.bodies import SubscriptionData
 from rmq_core.remoting.client import RemotingClient
 from rmq_core.remoting.codes import RequestCode
 from rmq_core.remoting.connection import Connection, Handler
+from rmq_core.remoting.fields import read_fields, write_fields
 from rmq_core.remoting.header import RemotingCommand
+from rmq_core.remoting.pop_requests import PopAnswer
 from tests.broker.conftest import Asker, Clock, eventually, messages, small_store
 
 STEPS_MS = [-3_600_000, 3 * 3_600_000]
@@ -186,3 +189,49 @@ async def test_a_pull_waits_as_long_as_it_asks_to(asker: Stepped, step_ms: int) 
     asker.clocks.pass_ms(31_000)
     broker._held.expire(broker.state.steady_ms())
     assert (await task).code == 19
+
+
+@pytest.mark.parametrize("step_ms", STEPS_MS)
+async def test_a_popped_message_stays_away_for_its_time_and_an_acknowledged_one_for_good(
+    asker: Stepped, step_ms: int
+) -> None:
+    """One is taken before the clock is set and one after, and of each take one message is acknowledged."""
+    broker, retry = asker.broker, "%RETRY%cg_T"
+
+    async def pop_two() -> list[bytes]:
+        for body in (b"acknowledged", b"open"):
+            await asker.send("T", body)
+        answer = await asker.ask(RequestCode.POP_MESSAGE, POP | {"invisibleTime": 30_000, "order": "false"})
+        found = messages(answer)
+        handles = Handles(read_fields(answer, PopAnswer), "broker-a")
+        first = found[0]
+        handle = handles.of(first.properties, first.queue_id, first.queue_offset)
+        acked = await asker.ask(RequestCode.ACK_MESSAGE, write_fields(ack_of("cg", "T", handle)))
+        assert acked.code == 0
+        return [message.body for message in found]
+
+    async def revived(count: int) -> list[bytes]:
+        async def work() -> bool:
+            assert broker._timed is not None
+            broker._timed.run()
+            broker._pop.revive()
+            return broker.store.max_offset(retry, 0) >= count
+
+        if count:
+            await eventually(work)
+        for _ in range(20):
+            await work()
+            await asyncio.sleep(0.01)
+        return [message.body for message in messages(await asker.pull(retry))]
+
+    assert await pop_two() == [b"acknowledged", b"open"]
+    asker.clocks.set(step_ms)
+    asker.clocks.pass_ms(20_000)
+    assert await revived(0) == []
+    assert await pop_two() == [b"acknowledged", b"open"]
+    asker.clocks.pass_ms(14_000)
+    assert await revived(1) == [b"open"]
+    asker.clocks.pass_ms(20_000)
+    assert await revived(2) == [b"open", b"open"]
+    asker.clocks.pass_ms(4 * 3_600_000)  # the check points of before have come by now
+    assert await revived(2) == [b"open", b"open"]

@@ -5,11 +5,12 @@ Source: ``PopMessageProcessor#buildCkMsg``, ``AckMessageProcessor#appendAck``.
 
 from typing import Final
 
+from rmq_core.broker.pop.outstanding import OutstandingPops
 from rmq_core.broker.pop.records import CHECKPOINT, Acknowledgement, CheckPoint, Record, encode_record
 from rmq_core.broker.state import BrokerState
 from rmq_core.broker.tables import names
 from rmq_core.broker.tables.timer_admission import DELIVER_MS
-from rmq_core.store.results import PutResult
+from rmq_core.store.results import PutResult, PutStatus
 from rmq_formats.codecs.layout import PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from rmq_formats.codecs.properties import encode_properties
 
@@ -17,11 +18,16 @@ _BEFORE_MS: Final = 1000  # a check point comes so much before its acknowledgeme
 
 
 class PopJournal:
-    """The revive topic, for writing."""
+    """The revive topic, for writing.
+
+    Attributes:
+        outstanding: check points that were written since the start and are not done.
+    """
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._host = state.store_host.to_bytes()
+        self.outstanding = OutstandingPops()
         self.topic = f"{names.REVIVE_PREFIX}{state.config.broker_cluster_name}"
 
     @property
@@ -32,11 +38,26 @@ class PopJournal:
 
     def put_checkpoint(self, point: CheckPoint, queue_id: int) -> PutResult:
         """Append a check point. Raises ResponseError if timer messages are switched off."""
-        return self._put(point, CHECKPOINT, queue_id, point.visible_ms - _BEFORE_MS)
+        state = self._state
+        due_ms = state.steady_ms() + point.visible_ms - state.clock_ms()
+        return self._put_checkpoint(point, queue_id, point.visible_ms, due_ms)
+
+    def put_checkpoint_again(self, point: CheckPoint, queue_id: int, due_ms: int) -> PutResult:
+        """Append a check point that has come too early, to come at a time of the steady clock. Raises likewise."""
+        return self._put_checkpoint(point, queue_id, self._state.time_of_day(due_ms), due_ms)
+
+    def _put_checkpoint(self, point: CheckPoint, queue_id: int, visible_ms: int, due_ms: int) -> PutResult:
+        result = self._put(point, CHECKPOINT, queue_id, visible_ms - _BEFORE_MS)
+        if result.status is PutStatus.PUT_OK:
+            self.outstanding.add(point, queue_id, due_ms)
+        return result
 
     def put_ack(self, ack: Acknowledgement, queue_id: int, visible_ms: int) -> PutResult:
         """Append an acknowledgement of messages that come back at a time. Raises ResponseError likewise."""
-        return self._put(ack, ack.tag, queue_id, visible_ms)
+        result = self._put(ack, ack.tag, queue_id, visible_ms)
+        if result.status is PutStatus.PUT_OK:
+            self.outstanding.acknowledge(ack)
+        return result
 
     def _put(self, record: Record, tag: str, queue_id: int, deliver_ms: int) -> PutResult:
         state, now_ms = self._state, self._state.clock_ms()

@@ -9,12 +9,14 @@ Source: ``PopReviveService``.
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
 
 from rmq_core.broker.pop.early_acks import EarlyAcks
 from rmq_core.broker.pop.journal import PopJournal
+from rmq_core.broker.pop.outstanding import OutstandingPop
 from rmq_core.broker.pop.places import place_of
 from rmq_core.broker.pop.records import Acknowledgement, CheckPoint, Key, decode_pop_record
 from rmq_core.broker.state import BrokerState
@@ -33,6 +35,7 @@ REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_S: Final = 1.0  # ``reviveInterval``
 _SLICE_S: Final = 0.005
 _AT_ONCE: Final = 32
+_EARLY_MS: Final = 1000  # before its time by the steady clock a check point waits on
 _LATE_MS: Final = 2000  # behind its time a check point is done, as seen by the revive topic's own times
 _IDLE_MS: Final = 3000  # without records for so long, the clock's time counts
 _RETRY_MS: Final = tuple(
@@ -78,10 +81,48 @@ class ReviveQueue:
         point = next(iter(self.points.values()), None)
         if point is None or self._end_ms - point.visible_ms <= _LATE_MS:
             return False
-        if not self._revive(point):
+        pop = self._journal.outstanding.get(point.key)
+        if pop is not None and pop.due_ms > self._state.steady_ms() + _EARLY_MS:
+            if not self._wait_on(point, pop):
+                return False
+        elif not self._revive(point):
             return False
+        else:
+            self._journal.outstanding.remove(point.key)
         del self.points[point.key]
         self._state.offsets.commit(self._journal.topic, REVIVE_GROUP, self._queue_id, point.ro)
+        return True
+
+    def _wait_on(self, point: CheckPoint, pop: OutstandingPop) -> bool:
+        """Write a check point anew that came early, as the clock was set; False if the store takes none now."""
+        point = msgspec.structs.replace(point, bm=point.bm | pop.bits, ro=0)
+        try:
+            return self._journal.put_checkpoint_again(point, self._queue_id, pop.due_ms).status is PutStatus.PUT_OK
+        except ResponseError:
+            return False
+
+    def set_clock(self, step_ms: int) -> None:
+        """Note that the time of day was set: times of records that come now are of the new one."""
+        self._end_ms += step_ms
+
+    def revive_late(self, pop: OutstandingPop) -> bool:
+        """Revive messages whose check point waits for a time of day that was set back, and acknowledge them there.
+
+        False if the store takes none now.
+        """
+        point = msgspec.structs.replace(pop.point, bm=pop.bits)
+        left = [point.so + point.d[number] for number in range(point.n) if not point.bm >> number & 1]
+        known = self.points.get(point.key)
+        if not self._revive(point):
+            return False
+        if known is None:
+            self.points.pop(point.key, None)
+        else:
+            self.points[point.key] = msgspec.structs.replace(known, bm=(1 << known.n) - 1)
+        ack = Acknowledgement(aol=left, bn=point.bn, c=point.c, pt=point.pt, q=point.q, so=point.so, t=point.t)
+        with suppress(ResponseError):  # then they come once more
+            self._journal.put_ack(ack, self._queue_id, point.visible_ms)
+        self._journal.outstanding.remove(point.key)
         return True
 
     def _read(self) -> bool:
@@ -190,6 +231,8 @@ class Revival:
 
     def __init__(self, state: BrokerState, journal: PopJournal, timers: TimersBehind) -> None:
         self._state = state
+        self._journal = journal
+        self._lead_ms = state.clock_ms.lead_ms
         self._queues = [ReviveQueue(state, journal, timers, number) for number in range(journal.queue_count)]
         self._more: asyncio.Handle | None = None
         self._is_closed = False
@@ -206,6 +249,7 @@ class Revival:
         before = store.max_physical_offset
         busy = list(self._queues)
         try:
+            self._follow_clock(end_s)
             while busy and loop.time() < end_s:
                 busy = [queue for queue in busy if queue.step()]
         finally:
@@ -213,6 +257,24 @@ class Revival:
                 self._state.dispatch()
         if busy:
             self._more = loop.call_soon(self.run)
+
+    def _follow_clock(self, end_s: float) -> None:
+        """Notice where the time of day was set, and revive what it would have come too late for."""
+        state, loop = self._state, asyncio.get_running_loop()
+        state.clock_ms()  # notices a step
+        step_ms = state.clock_ms.lead_ms - self._lead_ms
+        if step_ms:
+            self._lead_ms += step_ms
+            for queue in self._queues:
+                queue.set_clock(step_ms)
+            if step_ms < 0:
+                self._journal.outstanding.set_back()
+        for pop in self._journal.outstanding.late(state.steady_ms()):
+            if not self._queues[pop.queue_id].revive_late(pop):
+                self._journal.outstanding.retry(pop)
+                return
+            if loop.time() > end_s:
+                return
 
     def close(self) -> None:
         """Work no more."""
