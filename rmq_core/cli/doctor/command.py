@@ -1,29 +1,51 @@
-"""``rmq doctor``: tells how open a running broker or name server is."""
+"""``rmq doctor``: answers questions about a store, and tells how open a running broker or name server is."""
 
-from typing import Annotated
+import re
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
-from rmq_core.cli.arguments import AsOneJson
+from rmq_core.cli.arguments import AsOneJson, BrokerConfFile
+from rmq_formats.errors import OptionError
+
+_ADDRESS: Final = re.compile(r"[^/]+:[0-9]+")
 
 
 def doctor(
-    address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="Of a broker or name server.", show_default=False)
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE|HOST:PORT", help="A store's root directory; or a broker or name server.", show_default=False
+        ),
     ],
     *,
-    security: Annotated[  # noqa: ARG001 # there is no other examination yet
-        bool, typer.Option("--security", help="See what a stranger gets; the only examination.")
+    config: BrokerConfFile = None,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", metavar="FILE", help="A store.log or broker.log; may be given again.")
+    ] = None,
+    security: Annotated[  # noqa: ARG001 # there is no other examination of a server yet
+        bool, typer.Option("--security", help="Of a server: see what a stranger gets; the only examination.")
     ] = True,
     ca: Annotated[
         str | None, typer.Option("--tls-ca", metavar="FILE", help="PEM that its certificate is checked with.")
     ] = None,
     as_json: AsOneJson = False,
 ) -> int:
-    """Tell how open a running broker or name server is: what a stranger gets there. Nothing is changed.
+    """Tell why a broker does not start with a store, why a group gets no messages, why a lag is negative.
 
-    Ours or Apache's. The exit code is 1 if anything stands open.
+    Each answer has three lines: what is seen, why it matters, and the command to run next. Nothing is changed.
+
+    Of HOST:PORT it tells how open a running broker or name server is: what a stranger gets there.
+
+    The exit code is 1 if something is wrong, or stands open.
     """
-    from rmq_core.cli.doctor import run as doctor_run  # noqa: PLC0415 # --help does not need it
+    if _ADDRESS.fullmatch(target) and not Path(target).exists():
+        if config is not None or log:
+            raise OptionError("--config and --log: are of a store")
+        from rmq_core.cli.doctor import run as doctor_run  # noqa: PLC0415 # --help does not need it
 
-    return doctor_run.run(address, ca, as_json=as_json)
+        return doctor_run.run(target, ca, as_json=as_json)
+    from rmq_core.cli.doctor import store_run  # noqa: PLC0415
+
+    return store_run.run(target, config, log or [], as_json=as_json)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from rmq_core.cli.output import bytes_text, counted, printable, time_text
 from rmq_core.cli.store_path import KnownPath, PathKind, is_queue_log, log_segments, recognise
 from rmq_formats.codecs import paths
 from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.diagnosis.recovery import BYTES_PER_SECOND, StartEstimate, estimate_start
 from rmq_formats.errors import FormatError, OptionError, StoreError, without_secrets
 from rmq_formats.read.unqueued import UNQUEUED_TEXTS, unqueued_sums
 from rmq_formats.storage import store_variants
@@ -54,6 +56,7 @@ class Facts:
         rocksdb_config: rows of each table of config in RocksDB; None without one.
         entry_index: of a path that is a DLedger CommitLog's index.
         errors: files that cannot be read or decoded.
+        start: of a store, what a broker's start reads of its log.
         layouts: of a store, the ones beside CommitLog, ConsumeQueue and IndexFile, by the file that tells each.
     """
 
@@ -74,6 +77,7 @@ class Facts:
     rocksdbstore: dict[str, int] | None = None
     errors: tuple[str, ...] = ()
     layouts: dict[str, str] | None = None
+    start: StartEstimate | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -144,6 +148,8 @@ def gather(place: KnownPath) -> Facts:
             facts.rocksdbstore = file_summaries.rocksdbstore_facts(place) or None
         except (FormatError, StoreError) as error:
             facts.errors += (str(error),)
+        with suppress(StoreError, FormatError):
+            facts.start = estimate_start(place.storage, place.path, log_segments(place))
         if Variant.COMPACTION in found:
             facts.compacted = file_summaries.compacted_facts(place)
     for part in parts:
@@ -220,6 +226,8 @@ def show(facts: Facts, console: Console) -> None:
         closed = Text("no abort file: no broker runs on it, and the last one closed it")
         running = Text("abort file: a broker runs on it, or was killed", style="yellow")
         rows.append(("state", running if facts.abort else closed))
+    if facts.start is not None:
+        rows.append(("start", _start_text(facts.start)))
     rows += [("layout", Text(f"{name}: {path}", style="yellow")) for name, path in (facts.layouts or {}).items()]
     rows += [("error", Text(error, style="red")) for error in facts.errors]
     console.print(output.facts(*rows)) if rows else None
@@ -239,6 +247,14 @@ def _kind_text(facts: Facts) -> str:
         PathKind.QUEUE_DATABASE: "a ConsumeQueue in RocksDB",
         PathKind.ENTRY_INDEX: "the index of a DLedger CommitLog",
     }.get(facts.kind, facts.kind)
+
+
+def _start_text(start: StartEstimate) -> str:
+    rate = bytes_text(BYTES_PER_SECOND)
+    return (
+        f"a start will read {counted(start.files, 'file')}, {bytes_text(start.bytes)}, about {start.seconds:g} s at "
+        f"{rate}/s, because {start.reason}"
+    )
 
 
 def _config_text(config: ConfigFacts) -> str:

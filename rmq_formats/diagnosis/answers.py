@@ -1,0 +1,31 @@
+"""Questions about a store, and answers of three lines: what is seen, why it matters, and the next command."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Question(StrEnum):
+    """What operators ask."""
+
+    START = "why does the broker not start?"
+    MESSAGES = "why does a group not get messages?"
+    LAG = "why is the lag negative?"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer.
+
+    Attributes:
+        question: that it answers.
+        seen: in the store, its settings or its logs.
+        reason: what follows of it.
+        command: to be run next.
+        is_fault: whether something is wrong; else it is only to be known.
+    """
+
+    question: Question
+    seen: str
+    reason: str
+    command: str
+    is_fault: bool = True

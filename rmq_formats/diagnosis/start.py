@@ -1,0 +1,253 @@
+"""Why a broker does not start with a store: lock, files, owners, config, settings, limits of the system."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from rmq_formats.codecs import paths
+from rmq_formats.codecs.layout import COMMITLOG_FILE_BYTES, CONSUMEQUEUE_FILE_BYTES
+from rmq_formats.diagnosis.answers import Answer, Question
+from rmq_formats.diagnosis.recovery import estimate_start
+from rmq_formats.errors import StoreError
+from rmq_formats.read.dirty import broker_runs
+from rmq_formats.storage import store_variants
+from rmq_formats.storage.broker_conf import BrokerConf
+from rmq_formats.storage.commitlog import log_directories
+from rmq_formats.storage.queue_files import queue_directories
+from rmq_formats.storage.segments import Entry, LocalStorage, list_segments
+from rmq_formats.storage.settings_file import read_settings_file
+from rmq_formats.storage.store_variants import Variant
+from rmq_formats.verify import finding_kinds
+from rmq_formats.verify.config_files import config_texts
+from rmq_formats.verify.findings import FindingList
+
+_LONG_START_S: Final = 60.0
+_MAP_COUNT: Final = Path("/proc/sys/vm/max_map_count")
+_MOST_MAPS: Final = 0.9  # of the limit: the JVM maps files of its own
+_PARTS: Final = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "config")
+
+
+def start_answers(root: str, conf: BrokerConf | None) -> Iterator[Answer]:
+    """Look for what stops a broker's start. Raises StoreError."""
+    storage = LocalStorage()
+    if broker_runs(storage, root):
+        yield _answer(
+            "the store's lock is held",
+            "a broker runs on this store; a second one does not start",
+            f"fuser -v {quote(paths.lock_file(root))}",
+            is_fault=False,
+        )
+    yield from _owner_answers(root)
+    yield from _log_answers(storage, root, conf)
+    yield from _queue_answers(storage, root, conf)
+    yield from _config_answers(storage, root)
+    if conf is not None:
+        yield from _setting_answers(root, conf)
+        yield from _layout_answers(storage, root, conf)
+    yield from _recovery_answers(storage, root)
+
+
+def _answer(seen: str, reason: str, command: str, *, is_fault: bool = True) -> Answer:
+    return Answer(Question.START, seen, reason, command, is_fault)
+
+
+def _owner_answers(root: str) -> Iterator[Answer]:
+    """Report parts of another user than the store's, and those that this user may not write."""
+    owner = Path(root).stat().st_uid
+    strangers: Counter[int] = Counter()
+    first = ""
+    for name in _PARTS:
+        for path in (Path(root, name), *_some_below(Path(root, name))):
+            with suppress(OSError):
+                if path.lstat().st_uid != owner:
+                    strangers[path.lstat().st_uid] += 1
+                    first = first or str(path)
+    if strangers:
+        yield _answer(
+            f"{sum(strangers.values())} files are not of the store's owner (uid {owner}), such as {first}",
+            "a broker of that user may not open them, as after a start as root or a restored backup",
+            f"chown -R --reference={quote(root)} {quote(root)}",
+        )
+    for path in (Path(root), *(Path(root, name) for name in _PARTS)):
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
+            yield _answer(
+                f"{path}: this user may not read and write it",
+                "a broker of this user does not start",
+                f"ls -ld {quote(str(path))}",
+            )
+
+
+def _some_below(directory: Path) -> Iterator[Path]:
+    """List files down to those of queues."""
+    for pattern in ("*", "*/*", "*/*/*"):
+        with suppress(OSError):
+            yield from directory.glob(pattern)
+
+
+def _log_answers(storage: LocalStorage, root: str, conf: BrokerConf | None) -> Iterator[Answer]:
+    configured = None if conf is None else conf.sizes.get("commitlog_file_bytes", COMMITLOG_FILE_BYTES)
+    directories = [directory for directory, head_bytes in log_directories(storage, root) if not head_bytes]
+    files = [(directory, entry) for directory in directories for entry in storage.entries(directory)]
+    segments = [entry for _, entry in files if paths.parse_segment_name(entry.name, entry.size_bytes) is not None]
+    if not segments and not store_variants.dledger_directories(storage, root):
+        queues = bool(storage.entries(paths.consumequeue_dir(root)))
+        yield _answer(
+            f"no CommitLog file in {', '.join(directories)}" + (", and there are queues" if queues else ""),
+            "a broker that starts so deletes all queues, and begins at offset 0: the log is on a disk that is not "
+            "mounted, or storePathCommitLog names another directory",
+            f"rmq inspect {quote(root)} -c broker.conf; mount",
+        )
+        return
+    for directory, entry in files:
+        if not entry.is_directory and paths.parse_segment_name(entry.name, entry.size_bytes) is None:
+            yield _answer(
+                f"{directory}/{entry.name}: a file in the CommitLog's directory that is no part of it",
+                "the broker takes it for a file of a wrong size, and does not start",
+                f"mv {quote(f'{directory}/{entry.name}')} /somewhere/else",
+            )
+    yield from _size_answers(root, "mappedFileSizeCommitLog", segments, configured, "CommitLog")
+
+
+def _size_answers(root: str, setting: str, entries: list[Entry], configured: int | None, what: str) -> Iterator[Answer]:
+    """Report files of another size than the broker's setting, or than most; an empty last one is deleted at a start."""
+    sizes = Counter(entry.size_bytes for entry in entries)
+    if not sizes:
+        return
+    common = sizes.most_common(1)[0][0]
+    wanted = configured or common
+    others = [entry for entry in entries if entry.size_bytes not in {wanted, 0}]
+    if configured is not None and common != configured:
+        yield _answer(
+            f"{what} files have {common} bytes, and {setting} is {configured}",
+            "a broker does not start with files of another size than its setting; a setting that is not in the file is "
+            "the default",
+            f"set {setting}={common} in broker.conf",
+        )
+    elif others:
+        yield _answer(
+            f"{len(others)} {what} files have another size than {wanted}, such as {others[0].name} with "
+            f"{others[0].size_bytes}",
+            "the broker stops at such a file: it was cut by a copy or a full disk, or made with another setting",
+            f"rmq repair {quote(root)} --plan",
+        )
+
+
+def _queue_answers(storage: LocalStorage, root: str, conf: BrokerConf | None) -> Iterator[Answer]:
+    if Variant.ROCKSDB_QUEUES in store_variants.recognise(storage, root):
+        return
+    directory = paths.consumequeue_dir(root)
+    entries: list[Entry] = []
+    for topic, queue in queue_directories(storage.entries, directory):
+        for entry in storage.entries(f"{directory}/{topic}/{queue}"):
+            if entry.is_directory:
+                continue
+            if paths.parse_segment_name(entry.name, entry.size_bytes) is None:
+                path = f"{directory}/{topic}/{queue}/{entry.name}"
+                yield _answer(
+                    f"{path}: a file in a queue's directory that is no part of it",
+                    "the broker takes it for a file of a wrong size, and does not start",
+                    f"mv {quote(path)} /somewhere/else",
+                )
+            else:
+                entries.append(entry)
+    configured = None if conf is None else conf.sizes.get("consumequeue_file_bytes", CONSUMEQUEUE_FILE_BYTES)
+    yield from _size_answers(root, "mappedFileSizeConsumeQueue", entries, configured, "ConsumeQueue")
+    with suppress(OSError, ValueError):
+        limit = int(_MAP_COUNT.read_text())
+        if len(entries) > limit * _MOST_MAPS:
+            yield _answer(
+                f"{len(entries)} files of queues, and vm.max_map_count is {limit}",
+                "each file is a map of the broker's process; beyond the limit it stops with 'Map failed'",
+                f"sysctl -w vm.max_map_count={max(655_360, 4 * len(entries))}",
+            )
+
+
+def _config_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
+    findings = FindingList()
+    config_texts(storage, paths.config_dir(root), findings)
+    for finding in findings.kept:
+        if finding.kind in {finding_kinds.CONFIG_LOST, finding_kinds.CONFIG_UNPARSABLE}:
+            is_lost = finding.kind == finding_kinds.CONFIG_LOST
+            yield _answer(
+                f"{finding.path}: {finding.detail}",
+                "a broker does not start without it, nor without a .bak in its place"
+                if is_lost
+                else "a broker takes the .bak, which is a few seconds older",
+                f"rmq repair {quote(root)} --plan",
+                is_fault=is_lost,
+            )
+
+
+def _setting_answers(root: str, conf: BrokerConf) -> Iterator[Answer]:
+    """Report settings that Java takes otherwise than they look."""
+    values = read_settings_file(Path(conf.path))
+    for key, value in values.items():
+        text = value if isinstance(value, str) else ""
+        if text != text.rstrip():
+            yield _answer(
+                f"{conf.path}: the value of {key} ends with a blank",
+                "Java takes the blank for a part of the value: a path with it is another directory, a number is none",
+                f"sed -i 's/[ \\t]*$//' {quote(conf.path)}",
+            )
+        if key.startswith("storePath") and (text.startswith("~") or "${" in text):
+            yield _answer(
+                f"{conf.path}: {key}={text}",
+                "Java expands neither ~ nor ${…}: the path is a directory of that name",
+                f"write the whole path in {conf.path}",
+            )
+    if conf.root is not None and os.path.realpath(conf.root.strip()) != os.path.realpath(root):
+        yield _answer(
+            f"{conf.path}: storePathRootDir is {conf.root}, and not {root}",
+            "the broker of this file starts with another store",
+            f"rmq doctor {quote(conf.root)} -c {quote(conf.path)}",
+            is_fault=False,
+        )
+    if conf.root is None:
+        yield _answer(
+            f"{conf.path}: storePathRootDir is not set",
+            "the broker's store is ~/store of its user",
+            f"set storePathRootDir={root} in {conf.path}",
+            is_fault=False,
+        )
+
+
+def _layout_answers(storage: LocalStorage, root: str, conf: BrokerConf) -> Iterator[Answer]:
+    found = store_variants.recognise(storage, root)
+    if conf.has_dledger != (Variant.DLEDGER in found):
+        has_log = bool(list_segments(storage, paths.commitlog_dir(root)))
+        yield _answer(
+            f"{conf.path}: enableDLegerCommitLog={str(conf.has_dledger).lower()}, and the store "
+            f"{'has' if Variant.DLEDGER in found else 'has no'} log of DLedger",
+            "the broker begins an empty log beside the one that is there"
+            if not conf.has_dledger or not has_log
+            else "the broker begins a log of DLedger after the classic one",
+            f"rmq inspect {quote(root)}",
+        )
+    in_rocksdb = Variant.ROCKSDB_QUEUES in found
+    if conf.has_rocksdb_queues != in_rocksdb and (conf.has_rocksdb_queues or not found.has_queue_files):
+        store_type = "default" if in_rocksdb else "defaultRocksDB"
+        place, target = ("RocksDB", "classic") if in_rocksdb else ("files", "rocksdb")
+        yield _answer(
+            f"{conf.path}: storeType={store_type}, and the store has its queues in {place}",
+            "the broker finds no queue, and makes them anew from what is left of the log: their offsets begin at 0",
+            f"rmq convert {quote(root)} --to {target} --out NEW",
+        )
+
+
+def _recovery_answers(storage: LocalStorage, root: str) -> Iterator[Answer]:
+    segments = [
+        one for directory, head in log_directories(storage, root) for one in list_segments(storage, directory, head)
+    ]
+    with suppress(StoreError):
+        estimate = estimate_start(storage, root, sorted(segments, key=lambda one: one.start_offset))
+        if estimate is not None and estimate.seconds > _LONG_START_S:
+            yield _answer(
+                f"a start reads {estimate.files} files, {estimate.bytes:,} bytes",
+                f"it takes about {estimate.seconds:.0f} s: {estimate.reason}",
+                f"rmq repair {quote(root)} --plan",
+                is_fault=False,
+            )

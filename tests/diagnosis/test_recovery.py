@@ -1,0 +1,53 @@
+"""What a broker's start reads of the log, as ``CommitLog#recoverNormally`` and ``#recoverAbnormally`` choose it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmq_formats.codecs.checkpoint import Checkpoint
+from rmq_formats.diagnosis.recovery import StartEstimate, estimate_start, first_store_timestamp_ms
+from rmq_formats.storage.commitlog import commitlog_segments
+from rmq_formats.storage.segments import LocalStorage
+from tests.verified_stores import FIRST_MS, copied, sound_store
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("recovery") / "store"
+    sound_store(root, 200)
+    return root
+
+
+@pytest.fixture
+def store(base: Path, tmp_path: Path) -> Path:
+    return copied(base, tmp_path / "store")
+
+
+def estimate(store: Path) -> StartEstimate:
+    found = estimate_start(LocalStorage(), str(store), commitlog_segments(LocalStorage(), str(store)))
+    assert found is not None
+    return found
+
+
+def test_after_a_clean_shutdown_the_file_that_queues_reach_is_read(store: Path) -> None:
+    found = estimate(store)
+    assert (found.files, found.is_abnormal) == (1, False)
+    assert 0 < found.bytes < 4096
+    assert "clean" in found.reason
+    shutil.rmtree(store / "consumequeue")
+    assert estimate(store).files == len(list((store / "commitlog").iterdir()))
+
+
+def test_after_a_kill_the_checkpoint_says_where_it_begins(store: Path) -> None:
+    (store / "abort").touch()
+    segments = commitlog_segments(LocalStorage(), str(store))
+    times = [first_store_timestamp_ms(LocalStorage(), segment) or 0 for segment in segments]
+    assert times[0] == FIRST_MS
+    assert estimate(store).files == len(segments)
+    for number, time_ms in enumerate(times):
+        for shift, begins in ((3000, number), (2999, max(0, number - 1))):
+            checkpoint = Checkpoint(physic_msg_timestamp_ms=time_ms + shift, logics_msg_timestamp_ms=time_ms + 9000)
+            (store / "checkpoint").write_bytes(checkpoint.encode())
+            found = estimate(store)
+            assert (found.files, found.is_abnormal) == (len(segments) - begins, True)
