@@ -33,6 +33,9 @@ log = logging.getLogger("rmq.proxy")
 _KEPT_S: Final = 20.0  # settings of topics and groups
 _OFFLINE_S: Final = 30.0  # after the last transaction of a topic: ``transactionGroupOfflineTimeoutMillis``
 _MOST_KEPT: Final = 10_000
+_LEAST_STEP_MS: Final = 1000  # of a broker's clock that was set; else an answer was long on its way
+_HANDLES_MS: Final = 12 * 3_600_000  # for so long a handle counts at most
+_MOST_LEADS: Final = 16
 _KINDS: Final = {
     "UNSPECIFIED": (v2.NORMAL,), "NORMAL": (v2.NORMAL,), "FIFO": (v2.FIFO,), "DELAY": (v2.DELAY,),
     "TRANSACTION": (v2.TRANSACTION,), "PRIORITY": (v2.PRIORITY,), "LITE": (v2.LITE,),
@@ -75,7 +78,8 @@ class Brokers:
         self.cluster = Cluster(namesrv, options, credentials=credentials, handlers=handlers, heartbeat=self._heartbeat)
         self._auth_brokers = tuple(auth_brokers)
         self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
-        self._ahead_ms: dict[str, int] = {}  # how far a broker's clock is ahead of the steady one here
+        # How far a broker's clock is ahead of the steady one here, and when it told so last; the latest is the last.
+        self._leads_ms: dict[str, dict[int, int]] = {}
 
     async def __aenter__(self) -> "Brokers":
         await self.cluster.start()
@@ -200,13 +204,27 @@ class Brokers:
             return self.cluster.address(broker)
 
     def note_clock(self, broker: str, now_ms: int) -> None:
-        """Note a broker's time, which it has just told."""
-        self._ahead_ms[broker] = now_ms - clock.steady_ms()
+        """Note a broker's time, which it has just told; where that was set, its handles of before count on."""
+        steady_ms = clock.steady_ms()
+        lead_ms = now_ms - steady_ms
+        leads = self._leads_ms.setdefault(broker, {})
+        latest_ms = next(reversed(leads), None)
+        if latest_ms is not None and abs(lead_ms - latest_ms) < _LEAST_STEP_MS:
+            lead_ms = latest_ms
+        leads.pop(lead_ms, None)
+        leads[lead_ms] = steady_ms
+        for old_ms in [one for one, since_ms in leads.items() if steady_ms - since_ms > _HANDLES_MS]:
+            del leads[old_ms]
+        if len(leads) > _MOST_LEADS:
+            del leads[next(iter(leads))]
 
     def now_ms(self, broker: str) -> int:
-        """The time by a broker's clock, ms since 1970; by this machine's while it has told none."""
-        ahead_ms = self._ahead_ms.get(broker)
-        return clock.now_ms() if ahead_ms is None else clock.steady_ms() + ahead_ms
+        """The time by a broker's clock, ms since 1970; by this machine's while it has told none.
+
+        Where that clock was set, the earliest that it can be for a handle.
+        """
+        leads = self._leads_ms.get(broker)
+        return min(leads) + clock.steady_ms() if leads else clock.now_ms()
 
 
 def _nothing(_: RemotingCommand, __: Connection) -> None:

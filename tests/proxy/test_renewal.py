@@ -7,7 +7,9 @@ from time import monotonic
 import pytest
 
 from rmq_core.client.errors import BrokerError
+from rmq_core.client.options import ClientOptions
 from rmq_core.proxy import renewal as renewing
+from rmq_core.proxy.brokers import Brokers
 from rmq_core.proxy.handles import Receipt
 from rmq_core.proxy.renewal import Renewal
 from rmq_core.proxy.sessions import Sessions
@@ -181,3 +183,23 @@ async def test_one_client_cannot_take_the_place_of_all(renewal: Renewal, monkeyp
         renewal.keep("c", "g", "T", receipt(number))
     renewal.keep("other", "g", "T", receipt())
     assert len(renewal._kept) == 4
+
+
+async def test_handles_count_on_where_the_clock_of_their_broker_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set forward, what was popped before would seem to be visible again."""
+    steady = 0
+    monkeypatch.setattr("rmq_core.remoting.clock.steady_ms", lambda: steady)
+    brokers = Brokers("127.0.0.1:1", ClientOptions(), None)
+    brokers.note_clock("a", 1_000_000)
+    steady += 100
+    brokers.note_clock("a", 1_000_160)  # it was long on its way
+    assert brokers.now_ms("a") == 1_000_100
+    brokers.note_clock("a", 1_000_100 + 3 * 3_600_000)
+    steady += 1000
+    brokers.note_clock("a", 1_001_100 + 3 * 3_600_000)
+    assert brokers.now_ms("a") == 1_001_100
+    brokers.note_clock("a", 1_001_100 - 3_600_000)
+    assert brokers.now_ms("a") == 1_001_100 - 3_600_000
+    steady += 13 * 3_600_000
+    brokers.note_clock("a", 1_001_100 + 16 * 3_600_000)
+    assert brokers.now_ms("a") == 1_001_100 + 16 * 3_600_000

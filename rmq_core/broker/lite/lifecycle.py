@@ -21,6 +21,7 @@ from rmq_core.remoting.connection import Connection, Handler, HandlerAnswer
 from rmq_core.remoting.fields import read_fields
 from rmq_core.remoting.header import RemotingCommand
 from rmq_core.remoting.requests import Topic
+from rmq_core.store.consumequeue.queue import ConsumeQueue
 from rmq_formats.codecs.topics import LITE_PREFIX, lite_parts, lite_queue
 
 log = logging.getLogger("rmq.broker.lite")
@@ -76,7 +77,11 @@ class Lifecycle:
         if last_ms is None:
             self._unreadable[queue] = unreadable + 1
             return unreadable >= _MOST_UNREADABLE
-        idle_ms = self._state.clock_ms() - last_ms
+        queue_of_child = store.queue(queue, _QUEUE_ID)
+        unit = queue_of_child.unit(high - 1) if isinstance(queue_of_child, ConsumeQueue) else None
+        if unit is None:  # it was deleted meanwhile
+            return False
+        idle_ms = self._state.clock_ms.age_ms(last_ms, unit.physical_offset)
         return minutes > 0 and idle_ms >= config.min_lite_ttl_ms and idle_ms > minutes * _MINUTE_MS
 
     async def _delete(self, parent: str, queues: Sequence[str], minutes: int | None = None) -> None:

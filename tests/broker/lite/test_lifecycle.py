@@ -48,6 +48,26 @@ async def test_a_child_without_messages_for_long_is_deleted(lite: Asker, watcher
     assert (b"anew", 0) in [(one.body, one.offset) for one in found]
 
 
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3 * 3_600_000])
+async def test_a_child_lives_for_its_time_however_the_clock_is_set(
+    config: BrokerConfig, store_config: StoreConfig, step_ms: int
+) -> None:
+    wall, steady = Clock(), Clock()
+    async with (
+        Broker(config, store_config, wall, steady_ms=steady) as broker,
+        RemotingClient() as client,
+    ):
+        asker = Asker(broker, client, {})
+        await make_parent(asker, minutes=30)
+        await send(asker, "d1")
+        wall.ahead_ms += step_ms
+        for minutes, count in ((20, 1), (11, 0)):
+            for clock in (wall, steady):
+                clock.ahead_ms += minutes * 60_000
+            await broker._lite._lifecycle.expire()
+            assert len(children(asker)) == count
+
+
 async def test_nothing_is_deleted_soon_after_a_start(lite: Asker, clock: Clock) -> None:
     await lite.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": PARENT})
     await make_parent(lite, minutes=1)
