@@ -82,7 +82,7 @@ class QueuePlaces:
         self._finds_unqueued = finds_unqueued
         self._queues: list[_QueueUnits] = []
         self._numbers: dict[Queue, int] = {}
-        self._records = self._owners = self._places = _NO_LONGS
+        self._keys = self._places = _NO_LONGS
 
     def look_up(self, queues: Sequence[Queue], rows: Longs, physical_offsets: Longs, queue_offsets: Longs) -> Longs:
         """Find the places of records in their queues, int64[n]: as consumers count, or UNQUEUED or UNDISPATCHED.
@@ -108,9 +108,10 @@ class QueuePlaces:
     def _find(self, own: Longs, physical_offsets: Longs) -> Longs:
         """Find the places of records that units name, else UNQUEUED."""
         found = np.full(len(own), UNQUEUED, dtype=np.int64)
-        if len(self._records):
-            at = np.minimum(np.searchsorted(self._records, physical_offsets), len(self._records) - 1)
-            named = (self._records[at] == physical_offsets) & (self._owners[at] == own)
+        if len(self._keys):
+            keys = self._key(physical_offsets, own)
+            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            named = self._keys[at] == keys
             found[named] = self._places[at[named]]
         return found
 
@@ -133,11 +134,16 @@ class QueuePlaces:
 
     def _merge(self) -> None:
         records = np.concatenate([queue.records for queue in self._queues])
-        order = np.argsort(records, kind="stable")
-        counts = [len(queue.records) for queue in self._queues]
-        self._records = records[order]
-        self._owners = np.repeat(np.arange(len(self._queues)), counts)[order]
+        owners = np.repeat(np.arange(len(self._queues)), [len(queue.records) for queue in self._queues])
+        keys = self._key(records, owners)
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
         self._places = np.concatenate([queue.places for queue in self._queues])[order]
+
+    def _key(self, records: Longs, owners: Longs) -> Longs:
+        """Number the pairs of a record and a queue: several light queues may name one record."""
+        keys: Longs = (records - self._begin) * len(self._queues) + owners
+        return keys
 
     def _settle(self, numbers: Sequence[int]) -> None:
         """Read how far queues go, and then their units anew: what is dispatched in between is named, or behind that."""

@@ -214,8 +214,8 @@ class _WantedLightQueues:
         light = units[:, dispatch_kernel.UNIT_STORE_TIMESTAMP] == LIGHT_UNIT
         places, own = units[light], np.flatnonzero(has_unit)[row_of_unit[light]]
         queues = np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE])
-        offsets, included = self._places.look_up(
-            self._dispatcher, queues, places[:, dispatch_kernel.UNIT_PHYSICAL_OFFSET],
+        offsets, included = self._places.look_up_wanted(
+            self._bounds, self._dispatcher, queues, rows.physical_offsets[own],
             np.ascontiguousarray(places[:, dispatch_kernel.UNIT_QUEUE_OFFSET]),
         )  # fmt: skip
         within = self._bounds.within(self._dispatcher, queues, offsets, rows.store_timestamps_ms[own]) & included
@@ -231,27 +231,28 @@ class _IncludedPlaces:
         self._wants_queued = include is Include.LIVE
         self._places = None if include is Include.LOG else places
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether queues are looked at."""
-        return self._places is not None
-
-    def look_up(
-        self, queues: QueueTable, numbers: NDArray[np.int64], physical_offsets: NDArray[np.int64],
-        queue_offsets: NDArray[np.int64],
+    def look_up_wanted(
+        self, bounds: _BoundsTable, queues: QueueTable, numbers: NDArray[np.int64],
+        physical_offsets: NDArray[np.int64], queue_offsets: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:  # fmt: skip
-        """Find the queue offsets that consumers count, and the included records.
+        """Find the queue offsets that consumers count, and which records of wanted queues are included.
 
         Args:
+            bounds: of the queues: those of which nothing is wanted are not looked at.
             queues: the table that numbers queues.
             numbers: int64[n], row of each record's queue.
             physical_offsets: int64[n], of the records.
             queue_offsets: int64[n], those that the records state.
         """
-        if self._places is None or not len(numbers):
-            return queue_offsets, np.ones(len(numbers), dtype=np.bool_)
-        found = self._places.look_up(queues.queue_names(0), numbers, physical_offsets, queue_offsets)
-        return np.where(found < 0, queue_offsets, found), (found != UNQUEUED) == self._wants_queued
+        included = bounds.wanted(queues, numbers)
+        if self._places is None or not included.any():
+            return queue_offsets, included
+        at = np.flatnonzero(included)
+        found = self._places.look_up(queues.queue_names(0), numbers[at], physical_offsets[at], queue_offsets[at])
+        offsets = queue_offsets.copy()
+        offsets[at] = np.where(found < 0, queue_offsets[at], found)
+        included[at] = (found != UNQUEUED) == self._wants_queued
+        return offsets, included
 
 
 class _WantedQueues(QueueTable):
@@ -266,13 +267,9 @@ class _WantedQueues(QueueTable):
     def wanted(self, rows: FrameRows) -> NDArray[np.bool_]:
         """Whether a row's place in its own queue is wanted, bool[rows]; of an inner batch, one of its places."""
         numbers = self._number(rows)
-        offsets, included = rows.queue_offsets, self._bounds.wanted(self, numbers)
-        if self._places.is_needed:
-            at = np.flatnonzero(included)
-            offsets = offsets.copy()
-            offsets[at], included[at] = self._places.look_up(
-                self, numbers[at], rows.physical_offsets[at], rows.queue_offsets[at]
-            )
+        offsets, included = self._places.look_up_wanted(
+            self._bounds, self, numbers, rows.physical_offsets, rows.queue_offsets
+        )
         keep = self._bounds.within(self, numbers, offsets, rows.store_timestamps_ms)
         if self._has_bounds and (rows.sys_flags & FLAG_INNER_BATCH).any():
             batches = np.empty((len(rows), BATCH_COLUMNS), dtype=np.int64)

@@ -1,5 +1,6 @@
 """Readers of a topic give what its consumers get, on each access path; and what no queue has where it is asked for."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,3 +162,16 @@ def test_leftovers_behind_the_logs_end_are_in_no_queue(tmp_path: Path) -> None:
     assert {body[:4] for body in found} == {"LOST"}
     assert bodies(root, Query(topics=ORDERS, include=Include.UNQUEUED)) == found
     assert len(bodies(root, Query(topics=ORDERS))) == 60
+
+
+@pytest.mark.parametrize("name", ["lmq", "mixed", "bcq", "rocksdb"])
+def test_each_message_of_a_sound_store_is_live(golden: Callable[[str], Path], name: str) -> None:
+    root = str(golden(name) / "store")
+    store = Store(root)
+    assert store.arrow(["topic"], include=Include.UNQUEUED).count_rows() == 0
+    light = sorted(topic for topic in store.topics() if topic.startswith("%LMQ%"))
+    if name == "lmq":
+        assert len(light) > 100
+    for topic in [*light[:3], *light[-3:]]:  # several of them name one record
+        counts = [store.arrow(["topic"], topic=topic, include=item).count_rows() for item in ("log", "live")]
+        assert counts[0] == counts[1] > 0
