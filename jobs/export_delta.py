@@ -98,8 +98,7 @@ def check(given: argparse.Namespace) -> None:
             raise OptionError(f"{option_name(name)} needs --table: typed tables have theirs in the spec")
     if given.dlq_table is not None and given.typed is None:
         raise OptionError("--dlq-table needs --typed: it takes the bodies that do not decode")
-    if given.typed is not None:
-        typed_topics(given)
+    check_accepted(given)
     streams = given.mode != "batch" and given.namesrv is None and given.tier is None and not is_several(given.store)
     if streams and given.checkpoint is None and (given.table is None or in_catalog(given.table)):
         raise OptionError(f"--mode {given.mode} without a path as --table needs --checkpoint")
@@ -124,6 +123,14 @@ def check(given: argparse.Namespace) -> None:
     for name in ("starting_physical_offset", "ending_physical_offset", "from_offset"):
         if (getattr(given, name) or 0) < 0:
             raise OptionError(f"{option_name(name)} {getattr(given, name)}: expected a number of bytes, 0 or more")
+
+
+def check_accepted(given: argparse.Namespace) -> None:
+    """Refuse to accept undecoded messages of a topic that the spec does not have."""
+    topics = {topic.topic for topic in typed_topics(given)}
+    for name in names_of(given, "accept_undecoded") or ():
+        if name not in topics:
+            raise OptionError(f"--accept-undecoded {name}: --typed names no such topic")
 
 
 def _check_source(given: argparse.Namespace) -> None:
@@ -299,9 +306,16 @@ def main(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any]
             checkpoint.claim(identify(store, given.store_id))
             interval = None if given.mode == "available-now" else given.trigger_interval
             run.stream(checkpoint, interval, limits(given))
+        undecoded = _undecoded(given, todo)
         _maintain(given, spark, todo)
     torn = log.torn if given.ending_physical_offset is None or given.ending_physical_offset > log.end else 0
-    return report_of_store(given, run, torn, time.perf_counter() - begin)
+    return report_of_store(given, run, torn, undecoded, time.perf_counter() - begin)
+
+
+def _undecoded(given: argparse.Namespace, todo: Sequence[Export]) -> int:
+    """Return how many messages are undecoded by now, in this run and former ones, and report them."""
+    accepted = names_of(given, "accept_undecoded") or ()
+    return sum(export.settle_undecoded(accepted) for export in todo)
 
 
 def _maintain(given: argparse.Namespace, spark: SparkSession, todo: Sequence[Export]) -> None:
@@ -346,8 +360,9 @@ def main_several(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[s
         run.prepare()
         limit = None if given.mode == "batch" else parsed(given, "max_bytes_per_trigger", values.size)
         repeat(partial(run.follow if given.mode == "stream" else run.land, limit), interval_s(given))
+        undecoded = _undecoded(given, [export for part in run.parts for export in part.exports])
         _maintain(given, spark, parts[0].exports)
-    return report_of_stores(given, run, time.perf_counter() - begin)
+    return report_of_stores(given, run, undecoded, time.perf_counter() - begin)
 
 
 def main_queues(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[str, Any], int]:
@@ -363,8 +378,9 @@ def main_queues(given: argparse.Namespace, spark: SparkSession) -> tuple[dict[st
     todo = list(run.parts[0].exports)
     with alone(spark, _places(given, spark, todo)) as run.still_alone:
         repeat(run.land, interval_s(given))
+        undecoded = _undecoded(given, [export for part in run.parts for export in part.exports])
         _maintain(given, spark, todo)
-    return report_of_cluster(given, run, time.perf_counter() - begin)
+    return report_of_cluster(given, run, undecoded, time.perf_counter() - begin)
 
 
 if __name__ == "__main__":

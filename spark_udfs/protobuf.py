@@ -122,6 +122,7 @@ def _check_unknown(parsed: Any, kind: Any, body: bytes) -> None:
     if parsed.ByteSize() == size:
         return
     whole = kind.FromString(body)
+    _check_fields(whole, "")
     if not whole.ListFields():
         numbers = shown(
             ", ".join(str(number) for number in sorted({one.field_number for one in UnknownFieldSet(whole)}))

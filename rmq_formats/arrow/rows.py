@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_formats.codecs.compression import decompress
-from rmq_formats.codecs.layout import FLAG_COMPRESSED
+from rmq_formats.codecs.layout import FLAG_COMPRESSED, FLAG_COMPRESSION_MASK
 from rmq_formats.codecs.record_layout import (
     RECORD_PHYSICAL_OFFSET_AT,
     RECORD_QUEUE_ID_AT,
@@ -145,7 +145,9 @@ class FrameRows:
         self._put_behind(texts, self.frames, column)
 
     def inflate(self, max_bytes: int) -> int:
-        """Inflate the bodies that the producer compressed; one that does not inflate stays as it is.
+        """Inflate the bodies that the producer compressed, whose ``sys_flag`` says so no longer then.
+
+        A body that does not inflate stays as it is.
 
         Args:
             max_bytes: stop behind the row with which the bodies exceed that many bytes.
@@ -174,9 +176,20 @@ class FrameRows:
             else:
                 total += len(bodies[row]) - size
         self._put_behind(bodies, spans, 0)
+        self._clear_compression(list(bodies))
         self.bodies = (spans[:done], 0)
         self.frames = self.frames[:done]
         return done
+
+    def _clear_compression(self, rows: list[int]) -> None:
+        """Clear the bits of ``sys_flag`` that say a body is compressed, in the window that ``_put_behind`` has copied.
+
+        A row that is written to a store or sent again must not call its plain body compressed.
+        """
+        places = self.frames[rows, scan.POSITION] + RECORD_SYS_FLAG_AT
+        flags = self.sys_flags[rows] & ~(FLAG_COMPRESSED | FLAG_COMPRESSION_MASK)
+        self.data[places[:, np.newaxis] + np.arange(4)] = flags.astype(">i4").view(np.uint8).reshape(-1, 4)
+        del self._header  # gathered before
 
     def _put_behind(self, values: dict[int, bytes], table: NDArray[np.int64], column: int) -> None:
         """Append byte strings to the window, and point a table's rows to them."""

@@ -10,7 +10,7 @@ only what has not landed, and of two that race each row is landed by one.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -27,7 +27,7 @@ from rmq_formats.lakehouse.owner import TOPIC_PROPERTY, check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.standing import Standing, last_note, standing
-from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, Shape, TableLog, TableSnapshot
+from rmq_formats.lakehouse.table_log import UNDECODED, Appended, AppendTransaction, Shape, TableLog, TableSnapshot
 from rmq_formats.spark.live.plan import Span
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
@@ -55,6 +55,7 @@ class Turn:
         spans: of queues of a running broker, instead of physical offsets.
         newest: what tells of the newest row, where rows are landed again, and ``GONE`` if that is gone.
         marks: transaction versions that mark the newest rows of other selections as gone, before these may hide it.
+        state: transaction versions that say which messages of the selection are undecoded.
     """
 
     transaction: AppendTransaction
@@ -68,6 +69,7 @@ class Turn:
     spans: tuple[Span, ...] = ()
     newest: int | None = None
     marks: Mapping[str, int] = field(default_factory=dict)
+    state: Mapping[str, int] = field(default_factory=dict)
 
     def landing(self, last: int | None) -> "Turn":
         """Return the turn with a version that tells of the newest row that has landed, by which a RESTORE is seen.
@@ -78,7 +80,7 @@ class Turn:
         """
         newest = max((offset for offset in (self.newest, last) if offset is not None), default=None)
         own = {} if self.spans or newest is None else {self.app_id + NEWEST: newest}
-        return replace(self, versions={**self.versions, **self.marks, **own})
+        return replace(self, versions={**self.versions, **self.marks, **self.state, **own})
 
     @property
     def owes(self) -> bool:
@@ -268,6 +270,10 @@ class ExactlyOnceTable:
         """Return whether an application id is that of any selection of the store."""
         return app_id == self.selection.lock_id or app_id.startswith(f"{self.selection.lock_id}:")
 
+    def is_of_other_selection(self, app_id: str, own: Collection[str]) -> bool:
+        """Return whether an application id tells that another selection of the store has landed rows."""
+        return self.is_of_store(app_id) and app_id not in own and not app_id.endswith(UNDECODED)
+
     def _begin(self, found: Standing) -> int:
         asked = self.selection.from_offset
         if asked is None:
@@ -284,11 +290,7 @@ class ExactlyOnceTable:
         return self.selection.from_offset is not None
 
     def check(self, schema: StructType) -> None:
-        """Refuse a table of another store, of another layout, or one whose files are gone.
-
-        Raises:
-            StoreError: naming what does not fit.
-        """
+        """Refuse a table of another store, of another layout, or one whose files are gone. Raises StoreError."""
         if not self.log.exists():
             return
         self._check_fit(schema)
@@ -345,7 +347,7 @@ class ExactlyOnceTable:
         if end < first or (end == first and not self.lands_again):
             return None
         own = {selection.app_id, self.newest_id, selection.lock_id, self.queues_id}
-        others = any(self.is_of_store(name) and name not in own for name in snapshot.app_ids())
+        others = any(self.is_of_other_selection(name, own) for name in snapshot.app_ids())
         pulled_end = self._pulled_end(snapshot)
         shared = self.lands_again or others or max(first, 0) < pulled_end or snapshot.drops_transactions()
         # Behind the end of a log that is not the one that was exported nothing has landed.

@@ -1,6 +1,6 @@
 """Raw table: the columns of ``rmq_commitlog`` unchanged, and the date of the store time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Protocol
 
@@ -155,6 +155,13 @@ class Export(Protocol):
         """Land those of the records that have not landed yet."""
         ...
 
+    def settle_undecoded(self, accepted: Collection[str]) -> int:
+        """Return how many messages are undecoded at the end of a run, in this one and former ones.
+
+        Those that are in a dead-letter table by now count no more, nor do those of topics that are accepted.
+        """
+        ...
+
 
 class RawExport:
     """Export of all columns, or some, to one table.
@@ -195,6 +202,10 @@ class RawExport:
         stats += tuple(name for name in shape.clusters if name not in stats)
         self._shape = replace(shape, stats=stats)
         self.table = ExactlyOnceTable(path, log, selection, self._shape)
+
+    def settle_undecoded(self, accepted: Collection[str]) -> int:  # noqa: ARG002 # bodies are as they are
+        """See ``Export``."""
+        return 0
 
     def source_options(self) -> dict[str, str]:
         """Return the options that select the wanted columns."""

@@ -5,7 +5,7 @@ Delta's and Iceberg's logs implement it; how rows are landed exactly once, ``onc
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -15,6 +15,9 @@ from rmq_formats.lakehouse.standing import Commit
 
 if TYPE_CHECKING:
     from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn  # which knows logs by this module
+
+UNDECODED: Final = (":undecoded", ":undecoded-first")
+"""Behind an application id: how many messages of a selection are undecoded, and the first one's physical offset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Typed tables: bodies of a topic decoded to columns, one row a message or one row a key, and dead letters."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -20,6 +22,7 @@ from pyspark.sql.types import (
 
 from rmq_formats.errors import OptionError
 from rmq_formats.lakehouse.comments import commented
+from rmq_formats.lakehouse.constraints import REFUSED, table_constraints, with_refusals
 from rmq_formats.lakehouse.evolution import column_types, text_of_a_length
 from rmq_formats.lakehouse.log import StoreLog
 from rmq_formats.lakehouse.once import ExactlyOnceTable, Turn, land_together
@@ -27,13 +30,15 @@ from rmq_formats.lakehouse.owner import TOPIC_PROPERTY
 from rmq_formats.lakehouse.raw import Landed, Owed
 from rmq_formats.lakehouse.selection import ExportSelection
 from rmq_formats.lakehouse.spec import TypedTopic, read_spec_file
-from rmq_formats.lakehouse.table_log import Appended, OpenTable, Shape
+from rmq_formats.lakehouse.table_log import Appended, AppendTransaction, OpenTable, Shape
+from rmq_formats.lakehouse.undecoded import Undecoded, set_undecoded
 from rmq_formats.spark.options import schemas
 from spark_udfs.bodies import BodyDecoder, avro_decoder, json_decoder, protobuf_decoder
 from spark_udfs.times import TimeUnits
 
 METADATA = ("topic", "queue_id", "queue_offset", "physical_offset", "store_timestamp", "keys", "tags")
 _OFFSET = "physical_offset"
+_log = logging.getLogger("rmq_formats.lakehouse")
 _METADATA = schemas.with_brokers(schemas.COMMITLOG)
 _DEAD = StructType(
     [
@@ -222,8 +227,8 @@ class TypedExport:
 
     def land(self, records: Owed) -> Landed:
         """See ``Export``. Bodies are decoded once, for both tables."""
-        table, choose = self._table, records.choose(self._table)
-        turn = choose(table.log.begin_append())  # which is dropped: it tells what will be counted
+        table, choose_rows = self._table, records.choose(self._table)
+        turn = choose_rows(table.log.begin_append())  # which is dropped: it tells what will be counted
         decoded = self._decoded(records.frame_for(self.exactly_once)).persist()
         try:
             owed = decoded.where(F.lit(False) if turn is None else records.is_of(turn))
@@ -235,6 +240,9 @@ class TypedExport:
             counted = owed.agg(F.count_if(sound), read, damaged, undecoded, newest).first()
             assert counted is not None  # an aggregate without groups always has one row
             files = self._land_dead(decoded, records)
+
+            def choose(transaction: AppendTransaction) -> Turn | None:
+                return self._with_state(choose_rows(transaction), decoded, records)
 
             def rows(turn: Turn) -> DataFrame:
                 return self._typed(decoded, records.is_of(turn))
@@ -252,6 +260,43 @@ class TypedExport:
             decoded.unpersist()
         landed = Landed(messages, int(counted[1] or 0), counted[2], counted[3], files)
         return landed if turn is None else landed.of_expected(records.expected(turn))
+
+    def _with_state(self, turn: Turn | None, decoded: DataFrame, records: Owed) -> Turn | None:
+        """Add to a turn which messages are undecoded after it: none where dead letters have them."""
+        if turn is None:
+            return None
+        state = Undecoded()
+        if self._dead is None:
+            undecoded = decoded.where(records.is_of(turn) & F.col("reason").isNotNull() & ~F.col("damaged"))
+            counted = undecoded.agg(F.count("*"), F.min(_OFFSET)).first()
+            assert counted is not None  # an aggregate without groups always has one row
+            added = Undecoded(counted[0], counted[1] or 0)
+            snapshot = turn.transaction.snapshot
+            state = Undecoded.of_snapshot(snapshot, self._table.app_id).after(turn, self._table, added)
+        return replace(turn, state=state.versions(self._table.app_id))
+
+    def settle_undecoded(self, accepted: Collection[str]) -> int:
+        """See ``Export``."""
+        log, app_id = self._table.log, self._table.app_id
+        undecoded = Undecoded.of_snapshot(log.snapshot(), app_id) if log.exists() else Undecoded()
+        if not undecoded.count:
+            return 0
+        if self.name in accepted or self._has_dead_letters():
+            set_undecoded(self._table, Undecoded())
+            return 0
+        _log.warning(
+            "%s: %d messages of topic %s are undecoded, the first at physical offset %d: mend the spec and give "
+            "--from-offset %d, or give --dlq-table, or --accept-undecoded %s",
+            self._table.path, undecoded.count, self.name, undecoded.first, undecoded.first, self.name,
+        )  # fmt: skip
+        return undecoded.count
+
+    def _has_dead_letters(self) -> bool:
+        """Return whether the dead letters have landed as far as the rows."""
+        if self._dead is None:
+            return False
+        own = (self._table.app_id, self._table.queues_id)
+        return all(self._dead.standing(app_id).landed >= self._table.standing(app_id).landed for app_id in own)
 
     def _land_dead(self, decoded: DataFrame, records: Owed) -> int:
         table = self._dead
@@ -271,17 +316,25 @@ class TypedExport:
         for name in self._topic.key:
             no_key = f"its key {name} is null"
             reason = F.when(reason.isNull() & F.col("decoded.value")[name].isNull(), F.lit(no_key)).otherwise(reason)
+        constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
+        if constraints:
+            attempted = with_refusals(attempted, self._table_columns(F.col("decoded.value")), constraints)
+            reason = F.coalesce(reason, REFUSED)
         return attempted.select(
             *self._metadata,
             "size",
-            F.col("decoded.value").alias("value"),
+            F.when(reason.isNull(), F.col("decoded.value")).alias("value"),
             reason.alias("reason"),
             F.when(reason.isNotNull(), F.col("body")).alias("body"),
             F.col("record_error").isNotNull().alias("damaged"),
         )
 
+    def _table_columns(self, value: Column) -> dict[str, Column]:
+        """Return the table's columns by name, over those of the message and a decoded body."""
+        metadata = {self._names[name]: F.col(name) for name in self._metadata}
+        return {**metadata, **{field.name: value[field.name] for field in self._body.columns}}
+
     def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
         """Select the table's columns of decoded rows that a condition holds of."""
-        metadata = [F.col(name).alias(self._names[name]) for name in self._metadata]
         sound = decoded.where(F.col("reason").isNull() & owed)
-        return sound.select(*metadata, *(F.col("value")[field.name].alias(field.name) for field in self._body.columns))
+        return sound.select(*(column.alias(name) for name, column in self._table_columns(F.col("value")).items()))

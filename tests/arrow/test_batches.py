@@ -21,6 +21,7 @@ from rmq_formats.arrow.schema import COMMITLOG, Mode, schema_of
 from rmq_formats.codecs.compression import Compression, compress
 from rmq_formats.codecs.damage import DamageCode
 from rmq_formats.codecs.hosts import Host
+from rmq_formats.codecs.layout import FLAG_TRANSACTION_PREPARED
 from rmq_formats.codecs.record import MessageToStore, StoredMessage, decode_record
 from rmq_formats.errors import FormatError, OptionError
 from rmq_formats.kernels.columns.gather import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
@@ -299,8 +300,20 @@ def test_decompress_gives_the_plain_body_and_leaves_plain_ones(codec: Compressio
     rows = segment_rows(data, decompress=True)
     assert [row["body"] for row in rows] == [body, b"plain", b""]
     plain = expected_rows(data, places)
-    assert [row | {"body": b""} for row in rows] == [row | {"body": b""} for row in plain]
+    assert [row | {"body": b""} for row in rows] == [row | {"body": b"", "sys_flag": 0} for row in plain]
     assert segment_rows(data) == plain
+
+
+def test_an_inflated_body_is_not_called_compressed_and_other_flags_stay() -> None:
+    compressed = {
+        "body": compress(b"x" * 99, Compression.LZ4),
+        "sys_flag": Compression.LZ4.sys_flag | FLAG_TRANSACTION_PREPARED,
+    }
+    stored = [plain_message(**compressed), plain_message(body=b"no lz4", sys_flag=Compression.LZ4.sys_flag)]
+    data, _ = encode_segment(stored, FILE_OFFSET, 8, blank=False)
+    rows = segment_rows(data, decompress=True)
+    assert [row["sys_flag"] for row in rows] == [FLAG_TRANSACTION_PREPARED, Compression.LZ4.sys_flag]
+    assert segment_rows(data, decompress=True, schema=schema_of(["sys_flag"]))[0]["sys_flag"] == compressed["sys_flag"]
 
 
 def test_a_body_that_does_not_inflate_stays_as_it_is_and_says_so() -> None:

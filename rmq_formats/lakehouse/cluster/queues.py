@@ -129,7 +129,7 @@ class QueueRecords:
             landed[key_of(queue)] = max(begin, self.ends[queue])
         if not spans and landed == now.offsets:
             return None
-        others = any(table.is_of_store(name) and name not in ids for name in snapshot.app_ids())
+        others = any(table.is_of_other_selection(name, ids) for name in snapshot.app_ids())
         moved = now.physical_offset != self.known[table.path].physical_offset
         shared = table.lands_again or others or moved or snapshot.drops_transactions()
         if shared and not self.reader.has_places:

@@ -37,6 +37,8 @@ def export_parser() -> JobParser:
                      help="property of the raw table, when it is created; may come often")  # fmt: skip
     job.add_argument("--typed", metavar="SPEC", help="spec of typed tables, TOML or JSON; without --table no raw table")
     job.add_argument("--dlq-table", type=placed, help="path of the dead-letter table, for bodies that do not decode")
+    job.add_argument("--accept-undecoded", metavar="TOPICS",
+                     help="comma list: their undecoded messages are reported no more")  # fmt: skip
     job.add_argument("--store-id", help="identifier of the store in the tables; default: its path")
     what = job.add_argument_group("messages to export")
     what.add_argument("--topics", help="comma list; default: all but system topics")

@@ -13,18 +13,18 @@ from rmq_formats.spark.job import EXIT_CLEAN, EXIT_FINDINGS
 Report = tuple[dict[str, Any], int]
 
 
-def report_of_cluster(given: argparse.Namespace, run: ClusterRun, seconds: float) -> Report:
-    """Report on the export of a running cluster, or of a store with its tier."""
+def report_of_cluster(given: argparse.Namespace, run: ClusterRun, undecoded: int, seconds: float) -> Report:
+    """Report on the export of a running cluster, or of a store with its tier; ``undecoded`` are those of all runs."""
     parts = [part.landed for part in run.parts]
     source = {"namesrv": given.namesrv} if given.tier is None else {"store": given.store[0], "tier": given.tier}
     named = source | _how(given)
     exports = {one.name: sum(part.get(one.name, Landed()).messages for part in parts) for one in run.parts[0].exports}
     brokers = [part.to_dict() for part in run.parts]
     gone = _sums(brokers, "missing_messages")
-    return _report(given, named, run.total, gone, exports, run.rounds, seconds, _of_brokers(brokers))
+    return _report(given, named, run.total, gone, exports, run.rounds, undecoded, seconds, _of_brokers(brokers))
 
 
-def report_of_stores(given: argparse.Namespace, run: StoresRun, seconds: float) -> Report:
+def report_of_stores(given: argparse.Namespace, run: StoresRun, undecoded: int, seconds: float) -> Report:
     """Report on the export of several stores, by broker."""
     progress = [part.run.progress for part in run.parts]
     named = {"store": ", ".join(given.store)} | _how(given)
@@ -32,16 +32,16 @@ def report_of_stores(given: argparse.Namespace, run: StoresRun, seconds: float) 
     exports = {one.name: sum(own.landed[one.name].messages for own in progress) for one in run.parts[0].exports}
     brokers = [part.to_dict() for part in run.parts]
     gone = _sums(brokers, "missing_bytes", "torn_bytes")
-    return _report(given, named, total, gone, exports, run.rounds, seconds, _of_brokers(brokers))
+    return _report(given, named, total, gone, exports, run.rounds, undecoded, seconds, _of_brokers(brokers))
 
 
-def report_of_store(given: argparse.Namespace, run: ExportRun, torn: int, seconds: float) -> Report:
+def report_of_store(given: argparse.Namespace, run: ExportRun, torn: int, undecoded: int, seconds: float) -> Report:
     """Report on the export of one store, whose log has so many torn bytes."""
     progress = run.progress
     named = {"store": given.store[0]} | _how(given) | progress.offsets
     exports = {name: landed.messages for name, landed in progress.landed.items()}
     gone = {"missing_bytes": progress.missing_bytes, "torn_bytes": torn}
-    return _report(given, named, progress.total, gone, exports, progress.batches, seconds, {})
+    return _report(given, named, progress.total, gone, exports, progress.batches, undecoded, seconds, {})
 
 
 def _how(given: argparse.Namespace) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def _report(
     gone: Mapping[str, int],
     exports: Mapping[str, int],
     batches: int,
+    undecoded: int,
     seconds: float,
     by_broker: Mapping[str, Any],
 ) -> Report:
@@ -72,6 +73,7 @@ def _report(
         **named,
         **total.to_dict(),
         **gone,
+        "pending_undecoded": undecoded,
         "files": total.files,
         "exports": exports,
         "batches": batches,
@@ -79,6 +81,5 @@ def _report(
         "seconds": round(seconds, 3),
         "bytes_per_second": round(total.bytes / seconds),
     }
-    lost = total.undecoded if given.dlq_table is None else 0
-    findings = total.damaged or lost or any(gone.values()) or by_broker.get("failed")
+    findings = total.damaged or undecoded or any(gone.values()) or by_broker.get("failed")
     return report, EXIT_FINDINGS if findings else EXIT_CLEAN

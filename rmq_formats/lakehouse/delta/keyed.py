@@ -60,7 +60,7 @@ def upsert(
         if table.lands_again:  # Delta passes over a merge of a version that was set before; it is set afterwards then
             settings.clear()
         own = {table.newest_id: newest} if settings and newest is not None and not turn.spans else {}
-        told = {**turn.marks, **own}
+        told = {**turn.marks, **turn.state, **own}
         try:
             with _set(spark, settings), own_commits(spark, committing, told):
                 _merge(spark, table, rows(turn), key, order)

@@ -1,13 +1,15 @@
 """Stream reader of ``rmq_commitlog``: follows the CommitLog of a store while a broker writes it.
 
-A stream offset is a physical offset of the log, with the segment that ends there or goes on and the
-time of that segment's first record, which tell a checkpoint of this store from one of another.
+A stream offset is a physical offset of the log, with the segment that ends there or goes on, the time of that
+segment's first record, and a checksum of the log's last bytes before the offset. These tell a checkpoint of this store
+from one of another, also of one that was made anew at the same path.
 
 A micro batch has the records and damage that begin between its offsets. Bytes behind the last sound record are left
 to a later batch: they may be half of a record, and are damage only once records stand behind them.
 """
 
 import logging
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 PHYSICAL_OFFSET: Final = "physicalOffset"
 SEGMENT: Final = "segment"
 SEGMENT_TIMESTAMP: Final = "segmentStoreTimestamp"
+CHECKSUM: Final = "crc32"
+_SUMMED_BYTES: Final = 4096  # of some records, with their store times and offsets
 
 _log = logging.getLogger("rmq_formats.spark")
 
@@ -80,6 +84,7 @@ class _Log:
                     PHYSICAL_OFFSET: physical_offset,
                     SEGMENT: segment.start_offset,
                     SEGMENT_TIMESTAMP: self._timestamp_ms(segment),
+                    CHECKSUM: self._crc32(segment, physical_offset),
                 }
         return {PHYSICAL_OFFSET: physical_offset}
 
@@ -87,8 +92,19 @@ class _Log:
         """Return whether the offset is one of this log, as far as what is left of it tells."""
         for segment in self.segments:
             if segment.start_offset == offset.get(SEGMENT):
-                return self._timestamp_ms(segment) == offset.get(SEGMENT_TIMESTAMP)
+                end, crc = offset[PHYSICAL_OFFSET], offset.get(CHECKSUM)  # which checkpoints of former versions lack
+                is_there = crc is not None and end <= min(segment.end_offset, self.end)
+                has_bytes = not is_there or self._crc32(segment, end) == crc
+                return has_bytes and self._timestamp_ms(segment) == offset.get(SEGMENT_TIMESTAMP)
         return True
+
+    def _crc32(self, segment: "Segment", end: int) -> int:
+        """Compute the checksum of a segment's last bytes before a physical offset."""
+        from rmq_formats.storage.segments import opened, read_range  # noqa: PLC0415
+
+        begin = max(segment.start_offset, end - _SUMMED_BYTES)
+        with opened(self.storage, segment.path) as file:
+            return zlib.crc32(read_range(file, begin - segment.start_offset, end - begin))
 
     def _timestamp_ms(self, segment: "Segment") -> int | None:
         from rmq_formats.read.ranges import segment_timestamp_ms  # noqa: PLC0415
@@ -241,8 +257,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             raise OptionError(f"the checkpoint's offset {offset} is not one of rmq_commitlog")
         if not log.knows(offset):
             raise StoreError(
-                f"{self._options.path}: the segment at {offset[SEGMENT]} does not begin with the record that it began "
-                "with when the checkpoint was written: it is a checkpoint of another store"
+                f"{self._options.path}: the segment at {offset[SEGMENT]} has other records before offset {begin} than "
+                "when the checkpoint was written: it is a checkpoint of another store"
             )
         return begin
 

@@ -204,6 +204,28 @@ def test_a_checkpoint_of_another_store_is_refused(stream: Stream, store: Path) -
         stream.run()
 
 
+def test_a_store_that_was_made_anew_at_its_path_is_refused(store: Path) -> None:
+    write(store, 10)
+    source = CommitLogSource({"path": str(store)})
+    reader = source.streamReader(source.schema())
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    write(store, 60)  # the same log, longer
+    reader = source.streamReader(source.schema())
+    assert reader.latestOffset(end, ReadAllAvailable()) != end
+    former = {name: value for name, value in end.items() if name != "crc32"}
+    assert reader.latestOffset(former, ReadAllAvailable()) != end  # of a version without checksums, as ever
+    shutil.rmtree(store)
+    bodies = [("Odd", b"%d" % number * 9) for number in range(60)]
+    messages = [
+        MessageToStore(topic=topic, queue_id=0, body=body, born_timestamp_ms=1, born_host=HOST, store_host=HOST)
+        for topic, body in bodies
+    ]
+    write_commitlog(store, messages, FILE_BYTES, 1_700_000_000_000)  # its first record of the same time
+    reader = source.streamReader(source.schema())
+    with pytest.raises(StoreError, match="it is a checkpoint of another store"):
+        reader.latestOffset(end, ReadAllAvailable())
+
+
 def test_a_log_that_ends_before_the_checkpoint_is_an_error(stream: Stream, store: Path) -> None:
     write(store, 100)
     stream.run()
