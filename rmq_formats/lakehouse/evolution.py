@@ -1,10 +1,10 @@
 """Schema evolution of tables: new columns are added, within structs too; changed types and lost keys are refused."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructType, VarcharType
+from pyspark.sql.types import ArrayType, CharType, DataType, MapType, StructField, StructType, VarcharType
 
 from rmq_formats.errors import StoreError
 
@@ -32,6 +32,35 @@ def check_columns(table: str, there: StructType, wanted: StructType, needed: Seq
     if found is not None:
         name, have, asked = found
         raise StoreError(f"{table}: its column {name} is {have.simpleString()}, not {asked.simpleString()}")
+
+
+def current_columns(table: str, wanted: StructType, former: Mapping[str, str | None]) -> StructType:
+    """Give columns the names that they have in a table now, and leave out those that its owner has dropped.
+
+    Args:
+        table: its name.
+        wanted: columns to be written.
+        former: paths that columns of the table had: the path of each now, None if it was dropped.
+
+    Raises:
+        StoreError: a member of a struct was renamed or dropped, or a name is that of another wanted column.
+    """
+    for path, _ in column_types(wanted):
+        if "." in path and path in former and path not in wanted.fieldNames():
+            now = former[path]
+            said = "was dropped" if now is None else f"is {now} now"
+            raise StoreError(f"{table}: its column {path} {said}: take it out of the spec, or rename it there")
+    names = {field.name: former.get(field.name, field.name) for field in wanted}
+    for name, current in names.items():
+        if current is not None and list(names.values()).count(current) > 1 and name != current:
+            raise StoreError(f"{table}: its column {name} is {current} now, and the spec has both: take {name} out")
+    return StructType(
+        [
+            StructField(current, field.dataType, field.nullable, field.metadata)
+            for field in wanted
+            if (current := names[field.name]) is not None
+        ]
+    )
 
 
 def misfit(there: StructType, wanted: StructType) -> tuple[str, DataType, DataType] | None:

@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
-from rmq_formats.lakehouse.evolution import check_columns, column, missing
+from rmq_formats.lakehouse.evolution import check_columns, column, current_columns, missing
 from rmq_formats.lakehouse.log import StoreLog, check_log, look, marked_end
+from rmq_formats.lakehouse.log_notes import note_of, own_note
 from rmq_formats.lakehouse.newest import GONE, NEWEST, NewestRows
 from rmq_formats.lakehouse.owner import TOPIC_PROPERTY, check_owner, owner_of
 from rmq_formats.lakehouse.parquet import Layout
@@ -32,7 +33,6 @@ from rmq_formats.spark.live.plan import Span
 from rmq_formats.spark.options.schemas import BROKER_NAME, CLUSTER
 
 PULLED_END: Final = "pulled_end"
-_BROKERS: Final = "brokers"
 ATTEMPTS: Final = 50  # each lost race is the commit of another writer
 
 Finish = Callable[[DataFrame], DataFrame]
@@ -127,24 +127,6 @@ def acknowledge(turns: Sequence[Turn], newest: int | None = None) -> Appended:
     """Commit that the table holds what it is to hold; ``newest`` as ``Turn.landing`` takes it."""
     commit_files([turn.landing(newest) for turn in turns], [], {})
     return Appended(committed=True)
-
-
-def note_of(turns: Sequence[Turn]) -> str | None:
-    """Join what a commit says of the logs: that of one store as it is, those of several brokers by broker."""
-    if turns[0].broker is None:
-        return turns[0].note
-    return json.dumps({_BROKERS: {turn.broker: turn.note for turn in turns}})
-
-
-def own_note(note: str | None, broker: str | None) -> str | None:
-    """Return what a commit says of the log of one broker; see ``note_of``."""
-    if broker is None or note is None:
-        return note
-    try:
-        found = json.loads(note)[_BROKERS][broker]
-    except (ValueError, TypeError, KeyError):  # another program's metadata
-        return None
-    return found if isinstance(found, str) else None
 
 
 class ExactlyOnceTable:
@@ -313,7 +295,11 @@ class ExactlyOnceTable:
         if partitions != ",".join(self._shape.partitions):
             wanted = ",".join(self._shape.partitions)
             raise StoreError(f"{self.path}: is partitioned by {partitions or 'nothing'}, not {wanted or 'nothing'}")
-        check_columns(self.path, self.log.schema(), self.log.stored(schema), [self.offset, *self._key])
+        check_columns(self.path, self.log.schema(), self.log.stored(self._current(schema)), [self.offset, *self._key])
+
+    def _current(self, schema: StructType) -> StructType:
+        """Return the columns under the names that they have in the table now, without those that were dropped."""
+        return current_columns(self.path, schema, self.log.former_columns())
 
     def prepare(self, schema: StructType) -> None:
         """Create the table if there is none, and add the columns that it lacks."""
@@ -321,8 +307,8 @@ class ExactlyOnceTable:
             own = {**dict(self._shape.more), **dict(self._shape.properties), **dict([owner_of(self.selection)])}
             self.log.create(schema, self._shape, own)
         self._check_fit(schema)
-        if any(missing(self.log.schema(), schema)):
-            self.log.add_columns(schema)
+        if any(missing(self.log.schema(), current := self._current(schema))):
+            self.log.add_columns(current)
 
     def choose(self, end: int, log: StoreLog) -> Choose:
         """Return what begins an attempt to land the records that begin before ``end`` in a transaction."""
@@ -381,11 +367,21 @@ class ExactlyOnceTable:
             finish: builds the table's columns of the rows to append.
         """
         owed, seen = self._without_landed(frame, turn) if turn.shared else frame, Observation()
-        rows = finish(owed).observe(seen, F.max(column(self.offset)).alias("newest"))
+        rows = self.with_current_names(finish(owed)).observe(seen, F.max(column(self.offset)).alias("newest"))
         return turn.transaction.append(rows, lambda: turn.landing(seen.get["newest"]).versions, note_of([turn]))
+
+    def with_current_names(self, frame: DataFrame) -> DataFrame:
+        """Select columns under the names that they have in the table now, without those that were dropped."""
+        former = self.log.former_columns()
+        if not former:
+            return frame
+        named = ((name, former.get(name, name)) for name in frame.columns)
+        return frame.select(*(column(name).alias(now) for name, now in named if now is not None))
 
     def layout(self, codec: str) -> Layout | None:
         """Return how tasks write Parquet files; None if the rows have to go through Spark."""
+        if self.log.former_columns():
+            return None
         return self.log.layout(self._shape, codec)
 
     def _without_landed(self, frame: DataFrame, turn: Turn) -> DataFrame:

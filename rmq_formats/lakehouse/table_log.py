@@ -129,6 +129,10 @@ class TableLog(Protocol):
         """Return the table's columns."""
         ...
 
+    def former_columns(self) -> dict[str, str | None]:
+        """List the columns that were renamed, by their former paths, with the path now, and dropped ones with None."""
+        ...
+
     def stored(self, schema: StructType) -> StructType:
         """Return the columns as the format keeps them, which may lack a type. Raises StoreError."""
         ...

@@ -318,7 +318,11 @@ class TypedExport:
             reason = F.when(reason.isNull() & F.col("decoded.value")[name].isNull(), F.lit(no_key)).otherwise(reason)
         constraints = table_constraints(self._table.log.schema(), self._table.log.configuration())
         if constraints:
-            attempted = with_refusals(attempted, self._table_columns(F.col("decoded.value")), constraints)
+            former = self._table.log.former_columns()
+            columns = self._table_columns(F.col("decoded.value"))
+            named = {former.get(name, name): column for name, column in columns.items()}
+            written = {name: column for name, column in named.items() if name is not None}
+            attempted = with_refusals(attempted, written, constraints)
             reason = F.coalesce(reason, REFUSED)
         return attempted.select(
             *self._metadata,
@@ -337,4 +341,5 @@ class TypedExport:
     def _typed(self, decoded: DataFrame, owed: Column) -> DataFrame:
         """Select the table's columns of decoded rows that a condition holds of."""
         sound = decoded.where(F.col("reason").isNull() & owed)
-        return sound.select(*(column.alias(name) for name, column in self._table_columns(F.col("value")).items()))
+        rows = sound.select(*(column.alias(name) for name, column in self._table_columns(F.col("value")).items()))
+        return self._table.with_current_names(rows)

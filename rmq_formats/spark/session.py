@@ -47,8 +47,6 @@ _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Forks of one Python process that has the kernels loaded, see ``daemon``.
     "spark.python.daemon.module": "rmq_formats.spark.daemon",
-    # For option("pushdown", "true"); sources do not take filters without it, see ``pushdown``.
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 _LOCAL: Final = {
     "spark.ui.enabled": "false",

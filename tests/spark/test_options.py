@@ -132,6 +132,8 @@ def test_options_of_streams_are_known_and_checked() -> None:
         ("endingOffsets", '{"a":{"0":-2}}'),
         ("endingOffsets", '{"a":{"0":1.5}}'),
         ("startingTimestamp", "yesterday"),
+        ("startingTimestamp", "1700000000"),  # seconds
+        ("startingOffsetsByTimestamp", '{"Orders":{"0":1700000000}}'),
         ("endingPhysicalOffset", "-1"),
         ("startingPhysicalOffset", "1e3"),
         ("key", ""),

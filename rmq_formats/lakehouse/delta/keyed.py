@@ -17,7 +17,8 @@ from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.own_commits import Committing, own_commits
 from rmq_formats.lakehouse.delta.place import DeltaPlace
 from rmq_formats.lakehouse.evolution import column, quoted
-from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, note_of
+from rmq_formats.lakehouse.log_notes import note_of
+from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn
 
 _ROW = "__rmq_row"  # beside the key, whose columns may have any names of a body's
 _WRITE = "spark.databricks.delta.write"

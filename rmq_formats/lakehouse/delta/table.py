@@ -19,6 +19,13 @@ from pyspark.sql.types import StructType
 
 from rmq_formats.errors import StoreError
 from rmq_formats.lakehouse.delta import keyed, s3a
+from rmq_formats.lakehouse.delta.columns import (
+    COLUMNS_PROPERTY,
+    MAPPING_MODE,
+    former_columns,
+    known_columns,
+    physical_columns,
+)
 from rmq_formats.lakehouse.delta.commit_lock import commit_lock
 from rmq_formats.lakehouse.delta.conflicts import CONFLICTS
 from rmq_formats.lakehouse.delta.directory import DeltaDirectory
@@ -28,6 +35,7 @@ from rmq_formats.lakehouse.delta.newest_files import newest_files
 from rmq_formats.lakehouse.delta.own_commits import own_commits
 from rmq_formats.lakehouse.delta.partitions import checked
 from rmq_formats.lakehouse.delta.place import DeltaPlace
+from rmq_formats.lakehouse.delta.snapshot import DeltaSnapshot
 from rmq_formats.lakehouse.delta.torn import set_aside_torn
 from rmq_formats.lakehouse.evolution import column, missing, quoted, text
 from rmq_formats.lakehouse.once import Choose, ExactlyOnceTable, Turn
@@ -63,7 +71,7 @@ class DeltaTableLog:
         """See ``TableLog``."""
         return self._place.path() is not None and bool(self._snapshot().version() >= 0)
 
-    def snapshot(self) -> "DeltaSnapshot":
+    def snapshot(self) -> DeltaSnapshot:
         """Return the newest version."""
         found = None if self._place.path() is None else self._snapshot()
         return DeltaSnapshot(found, self.commit)
@@ -120,6 +128,14 @@ class DeltaTableLog:
         """Return the table's schema."""
         return StructType.fromJson(json.loads(self._snapshot().metadata().schemaString()))
 
+    def former_columns(self) -> dict[str, str | None]:
+        """See ``TableLog``; without column mapping no column can be renamed or dropped."""
+        properties = self.configuration()
+        if properties.get(MAPPING_MODE, "none") == "none":
+            return {}
+        known = known_columns(properties.get(COLUMNS_PROPERTY), int(self._snapshot().version()), self._lines)
+        return former_columns(self.schema(), known)
+
     def partition_columns(self) -> list[str]:
         """Return the names of the columns that the table is partitioned by."""
         names = self._snapshot().metadata().partitionColumns()
@@ -157,6 +173,8 @@ class DeltaTableLog:
         """See ``TableLog``."""
         self._directory().check_new(self._place.table)
         told = dict(properties)
+        if told.get(MAPPING_MODE, "none") == "none":  # else Delta chooses what files call columns
+            told[COLUMNS_PROPERTY] = json.dumps(physical_columns(schema))
         if shape.stats:
             told["delta.dataSkippingStatsColumns"] = ",".join(shape.stats)
         clauses = [f"COMMENT {text(shape.comment)}"] if shape.comment else []
@@ -189,8 +207,13 @@ class DeltaTableLog:
     def add_columns(self, schema: StructType) -> None:
         """Add the columns that the table lacks, within structs too."""
         columns = ", ".join(missing(self.schema(), schema))
+        known = self.configuration().get(COLUMNS_PROPERTY)
         with own_commits(self._spark, self.committing):
             self._spark.sql(f"ALTER TABLE {self._place.sql} ADD COLUMNS ({columns})")
+        if known is not None:
+            told = text(json.dumps({**json.loads(known), **physical_columns(self.schema())}))
+            with own_commits(self._spark, self.committing):
+                self._spark.sql(f"ALTER TABLE {self._place.sql} SET TBLPROPERTIES ('{COLUMNS_PROPERTY}' = {told})")
 
     def layout(self, shape: Shape, codec: str) -> Layout | None:
         """Return how tasks write files; None if the table, or its file system, asks more of its writers."""
@@ -286,36 +309,6 @@ class DeltaTableLog:
         # Delta has no Python call for transaction identifiers; its log is the only place that has them.
         nothing = self._jvm.scala.Option.empty()
         return self._log().update(False, nothing, nothing)
-
-
-class DeltaSnapshot:
-    """One version of a table."""
-
-    def __init__(self, snapshot: Any, commit: Callable[[int], Commit | None]) -> None:
-        self._snapshot = snapshot
-        self.commit = commit
-
-    @property
-    def version(self) -> int:
-        """Version of the table; -1 if there is none."""
-        return -1 if self._snapshot is None else int(self._snapshot.version())
-
-    def transaction_version(self, app_id: str) -> int:
-        """Return the last ``txnVersion`` that was committed for ``app_id``; -1 if none was, or it has expired."""
-        found = self._snapshot.transactions().get(app_id)
-        return int(found.get()) if found.isDefined() else -1
-
-    def app_ids(self) -> list[str]:
-        """List all application ids that have a transaction version."""
-        keys = self._snapshot.transactions().keysIterator()
-        found = []
-        while keys.hasNext():
-            found.append(str(keys.next()))
-        return found
-
-    def drops_transactions(self) -> bool:
-        """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
-        return bool(self._snapshot.minSetTransactionRetentionTimestamp().isDefined())
 
 
 class DeltaAppend:

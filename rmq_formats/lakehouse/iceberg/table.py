@@ -31,7 +31,8 @@ from rmq_formats.lakehouse.iceberg.keyed import merge
 from rmq_formats.lakehouse.iceberg.rewrite import Plan, Rewritten, cutoff, older_rows, rewrite, small_files
 from rmq_formats.lakehouse.iceberg.rows import rows_of
 from rmq_formats.lakehouse.iceberg.snapshot import LOG_MARK, TRANSACTION, IcebergSnapshot
-from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, land_together, note_of
+from rmq_formats.lakehouse.log_notes import note_of
+from rmq_formats.lakehouse.once import ATTEMPTS, Choose, ExactlyOnceTable, Turn, land_together
 from rmq_formats.lakehouse.parquet import Layout
 from rmq_formats.lakehouse.table_log import Appended, Shape
 from rmq_formats.spark.versions import arrow_schema
@@ -71,6 +72,14 @@ class IcebergTableLog:
     def schema(self) -> StructType:
         """Return the table's columns."""
         return from_arrow_schema(self._table().schema().as_arrow())
+
+    def former_columns(self) -> dict[str, str | None]:
+        """See ``TableLog``: a column is its field id, and the table keeps its former schemas."""
+        table = self._table()
+        now = table.schema()
+        ids = {name: id_ for schema in table.schemas().values() for id_, name in schema._lazy_id_to_name.items()}
+        names = now._lazy_id_to_name
+        return {name: names.get(id_) for name, id_ in ids.items() if name not in names.values()}
 
     def stored(self, schema: StructType) -> StructType:
         """Return the columns as Iceberg keeps them: it has no integers of one or two bytes. Raises StoreError."""

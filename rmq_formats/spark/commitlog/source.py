@@ -1,5 +1,6 @@
 """The data source ``rmq_commitlog``: records of a store's CommitLog as rows."""
 
+import logging
 from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import (
@@ -15,6 +16,8 @@ from rmq_formats.spark.options import schemas
 from rmq_formats.spark.options.catalog import own_options, table_options, with_options
 from rmq_formats.spark.options.read import SourceOptions, batch_only, commitlog_options, stream_only
 from rmq_formats.spark.versions import need_spark
+
+_log = logging.getLogger("rmq_formats.spark")
 
 
 class CommitLogSource(DataSource):
@@ -39,13 +42,14 @@ class CommitLogSource(DataSource):
         return with_options(full, self._given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Create the batch reader; it takes Spark's filters only if the option ``pushdown`` asks for it."""
+        """Create the batch reader.
+
+        It takes none of Spark's filters: Spark keeps those of one query with the ``load()``, and reads by them in all
+        other queries over it, and in other parts of the same query; a union of two filters had the rows of one.
+        """
         options = batch_only(self._options(schema))
         if options.pushdown:
-            need_spark((4, 1), "option pushdown")
-            from rmq_formats.spark.commitlog.pushdown import PushdownCommitLogReader  # noqa: PLC0415
-
-            return PushdownCommitLogReader(options, schema)
+            _log.warning("%s: option pushdown does nothing: give subscribe and the like instead", options.path)
         return CommitLogReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's name

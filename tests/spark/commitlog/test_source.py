@@ -155,7 +155,7 @@ def test_one_load_answers_every_query_on_it(load: Load, spark: SparkSession, mix
     assert joined.count() == len(records)
 
 
-def test_with_filter_pushdown_asked_for_one_load_for_each_query_is_right(
+def test_with_filter_pushdown_asked_for_each_use_of_a_load_is_right(
     load: Load, spark: SparkSession, mixed: Path
 ) -> None:
     records = expected(mixed)
@@ -177,6 +177,10 @@ def test_with_filter_pushdown_asked_for_one_load_for_each_query_is_right(
     ]:  # fmt: skip
         frame = load(mixed, pushdown="true").filter(condition)
         assert places(frame) == [other["physical_offset"] for other in wanted], condition
+    used_often = load(mixed, pushdown="true")
+    both = used_often.filter("topic = 'Orders'").union(used_often.filter("topic = 'Tx'"))
+    assert both.count() == sum(other["topic"] in {"Orders", "Tx"} for other in records)
+    assert used_often.count() == len(records)
 
 
 def test_damage_is_a_row_is_left_out_or_stops_the_read_as_the_mode_says(

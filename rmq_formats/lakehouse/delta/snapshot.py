@@ -1,0 +1,36 @@
+"""One version of a Delta table."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rmq_formats.lakehouse.standing import Commit
+
+
+class DeltaSnapshot:
+    """One version of a table."""
+
+    def __init__(self, snapshot: Any, commit: Callable[[int], Commit | None]) -> None:
+        self._snapshot = snapshot
+        self.commit = commit
+
+    @property
+    def version(self) -> int:
+        """Version of the table; -1 if there is none."""
+        return -1 if self._snapshot is None else int(self._snapshot.version())
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the last ``txnVersion`` that was committed for ``app_id``; -1 if none was, or it has expired."""
+        found = self._snapshot.transactions().get(app_id)
+        return int(found.get()) if found.isDefined() else -1
+
+    def app_ids(self) -> list[str]:
+        """List all application ids that have a transaction version."""
+        keys = self._snapshot.transactions().keysIterator()
+        found = []
+        while keys.hasNext():
+            found.append(str(keys.next()))
+        return found
+
+    def drops_transactions(self) -> bool:
+        """Return whether transaction versions expire, by ``delta.setTransactionRetentionDuration``."""
+        return bool(self._snapshot.minSetTransactionRetentionTimestamp().isDefined())
